@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from istio_aux.injector.injection_probe import Question
 from istio_aux.injector.probe import Prober
+from istio_aux.injector.probe_rules import Question
 from istio_aux.injector.replica import ProbeAnswer
 from istio_aux.kube.client import Client
 from istio_aux.model.webhooks import Address, ClientConfig

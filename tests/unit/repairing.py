@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from istio_aux.injector.injection import hooks_of
-from istio_aux.injector.rules import Injector, Mesh
+from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
@@ -47,11 +47,11 @@ SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
 BARE = {"main": RUNNING}
 
 
-def mesh(state: State = State.LIVE, *, known: bool = True, named: str = DEFAULT) -> Mesh:
+def mesh(state: State = State.LIVE, *, known: bool = True, named: str = DEFAULT) -> ControlPlanes:
     """What is known of an Istio with the configurations of a real one, or one of that name."""
     injector = Injector(state=state, why="so", configuration=named, revision="default")
     hooks = HOOKS if named == DEFAULT else hooks_of([renamed(DEFAULT, named)])
-    return Mesh(injectors=(injector,), hooks=hooks, policies=POLICIES, known=known)
+    return ControlPlanes(injectors=(injector,), hooks=hooks, policies=POLICIES, known=known)
 
 
 class Cluster(ApiServer):
@@ -196,7 +196,7 @@ async def at_work(
     *,
     policy: RepairPolicy = RESTART,
     leading: bool = True,
-    known: Mesh | None = None,
+    known: ControlPlanes | None = None,
     listed: asyncio.Event | None = None,
     namespace: str = "shop",
     **options: Any,

@@ -200,6 +200,11 @@ class Store:
     ) -> web.StreamResponse:
         body = await request.json()
         name = body["metadata"]["name"]
+        if body["metadata"].get("resourceVersion"):
+            why = "resourceVersion should not be set on objects to be created"
+            return refusal(
+                500, "InternalError", why
+            )  # apiserver storage.ErrResourceVersionSetOnCreate
         if self.get(resource, namespace, name):
             return refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
         return web.json_response(await self.put(resource, body), status=201, dumps=text)

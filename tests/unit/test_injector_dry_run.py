@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.injector.injection_probe import NOT_CHECKED
+from istio_aux.injector.rules import NOT_CHECKED
 from istio_aux.model.webhooks import ClientConfig
 from lab import ports
 from unit.asynchronous import driven
@@ -63,7 +63,7 @@ async def test_the_api_servers_answer_to_a_dry_run_is_reported(
 
         found = await prober.ask(Istiod(tmp_path).target, port)
 
-        assert (found.probe.injected, found.probe.asked) == (False, asked)
+        assert (found.probe.injected, found.probe.reached) == (False, asked)
         assert why in found.probe.why
         assert f"cannot be asked directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
 
@@ -73,7 +73,7 @@ async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path
     async with probing() as prober:
         found = await prober.ask(Istiod(tmp_path).target, ports.reserve(), about=NOWHERE)
 
-        assert (found.probe.injected, found.probe.asked) == (False, False)
+        assert (found.probe.injected, found.probe.reached) == (False, False)
         assert prober.api.requests == []
 
 
@@ -105,7 +105,7 @@ async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Pat
 
         found = await prober.ask(ClientConfig(url=f"https://127.0.0.1:{istiod.port}/inject"))
 
-        assert not found.probe.asked
+        assert not found.probe.reached
         assert len(prober.api.dry_runs) == 1
 
 
@@ -119,7 +119,7 @@ async def test_dry_runs_wait_for_as_long_as_the_api_server_asks(tmp_path: Path) 
         )
         first = await prober.ask(target)
         second = await prober.ask(target)
-        assert not first.probe.asked
-        assert not second.probe.asked
+        assert not first.probe.reached
+        assert not second.probe.reached
         assert "slow down" in second.probe.why
         assert len(prober.api.dry_runs) == 1

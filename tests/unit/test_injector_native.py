@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.injector import probe
-from istio_aux.injector.injection_probe import Question
 from istio_aux.injector.probe import check_native
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.probe_rules import Question
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.policy import Capability
@@ -189,7 +189,7 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
     """Istio 1.24 to 1.28 with kubelets older than 1.33: what native-first is for."""
     seen: list[tuple[bool | None, Capability, str]] = []
 
-    def note(mesh: Mesh) -> None:
+    def note(mesh: ControlPlanes) -> None:
         seen.append((mesh.any_live, mesh.native.capability, mesh.native.why))
 
     async with (
@@ -200,7 +200,7 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
 
-        await until(lambda: watcher.mesh.native.capability is N, "it is native")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
 
         why = "istio-sidecar-injector: sidecars are native on request"
         # That it injects and that it is native are told together.
@@ -221,16 +221,16 @@ async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     ):
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
-        await until(lambda: watcher.mesh.native.capability is N, "it is native")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
         seen.clear()
 
         api.dry_run = chain(ON_REQUEST, drops)
         await api.put("mutatingwebhookconfigurations", other)
-        await until(lambda: watcher.mesh.native.capability is C, "it is classic")
-        assert watcher.mesh.any_live is True
+        await until(lambda: watcher.control_planes.native.capability is C, "it is classic")
+        assert watcher.control_planes.any_live is True
         api.dry_run = chain(ON_REQUEST)
         await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
-        await until(lambda: watcher.mesh.native.capability is N, "it is native again")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native again")
 
         assert U not in seen
 
@@ -244,16 +244,18 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
         async with watching(api, rhythm=often) as watcher:
             api.dry_run = chain(ON_REQUEST)
             await live(api, istiod)
-            await until(lambda: watcher.mesh.native.capability is N, "it is native")
+            await until(lambda: watcher.control_planes.native.capability is N, "it is native")
 
             api.dry_run = lambda _pod: refusal(429, "TooManyRequests", "later")
             before = len(api.dry_runs)
             await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
-            assert watcher.mesh.native.capability is N
+            assert watcher.control_planes.native.capability is N
 
             monkeypatch.setattr(probe, "KEPT", 0.0)
-            await until(lambda: watcher.mesh.native.capability is U, "it is not known any more")
-            assert "429 TooManyRequests: later" in watcher.mesh.native.why
+            await until(
+                lambda: watcher.control_planes.native.capability is U, "it is not known any more"
+            )
+            assert "429 TooManyRequests: later" in watcher.control_planes.native.why
 
 
 @driven
@@ -268,6 +270,6 @@ async def test_our_own_namespaces_are_tried_first(tmp_path: Path) -> None:
         await api.put("namespaces", {"metadata": {"name": "ours", "labels": labels}})
         await live(api, istiod)
 
-        await until(lambda: watcher.mesh.native.capability is N, "it is native")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
 
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == {"ours"}

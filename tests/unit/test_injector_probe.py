@@ -93,7 +93,7 @@ async def test_a_bad_answer_makes_it_one_that_does_not_inject(what: str, tmp_pat
 
         found = await prober.ask(istiod.target, istiod.port)
 
-        assert (found.probe.injected, found.probe.asked) == (False, True)
+        assert (found.probe.injected, found.probe.reached) == (False, True)
         assert why in found.probe.why
         assert found.probe.why.startswith(f"127.0.0.1:{istiod.port}: ")
         assert prober.counted() == {("direct", "refused"): 1}
@@ -133,7 +133,7 @@ async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
 
         found = await prober.ask(istiod.target, istiod.port, about=about)
 
-        assert found.probe.asked
+        assert found.probe.reached
         assert why in found.probe.why
 
 
@@ -150,7 +150,7 @@ async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Pa
         for server in (istiod, elsewhere):
             found = await prober.ask(server.target, server.port)
             assert "its certificate is not trusted" in found.probe.why
-            assert found.probe.asked
+            assert found.probe.reached
             assert server.heads == []
 
 
@@ -180,7 +180,7 @@ async def test_a_ca_bundle_that_has_expired_is_not_trusted(tmp_path: Path) -> No
         found = await prober.ask(target, istiod.port)
 
     assert "its certificate is not trusted: certificate has expired" in found.probe.why
-    assert (found.probe.injected, found.probe.asked) == (False, True)
+    assert (found.probe.injected, found.probe.reached) == (False, True)
 
 
 def loaded(bundle: str | None) -> int:

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
@@ -42,19 +42,19 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
         await api.publish(istiod.port)
         await api.configure(bundle=istiod.bundle)
         await told(seen, State.LIVE)
-        assert seen.mesh.policies == {}
+        assert seen.control_planes.policies == {}
         await put_policy(api, "policy: disabled")
-        await until(lambda: seen.mesh.policies, "the policy is read")
+        await until(lambda: seen.control_planes.policies, "the policy is read")
         for broken in ("policy: [", "3", None):
             await put_policy(api, broken)
             # Three questions later: the one under way may have begun before the change.
             goal = len(istiod.heads) + 3
             await until(lambda goal=goal: len(istiod.heads) >= goal, "it is read again")
-            assert seen.mesh.policies == {OURS: InjectionPolicy(policy="disabled")}
+            assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
 
         await api.remove("configmaps", "istio-system", NAME)
 
-        await until(lambda: not seen.mesh.policies, "the policy is not known")
+        await until(lambda: not seen.control_planes.policies, "the policy is not known")
 
 
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
@@ -84,7 +84,7 @@ async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_i
 @driven
 async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
     """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
-    seen: list[Mesh] = []
+    seen: list[ControlPlanes] = []
     read = asyncio.Event()
 
     async def wait(request: web.Request) -> None:
@@ -99,7 +99,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, State.NO_ENDPOINT)
             read.set()
-            await until(lambda: watcher.mesh.known, "it is known")
+            await until(lambda: watcher.control_planes.known, "it is known")
             assert [(mesh.known, bool(mesh.policies)) for mesh in seen] == [
                 (False, False), (True, True),
             ]  # fmt: skip
@@ -115,12 +115,12 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await api.publish(istiod.port, ready=False)
         await api.configure(bundle=istiod.bundle)
         await told(seen, State.NO_ENDPOINT)
-        assert seen.mesh.policies == {}
+        assert seen.control_planes.policies == {}
         await put_policy(api, "policy: enabled")
-        await until(lambda: seen.mesh.policies, "the policy is read")
+        await until(lambda: seen.control_planes.policies, "the policy is read")
         await put_policy(api, "policy: disabled")
         changed = {OURS: InjectionPolicy(policy="disabled")}
-        await until(lambda: seen.mesh.policies == changed, "the change is read")
+        await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
 
 @driven
@@ -224,7 +224,7 @@ async def test_an_unhandled_exception_affects_one_injector_only(
         await told(watcher, State.LIVE, NAME)
         await until(lambda: "internal error" in injector(watcher, "canary").why, "it is told")
         assert not injector(watcher, "canary").live
-        assert watcher.mesh.known
+        assert watcher.control_planes.known
 
     errors = [each for each in caplog.records if vars(each).get("event") == "internal-error"]
     assert errors
@@ -238,7 +238,7 @@ async def test_it_goes_on_when_the_receiver_of_changes_fails(tmp_path: Path) -> 
     """The process starts it again."""
     failures: list[object] = []
 
-    def fail(_mesh: Mesh) -> None:
+    def fail(_mesh: ControlPlanes) -> None:
         raise RuntimeError("nobody foresaw this")
 
     async with (

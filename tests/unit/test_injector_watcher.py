@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from istio_aux.injector.probe import Rhythm
-from istio_aux.injector.rules import Injector, Mesh
+from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.injector.watcher import Watcher
 from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability, State
@@ -38,15 +38,17 @@ NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 
 def injector(watcher: Watcher, name: str | None = None) -> Injector:
     """What is said of one; of the only one if no name is given."""
-    found = [each for each in watcher.mesh.injectors if name in {None, each.configuration}]
-    assert len(found) == 1, watcher.mesh.injectors
+    found = [
+        each for each in watcher.control_planes.injectors if name in {None, each.configuration}
+    ]
+    assert len(found) == 1, watcher.control_planes.injectors
     return found[0]
 
 
 async def told(watcher: Watcher, state: State, name: str | None = None) -> Injector:
     """Wait until an injector is said to be in a state; returns all that is said of it."""
     await until(
-        lambda: watcher.mesh.injectors and injector(watcher, name).state is state,
+        lambda: watcher.control_planes.injectors and injector(watcher, name).state is state,
         f"{name or 'the injector'} is {state}",
     )
     return injector(watcher, name)
@@ -64,7 +66,7 @@ async def test_an_injector_is_reported_as_it_comes_and_goes(tmp_path: Path) -> N
         await told(watcher, State.NO_ENDPOINT)
         await api.publish(istiod.port)
         await told(watcher, State.LIVE)
-        assert watcher.mesh.native.capability is Capability.CLASSIC
+        assert watcher.control_planes.native.capability is Capability.CLASSIC
         await api.configure(bundle=istiod.bundle, objectSelector=NEVER)
         await told(watcher, State.DEACTIVATED)
         await api.configure(bundle=istiod.bundle)
@@ -129,7 +131,9 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
         await istiod.start()
         istiod.native = "on request"
         api.dry_run = chain("on request")
-        await until(lambda: watcher.mesh.native.capability is Capability.NATIVE, "it is native")
+        await until(
+            lambda: watcher.control_planes.native.capability is Capability.NATIVE, "it is native"
+        )
 
         assert "failed calling webhook" in found.why
         assert found.native is Capability.UNKNOWN
@@ -225,7 +229,8 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         await api.publish(new.port)
 
         await until(
-            lambda: watcher.mesh.native.capability is Capability.NATIVE, "the new one answers"
+            lambda: watcher.control_planes.native.capability is Capability.NATIVE,
+            "the new one answers",
         )
         assert set(states) == {State.LIVE}
 
@@ -244,8 +249,8 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
             await api.publish(mute.port)
 
             await told(watcher, State.NOT_PROBED)
-            assert watcher.mesh.live(NAME) is None
-            assert watcher.mesh.native.capability is Capability.UNKNOWN
+            assert watcher.control_planes.live(NAME) is None
+            assert watcher.control_planes.native.capability is Capability.UNKNOWN
 
 
 @driven
@@ -282,7 +287,11 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
 
         await told(watcher, State.LIVE, NAME)
         found = await told(watcher, State.NOT_PROBED, "canary")
-        assert (found.revision, watcher.mesh.live(NAME), watcher.mesh.live("canary")) == (
+        assert (
+            found.revision,
+            watcher.control_planes.live(NAME),
+            watcher.control_planes.live("canary"),
+        ) == (
             "canary",
             True,
             None,
@@ -291,7 +300,7 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
         for writer in canary.connections:
             writer.transport.abort()
         await told(watcher, State.REFUSED, "canary")
-        assert watcher.mesh.live("canary") is False
+        assert watcher.control_planes.live("canary") is False
 
 
 @pytest.mark.parametrize(
@@ -316,13 +325,13 @@ async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) 
         await api.configure(bundle=istiod.bundle, timeoutSeconds=2)
         seen: list[tuple[bool, State]] = []
 
-        def note(mesh: Mesh) -> None:
+        def note(mesh: ControlPlanes) -> None:
             seen.append((mesh.known, mesh.injectors[0].state))
 
         async with watching(api, changed=note) as watcher:
-            await until(lambda: watcher.mesh.injectors, "something is told")
+            await until(lambda: watcher.control_planes.injectors, "something is told")
             assert watcher.shown() == []
-            await until(lambda: watcher.mesh.known, "it is known")
+            await until(lambda: watcher.control_planes.known, "it is known")
 
         assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.injector.injection_probe import NativeCheck, Probe
-from istio_aux.injector.rules import Facts, Injector, Mesh, can_be_probed, evaluate, targets
+from istio_aux.injector.rules import (
+    ControlPlanes,
+    Facts,
+    Injector,
+    NativeCheck,
+    Probe,
+    can_be_probed,
+    evaluate,
+    targets,
+)
 from istio_aux.model.policy import Capability, State
 from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service
 from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
@@ -221,7 +229,7 @@ def test_where_endpoints_cannot_be_seen_the_probe_alone_decides() -> None:
 
 def test_a_probe_that_reached_no_injector_shows_nothing() -> None:
     """T40: neither that it is live nor that it is not."""
-    unheard = Probe(injected=False, why="no connection within 1 s", asked=False)
+    unheard = Probe(injected=False, why="no connection within 1 s", reached=False)
     found = one(ACTIVE, but(probes={target(ACTIVE): unheard}))
 
     assert (found.state, found.why) == (State.NOT_PROBED, "no connection within 1 s")
@@ -281,9 +289,9 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
         for number, ((native, why), up) in enumerate(zip(natives, live, strict=True))
     )
 
-    check = Mesh(injectors=found).native
+    check = ControlPlanes(injectors=found).native
     assert (check.capability, check.why) == answer, sentence
-    assert Mesh(injectors=found[::-1]).native.capability is answer[0], sentence
+    assert ControlPlanes(injectors=found[::-1]).native.capability is answer[0], sentence
 
 
 UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
@@ -306,7 +314,7 @@ DOWN = Injector(state=State.REFUSED, why="it is no istiod", configuration="old")
 def test_an_injector_is_live_not_live_or_not_known(
     configuration: str, known: bool, live: bool | None
 ) -> None:
-    mesh = Mesh(injectors=(UP, DOWN, FAR), known=known)
+    mesh = ControlPlanes(injectors=(UP, DOWN, FAR), known=known)
 
     assert mesh.live(configuration) is live
 
@@ -324,16 +332,16 @@ def test_an_injector_is_live_not_live_or_not_known(
 def test_one_live_injector_is_enough_for_a_mesh(
     injectors: tuple[Injector, ...], known: bool, live: bool | None
 ) -> None:
-    assert Mesh(injectors=injectors, known=known).any_live is live
+    assert ControlPlanes(injectors=injectors, known=known).any_live is live
 
 
 def test_what_sidecars_are_is_what_live_injectors_make() -> None:
-    assert Mesh(injectors=(UP, DOWN)).native.capability is Capability.NATIVE
-    assert Mesh(injectors=(DOWN,)).native.capability is Capability.UNKNOWN
+    assert ControlPlanes(injectors=(UP, DOWN)).native.capability is Capability.NATIVE
+    assert ControlPlanes(injectors=(DOWN,)).native.capability is Capability.UNKNOWN
 
 
 def test_nothing_is_known_at_first() -> None:
-    mesh = Mesh()
+    mesh = ControlPlanes()
 
     assert not mesh.known
     assert mesh.live("") is None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from istio_aux.injector import injection_probe
+from istio_aux.injector import probe_rules
 from istio_aux.model.policy import Capability
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
@@ -32,7 +32,7 @@ ALWAYS = {**PROXY, "restartPolicy": "Always"}
     ],
 )
 def test_only_a_new_api_server_has_no_old_kubelets(version: str, assured: bool) -> None:
-    assert injection_probe.kubelets_assured(version) is assured
+    assert probe_rules.kubelets_assured(version) is assured
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_only_a_new_api_server_has_no_old_kubelets(version: str, assured: bool) 
 def test_every_kubelet_has_to_run_native_sidecars(
     kubelets: Mapping[str, str], ruled_out: Capability | None, why: str
 ) -> None:
-    found = injection_probe.of_kubelets(kubelets)
+    found = probe_rules.of_kubelets(kubelets)
 
     assert (found.capability if found else None) is ruled_out
     assert found is None or why in found.why
@@ -67,7 +67,7 @@ def test_every_kubelet_has_to_run_native_sidecars(
 def test_a_dry_run_shows_what_a_pod_gets(
     spec: dict[str, Any], capability: Capability, why: str
 ) -> None:
-    found = injection_probe.of_dry_run(json.dumps({"spec": spec}).encode())
+    found = probe_rules.of_dry_run(json.dumps({"spec": spec}).encode())
 
     assert found.capability is capability
     assert why in found.why
@@ -75,11 +75,11 @@ def test_a_dry_run_shows_what_a_pod_gets(
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"spec": 3}', b"\xff"])
 def test_an_answer_that_is_no_pod_shows_nothing(body: bytes) -> None:
-    assert injection_probe.of_dry_run(body).capability is U
+    assert probe_rules.of_dry_run(body).capability is U
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
-    found = injection_probe.classic("a\nb " + "x" * 10_000)
+    found = probe_rules.classic("a\nb " + "x" * 10_000)
 
     assert found.why.startswith("a b x")
     assert len(found.why) <= 300

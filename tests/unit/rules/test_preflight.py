@@ -10,7 +10,7 @@ import pytest
 from istio_aux.cli import preflight
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.injector.injection import Expectation
-from istio_aux.injector.rules import Injector, Mesh
+from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Policy, Right, Start, State
@@ -35,11 +35,11 @@ def ours(name: str = OURS) -> dict[str, Configuration]:
     return {name: msgspec.convert(body, Configuration)}
 
 
-def mesh(state: State, native: Capability = Capability.NATIVE) -> Mesh:
+def mesh(state: State, native: Capability = Capability.NATIVE) -> ControlPlanes:
     injector = Injector(
         state=state, why="so", configuration=DEFAULT, native=native, native_why="because"
     )
-    return Mesh(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=True)
+    return ControlPlanes(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=True)
 
 
 def verdicts(results: Any) -> list[tuple[str, str]]:

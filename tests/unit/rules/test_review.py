@@ -161,14 +161,6 @@ def test_a_generated_name_is_shown_by_its_prefix() -> None:
     assert answer(found).pod == "training/mnist-*"
 
 
-def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
-    """Neither patch nor patchType: an empty patch would be work for nothing."""
-    found = request(object=document({"main": None}, annotations={start.START: "off"}))
-    result = answer(found)
-    assert response(result.body).keys() == UNCHANGED
-    assert result.outcome is Outcome.UNCHANGED
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -179,9 +171,11 @@ def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
 def test_the_audit_annotation_has_the_reason(
     annotations: dict[str, str] | None, expected: dict[str, str]
 ) -> None:
-    """The audit log of the API server says what we did, or why nothing."""
+    """The audit log of the API server says what we did, or why nothing; then there is no patch."""
     found = request(object=document({"main": None}, annotations=annotations))
-    assert response(answer(found).body)["auditAnnotations"] == expected
+    sent = response(answer(found).body)
+    assert sent["auditAnnotations"] == expected
+    assert (sent.keys() == UNCHANGED) is ("started-with" not in expected)
 
 
 def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:

@@ -272,16 +272,6 @@ def test_a_configuration_without_a_list_of_webhooks_is_none_of_istios() -> None:
     assert sorted_before(OURS, [msgspec.convert(body, Configuration)]) == ()
 
 
-def test_the_names_are_sorted_whatever_order_they_were_found_in() -> None:
-    found = [istio("istiod"), istio("b"), istio("a"), istio(OURS)]
-
-    assert sorted_before(OURS, found) == ("a", "b")
-
-
-def test_ours_need_not_be_there_yet() -> None:
-    assert sorted_before(OURS, []) == ()
-
-
 def bundle(*parts: bytes) -> ClientConfig:
     return ClientConfig(ca_bundle=base64.b64encode(b"\n".join(parts)).decode())
 

@@ -14,7 +14,7 @@ import jsonpatch
 import msgspec
 import pytest
 from istio_aux.cli import report
-from istio_aux.injector import injection_probe as probing
+from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation, InjectionPolicy, expected, hooks_of
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Policy, Rung, Start

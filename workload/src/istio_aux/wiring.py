@@ -20,7 +20,7 @@ from msgspec import structs
 
 from istio_aux import status
 from istio_aux.injector.probe import DRY_RUN
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access, TokenLife, token_life
@@ -182,7 +182,7 @@ class Wiring:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
-        mesh, unreadable = self._injectors.mesh, self._watches.unreadable()
+        mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         expires = self._token_life().exp
         return status.ProcessStatus(
@@ -250,7 +250,7 @@ class Wiring:
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)
 
-    def _mesh_changed(self, mesh: Mesh) -> None:
+    def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
         self._repair.set_injectors(mesh)
 
@@ -300,7 +300,7 @@ class Surroundings:
         settings: Settings,
         telemetry: Telemetry,
         *selections: Handler[Namespace],
-        changed: Callable[[Mesh], None] = lambda _mesh: None,
+        changed: Callable[[ControlPlanes], None] = lambda _mesh: None,
         relabelled: Callable[[str], None] = lambda _namespace: None,
         clock: Clock = system_clock,
         ordered: bool = False,
@@ -354,7 +354,7 @@ class Surroundings:
 
     @property
     def _known(self) -> bool:
-        mesh = self.injectors.mesh
+        mesh = self.injectors.control_planes
         return mesh.known and all(each.native_why for each in mesh.injectors if each.live)
 
 

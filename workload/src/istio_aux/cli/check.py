@@ -15,7 +15,7 @@ from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -73,7 +73,7 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
     results = [await _tried("rights", partial(_rights, client, settings))]
     async with around.watched():
         results += await _versions(client, server)
-        mesh, configurations = around.injectors.mesh, around.injectors.configurations
+        mesh, configurations = around.injectors.control_planes, around.injectors.configurations
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
@@ -166,7 +166,10 @@ async def _rights(client: Client, settings: Settings) -> CheckResult:
 
 
 async def _pods(
-    client: Client, settings: Settings, mesh: Mesh, selected: Mapping[str, Mapping[str, str]]
+    client: Client,
+    settings: Settings,
+    mesh: ControlPlanes,
+    selected: Mapping[str, Mapping[str, str]],
 ) -> list[CheckResult]:
     """Say what would change about the pods that are there."""
     how, now = settings.start(mesh.native.capability), system_clock()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 import msgspec
 
 from istio_aux.cli import render, report
-from istio_aux.injector.policies import survey
+from istio_aux.injector.watcher import survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.injection_probe import CONTAINER, NAME, of_kubelets
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.probe_rules import CONTAINER, NAME, of_kubelets
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import START, text_label
 from istio_aux.model.election import LeaseRecord
@@ -162,7 +162,9 @@ _TO_DO = {
 _AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
 
 
-def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
+def injectors(
+    mesh: ControlPlanes, configurations: Mapping[str, Configuration]
+) -> Iterator[CheckResult]:
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
         name = injector.configuration or "Istio"
@@ -189,7 +191,7 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
 
 
 def namespaces(
-    selector: str, selected: Mapping[str, Mapping[str, str]], mesh: Mesh
+    selector: str, selected: Mapping[str, Mapping[str, str]], mesh: ControlPlanes
 ) -> Iterator[CheckResult]:
     """Judge the namespaces that the selector matches, by name with their labels."""
     check = "namespaces"

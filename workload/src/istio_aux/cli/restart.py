@@ -19,7 +19,7 @@ import msgspec
 from istio_aux.cli import cluster, render
 from istio_aux.cli.check import quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -95,7 +95,7 @@ class _Run:
             known = await until(self._pods.synced.is_set, PATIENCE)
             if missing := self._around.watches.missing():
                 return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
-            if not (known and self._around.injectors.mesh.known):
+            if not (known and self._around.injectors.control_planes.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await until(lambda: self._repair.finished, PATIENCE)
             if self._order.dry_run:
@@ -147,7 +147,7 @@ class _Run:
         for pod in self._repair.unmeshed():
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
-    def _mesh_changed(self, mesh: Mesh) -> None:
+    def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._repair.set_injectors(mesh)
 
     def _relabelled(self, namespace: str) -> None:

@@ -159,9 +159,9 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
         yield "hostNetwork: Istio gives it no sidecar"
     if namespace in IGNORED:
         yield f"namespace {namespace}: Istio gives its pods no sidecar"
-    asked = key_of_wish(pod)
-    if asked.get(pod.metadata) is False:
-        yield asked.shown(pod.metadata)
+    wish = key_of_wish(pod)
+    if wish.get(pod.metadata) is False:
+        yield wish.shown(pod.metadata)
     # In ambient mode pods need no sidecar.
     for whose, labels in (("namespace label", namespace_labels), ("label", pod.metadata)):
         if is_ambient(labels):
@@ -186,9 +186,9 @@ def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:
         return False, f'injection policy "{policy.policy}": Istio injects nothing'
-    asked = key_of_wish(pod)
-    if asked.get(pod.metadata):
-        return True, asked.shown(pod.metadata)
+    wish = key_of_wish(pod)
+    if wish.get(pod.metadata):
+        return True, wish.shown(pod.metadata)
     # Any other value counts as none.
     if policy is None:
         return None, "istiod's injection policy is not known"

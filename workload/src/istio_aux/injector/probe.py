@@ -18,12 +18,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from istio_aux.injector import injection_probe, replica
-from istio_aux.injector.injection_probe import NOT_CHECKED, NativeCheck, Probe, Question, refusal
+from istio_aux.injector import probe_rules, replica
+from istio_aux.injector.probe_rules import Question, refusal
 from istio_aux.injector.replica import ProbeAnswer, ReplicaConnection
+from istio_aux.injector.rules import NOT_CHECKED, NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreadableError, asked, jittered
+from istio_aux.kube.errors import (
+    ApiError,
+    Backoff,
+    KubeError,
+    UnreadableError,
+    jittered,
+    retry_after,
+)
 from istio_aux.model.pod import Struct
 from istio_aux.model.webhooks import Address, ClientConfig
 from istio_aux.telemetry import Telemetry
@@ -31,7 +39,7 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 DRY_RUN = 12.0  # Seconds; a webhook has ten by default.
-REPLICAS = 5  # Replicas that are asked at once; one that injects is enough.
+REPLICAS = 5  # Replicas that are probed at once; one that injects is enough.
 NAMESPACES = 3  # Namespaces tried for native sidecars: quotas and policies may refuse pods.
 KEPT = 300.0
 """Seconds that a check of native sidecars counts while the API server gives no other answer."""
@@ -55,7 +63,7 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """Asks injectors once. While the API server is busy, no injector is asked by a dry run."""
+    """Probes injectors. While the API server is busy, there are no dry runs."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self.client, self.telemetry = client, telemetry
@@ -77,7 +85,7 @@ class Prober:
             return
         answer = await _directly(target, url, addresses, question)
         self._count("direct", answer.probe)
-        if not answer.probe.asked:
+        if not answer.probe.reached:
             direct = f"cannot be asked directly: {answer.probe.why}"
             answer = ProbeAnswer(await self._dry_run(question, direct))
             self._count("dry-run", answer.probe)
@@ -89,29 +97,29 @@ class Prober:
 
     def _count(self, way: str, probe: Probe) -> None:
         reached = "injected" if probe.injected else "refused"
-        outcome = reached if probe.asked else "unreachable"
+        outcome = reached if probe.reached else "unreachable"
         self.telemetry.injector_probes.labels(way, outcome).inc()
 
     async def _dry_run(self, question: Question, direct: str) -> Probe:
         if not question.selected:
             none = "no namespace where a dry run asks this injector and no other"
-            return refusal(f"{direct}; {none}", asked=False)
+            return refusal(f"{direct}; {none}", reached=False)
         until, busy = self._busy
         now = asyncio.get_running_loop().time()
         if now < until:
-            return refusal(f"{direct}; dry run: {busy}", asked=False)
+            return refusal(f"{direct}; dry run: {busy}", reached=False)
         try:
             body = await dry_run(self.client, question)
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {DRY_RUN:g} s"
             code = error.code if isinstance(error, ApiError) else None
             if code is None or code in _BUSY:
-                # An injector that is not live is asked every second.
-                self._busy = now + max(self._backoff.next(), asked(error)), why
+                # An injector that is not live is probed every second.
+                self._busy = now + max(self._backoff.next(), retry_after(error)), why
             reached = code is not None and code not in _NOT_ALLOWED
-            return refusal(f"dry run: {why} ({direct})", asked=reached)
+            return refusal(f"dry run: {why} ({direct})", reached=reached)
         self._backoff.reset()
-        return injection_probe.created(body)
+        return probe_rules.created(body)
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:
@@ -155,11 +163,11 @@ async def _directly(
         for found in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(found, ProbeAnswer) and found.connection and found is not chosen:
                 found.connection.drop()
-    others.sort(key=lambda probe: (not probe.asked, probe.why))
+    others.sort(key=lambda probe: (not probe.reached, probe.why))
     why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
     trusted = not (target.url and not target.ca_bundle)
-    return ProbeAnswer(refusal(why, asked=trusted and any(probe.asked for probe in others)))
+    return ProbeAnswer(refusal(why, reached=trusted and any(probe.reached for probe in others)))
 
 
 class InjectorProbe:
@@ -225,7 +233,7 @@ class InjectorProbe:
                 self._prober.telemetry.internal_errors.inc()
                 name = self._target.service or self._target.url
                 _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
-                self._publish(refusal(f"internal error: {error!r}", asked=False))
+                self._publish(refusal(f"internal error: {error!r}", reached=False))
                 await self._wait(self._rhythm.live)
 
     def _publish(self, result: Probe) -> None:
@@ -256,8 +264,8 @@ class InjectorProbe:
         except (KubeError, TimeoutError) as error:
             if clock() >= self._checked_at + KEPT:
                 why = str(error) or "the API server does not answer in time"
-                self._native = injection_probe.unknown(why)
-            return max(self._backoff.next(), asked(error))
+                self._native = probe_rules.unknown(why)
+            return max(self._backoff.next(), retry_after(error))
         self._checked_at = clock()
         self._backoff.reset()
         # The API server calls a new webhook a moment after its watch reports it.
@@ -308,8 +316,8 @@ async def check_native(client: Client, questions: Iterable[Question]) -> NativeC
     try:
         version = await read_version(client)
     except UnreadableError as error:
-        return injection_probe.unknown(f"/version of the API server: {error}")
-    if not injection_probe.kubelets_assured(version) and (found := await _of_nodes(client)):
+        return probe_rules.unknown(f"/version of the API server: {error}")
+    if not probe_rules.kubelets_assured(version) and (found := await _of_nodes(client)):
         return found
     selected = (question for question in questions if question.selected)
     return await _of_dry_runs(client, islice(selected, NAMESPACES))
@@ -317,18 +325,18 @@ async def check_native(client: Client, questions: Iterable[Question]) -> NativeC
 
 async def _of_nodes(client: Client) -> NativeCheck | None:
     try:
-        return injection_probe.of_kubelets(await read_kubelets(client))
+        return probe_rules.of_kubelets(await read_kubelets(client))
     except (ApiError, UnreadableError) as error:
         if _temporary(error):
             raise
-        return injection_probe.unknown(f"nodes: {error}")
+        return probe_rules.unknown(f"nodes: {error}")
 
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
     unclear = "there is no namespace where a dry run asks this injector and no other"
     for question in questions:
         try:
-            return injection_probe.of_dry_run(await dry_run(client, question, native=True))
+            return probe_rules.of_dry_run(await dry_run(client, question, native=True))
         except ApiError as error:
             if _temporary(error):
                 raise
@@ -341,8 +349,8 @@ async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeC
                 raise
             unclear = f"no dry run is possible in namespace {question.namespace}: {error}"
             continue
-        return injection_probe.classic(f"pods with a native sidecar are refused: {refused}")
-    return injection_probe.unknown(unclear)
+        return probe_rules.classic(f"pods with a native sidecar are refused: {refused}")
+    return probe_rules.unknown(unclear)
 
 
 def _temporary(error: KubeError) -> bool:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from istio_aux.injector.injection_probe import Probe, Question, answered, refusal
+from istio_aux.injector.probe_rules import Question, answered, refusal
+from istio_aux.injector.rules import Probe
 from istio_aux.model.webhooks import Address, ClientConfig
 
 CONNECT = 1.0  # Seconds for a TCP connection.
@@ -153,7 +154,7 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
                 code, body = await connection.post(url, question.review(uid))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = _why(error, question.timeout, connected=connection.connected)
-            return ProbeAnswer(refusal(f"{address}: {why}", asked=connection.connected))
+            return ProbeAnswer(refusal(f"{address}: {why}", reached=connection.connected))
         if code != 200:
             message = body[:200].decode(errors="replace")
             return ProbeAnswer(refusal(f"{address}: it answered {code}: {message}"))

@@ -8,7 +8,6 @@ from datetime import datetime
 import msgspec
 
 from istio_aux.injector.injection import Hook, Policies
-from istio_aux.injector.injection_probe import NativeCheck, Probe, least
 from istio_aux.model.policy import Capability, State
 from istio_aux.model.webhooks import (
     ClientConfig,
@@ -19,7 +18,36 @@ from istio_aux.model.webhooks import (
 )
 
 _ORDER = {state: place for place, state in enumerate(State)}
-_UNASKED = Probe(injected=False, why="it has not been asked yet", asked=False)
+
+
+class NativeCheck(msgspec.Struct, frozen=True):
+    """The sidecar of pods that ask for a native one, and the reason in one line."""
+
+    capability: Capability
+    why: str
+
+
+NOT_CHECKED = NativeCheck(Capability.UNKNOWN, "")
+"""There was no check yet, so there is no reason."""
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """The result of asking an injector for a pod's sidecar.
+
+    Attributes:
+        injected: whether the answer was a sidecar.
+        why: what happened instead, one line for people.
+        native: whether a pod that asks for a native sidecar gets one.
+        reached: whether the question reached the injector. If not, nothing is known about it.
+    """
+
+    injected: bool
+    why: str = ""
+    native: NativeCheck = NOT_CHECKED
+    reached: bool = True
+
+
+_NOT_PROBED = Probe(injected=False, why="it has not been asked yet", reached=False)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +90,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is State.LIVE
 
 
-class Mesh(msgspec.Struct, frozen=True, kw_only=True):
+class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about Istio's injectors at one moment.
 
     The watcher replaces the value as a whole, so a decision never mixes two moments.
@@ -186,12 +214,22 @@ def _worst(configuration: Configuration, found: Sequence[Injector]) -> Injector:
     )
 
 
+def least(checks: Iterable[NativeCheck]) -> NativeCheck:
+    """Combine checks: one classic sidecar decides, and all must be native."""
+    order = (Capability.CLASSIC, Capability.UNKNOWN, Capability.NATIVE)
+    return min(
+        checks,
+        key=lambda check: (order.index(check.capability), bool(check.why)),
+        default=NOT_CHECKED,
+    )
+
+
 def _check(target: ClientConfig, facts: Facts) -> Injector:
     if problem := _visible(target, facts):
         return problem
-    probe = facts.probes.get(target, _UNASKED)
+    probe = facts.probes.get(target, _NOT_PROBED)
     if not probe.injected:
-        return Injector(state=State.REFUSED if probe.asked else State.NOT_PROBED, why=probe.why)
+        return Injector(state=State.REFUSED if probe.reached else State.NOT_PROBED, why=probe.why)
     native = probe.native
     return Injector(
         state=State.LIVE, why="it injects", native=native.capability, native_why=native.why

@@ -1,7 +1,7 @@
 """Watches everything that is behind Istio's webhooks, and publishes which injectors are live.
 
-`injector.rules` decides. One loop looks at all facts and publishes what follows from them,
-whichever event woke it.
+`injector.rules` decides. One loop reads all facts and publishes what follows from them, whichever
+event woke it. `survey` reads webhooks and injection policies once.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.injector import policies
+from istio_aux.injector import injection
 from istio_aux.injector import rules as injectors
-from istio_aux.injector.injection import Hook, InjectionPolicy, hooks_of
-from istio_aux.injector.injection_probe import questions
+from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
 from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
-from istio_aux.injector.rules import Facts, Injector, Mesh
+from istio_aux.injector.probe_rules import questions
+from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
+from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError, jittered
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, State
 from istio_aux.model.selectors import Selector
 from istio_aux.model.webhooks import (
@@ -50,6 +51,7 @@ SETTLE = 0.5
 """Seconds to wait for first answers before publishing: a new endpoint of a live injector, or the
 first list of a new Service, is not news by itself."""
 
+DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
 PORT = "https-webhook"  # Name of the webhook's port in istiod's Service (istio service.yaml).
 
 _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These need no attention.
@@ -129,7 +131,7 @@ class Watcher:
     """Handles a watch of all configurations: vendors' have names and labels of their own.
 
     Attributes:
-        mesh: everything that is known, replaced at each change.
+        control_planes: everything that is known, replaced at each change.
         called_before: Istio's configurations that the API server calls before ours, sorted.
         since: since when injectors are in their states, by configuration.
     """
@@ -140,27 +142,27 @@ class Watcher:
         namespaces: Mapping[str, Mapping[str, str]],
         telemetry: Telemetry,
         *,
-        changed: Callable[[Mesh], None],
+        changed: Callable[[ControlPlanes], None],
         ours: str | None = None,
         root: str | None = None,
         selector: Selector | None = None,
         rhythm: Rhythm = _RHYTHM,
         clock: Clock = system_clock,
     ) -> None:
-        """Prepare; nothing is asked before `run`.
+        """Prepare; `run` sends the first request.
 
         Args:
             client: open while `run` runs.
             namespaces: labels of all namespaces by name.
             telemetry: counts states and answers.
-            changed: called with each new `mesh`.
+            changed: called with each new `control_planes`.
             ours: name of our own configuration.
             root: namespace of the only control plane that matters; None for all of them.
             selector: namespaces in which pods will ask for native sidecars.
             rhythm: how often to ask injectors.
             clock: returns the present.
         """
-        self.mesh = Mesh()
+        self.control_planes = ControlPlanes()
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
@@ -170,7 +172,7 @@ class Watcher:
         self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
-        self._asked: set[ControlPlane] = set()  # Whose policy was read, or could not be.
+        self._read_planes: set[ControlPlane] = set()  # Whose policy was read, or could not be.
         self._prober = Prober(client, telemetry)
         self._slices: dict[Service, Slices] = {}
         self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
@@ -196,7 +198,7 @@ class Watcher:
         self._hooks = hooks_of(self._configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: found for key, found in self._policies.items() if key in planes}
-        self._asked &= planes
+        self._read_planes &= planes
         for probe in self._probes.values():
             probe.reconfigured.set()
         self._reconfiguration.set()
@@ -217,12 +219,12 @@ class Watcher:
         """Return what `/status` shows; nothing until it is known."""
         return [
             msgspec.structs.replace(found, since=self.since[found.configuration].since)
-            for found in (self.mesh.injectors if self.mesh.known else ())
+            for found in (self.control_planes.injectors if self.control_planes.known else ())
         ]
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the present or last leader, for injectors in the same state."""
-        if not self.mesh.known:
+        if not self.control_planes.known:
             self.since = since
             return
         self.since = {
@@ -289,9 +291,9 @@ class Watcher:
         facts = self._facts()
         found = {target: self._addresses(target, facts) for target in targets}
         wanted = [(target, where) for target, where in found.items() if where is not None]
-        for gone in [asked for asked in self._probes if asked not in wanted]:
+        for gone in [key for key in self._probes if key not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
-        for new in [asked for asked in wanted if asked not in self._probes]:
+        for new in [key for key in wanted if key not in self._probes]:
             probe = self._probes[new] = self._probe(*new)
             self._start(probe, probe.run())
 
@@ -313,8 +315,8 @@ class Watcher:
 
     async def _read(self, planes: Iterable[ControlPlane]) -> None:
         for plane in sorted(planes):
-            policy = await policies.read(self._client, plane, self._policies.get(plane))
-            self._asked.add(plane)
+            policy = await read_policy(self._client, plane, self._policies.get(plane))
+            self._read_planes.add(plane)
             if policy:
                 self._policies[plane] = policy
             else:
@@ -363,39 +365,39 @@ class Watcher:
         )
 
     def _publish(self) -> None:
-        facts, found, before = self._facts(), self._configurations.values(), self.mesh
+        facts, found, before = self._facts(), self._configurations.values(), self.control_planes
         probed = all(
             target in facts.probes or not injectors.can_be_probed(target, facts)
             for target in injectors.targets(found, root=self._root)
         )
-        read = self._asked.issuperset(hook.control_plane for hook in self._hooks)
-        mesh = Mesh(
+        read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
+        planes = ControlPlanes(
             injectors=injectors.evaluate(found, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
             known=before.known or (probed and read),
         )
-        if mesh == before:
+        if planes == before:
             return
-        self.mesh = mesh
-        states = {found.configuration: found.state for found in mesh.injectors}
+        self.control_planes = planes
+        states = {found.configuration: found.state for found in planes.injectors}
         for state in State:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
-        if mesh.known:
+        if planes.known:
             now = self._now().date
             self.since = {
                 name: known if (known := self.since.get(name)) and known.state == state
                 else Since(state, now)
                 for name, state in states.items()
             }  # fmt: skip
-            _report(before if before.known else Mesh(), mesh)
-        self._changed(mesh)
+            _report(before if before.known else ControlPlanes(), planes)
+        self._changed(planes)
 
 
-def _report(before: Mesh, mesh: Mesh) -> None:
+def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
     """Log each new state, and a new capability once it is known."""
     logged = {found.configuration: found.state for found in before.injectors}
-    for found in mesh.injectors:
+    for found in planes.injectors:
         if logged.get(found.configuration) is not found.state:
             fields = ("configuration", "revision", "state", "why", "native")
             extra = {"event": "injector", **{name: getattr(found, name) for name in fields}}
@@ -404,8 +406,8 @@ def _report(before: Mesh, mesh: Mesh) -> None:
                 "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
                 extra=extra,
             )  # fmt: skip
-    capability, why = mesh.native.capability, mesh.native.why
-    if why and mesh.native != before.native:
+    capability, why = planes.native.capability, planes.native.why
+    if why and planes.native != before.native:
         _log.log(
             logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
             "start: %s: %s", capability, why,
@@ -424,3 +426,75 @@ def _service(target: ClientConfig) -> Service | None:
         )
     except InvalidNameError:
         return None
+
+
+async def read_policy(
+    client: Client, plane: ControlPlane, known: InjectionPolicy | None
+) -> InjectionPolicy | None:
+    """Read the policy of an istiod; None if it is unknown.
+
+    Args:
+        client: an open client.
+        plane: the istiod. The ConfigMap of one behind a URL is out of reach.
+        known: the last policy. It stays while the API server does not answer, or if the text
+            cannot be read: istiod keeps its last one, too.
+    """
+    if not plane.namespace:
+        return None
+    try:
+        async with asyncio.timeout(DEADLINE):
+            data = await actions.read_config_map(client, plane.namespace, plane.config_map)
+        return injection.read_policy(data[injection.POLICY_KEY])
+    except ApiError as error:
+        why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
+    except (KubeError, TimeoutError) as error:
+        why, policy = str(error) or "no answer in time", known
+    except (ValueError, KeyError, RecursionError) as error:
+        why, policy = f"no injection policy: {error}", known
+    _log.debug(
+        "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,
+        extra={"event": "policy", "revision": plane.revision},
+    )  # fmt: skip
+    return policy
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """Istio's webhooks (None if they cannot be read), their policies, and what cannot be read."""
+
+    hooks: tuple[Hook, ...] | None = None
+    policies: Mapping[ControlPlane, InjectionPolicy] = {}
+    gaps: tuple[str, ...] = ()
+
+    def expected(self, pod: Pod, namespace_labels: Mapping[str, str] | None) -> Expectation:
+        """Decide whether ``pod`` would get a sidecar if it were created now; see `injection`."""
+        if self.hooks is None:
+            return Expectation(expected=None, reason="Istio's webhooks are not known")
+        # Without webhooks, unknown labels do not matter.
+        known: Mapping[str, str] | None = namespace_labels if self.hooks else {}
+        return expected(pod, known, self.hooks, self.policies)
+
+
+async def survey(client: Client) -> Survey:
+    """Read webhook configurations and injection policies once, as `audit` does.
+
+    Raises:
+        KubeError: the API server does not answer.
+    """
+    try:
+        pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
+        read_pages = [page async for page in pages]
+    except ApiError as error:
+        return Survey(gaps=(f"{actions.CONFIGURATIONS}: {error}",))
+    gaps = [f"cannot read configuration {bad}" for page in read_pages for bad in page.unreadable]
+    if gaps:  # It may be Istio's.
+        return Survey(gaps=tuple(gaps))
+    # A list that started again has some objects twice.
+    found = {item.metadata.name: item for page in read_pages for item in page.items}
+    hooks = hooks_of(found.values())
+    policy_of: dict[ControlPlane, InjectionPolicy] = {}
+    for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
+        if policy := await read_policy(client, plane, None):
+            policy_of[plane] = policy
+        else:
+            gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
+    return Survey(hooks=hooks, policies=policy_of, gaps=tuple(gaps))

@@ -84,7 +84,7 @@ class ApiError(KubeError):
         return self.code >= 500
 
 
-def asked(error: Exception) -> float:
+def retry_after(error: Exception) -> float:
     """Return the seconds that the API server asks us to wait after ``error``, or 0."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
 

@@ -16,7 +16,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Clock
 from istio_aux.model.text import printable
@@ -126,7 +126,7 @@ class Events:
                 if error.code != 429:
                     raise
                 # All others wait as well.
-                await asyncio.sleep(asked(error) or 1.0)
+                await asyncio.sleep(retry_after(error) or 1.0)
                 await self._client.post(path, body)
             self._refused = ""
         except KubeError as error:

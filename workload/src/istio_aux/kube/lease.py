@@ -28,7 +28,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Reader
 from istio_aux.model.election import (
     ANNOTATION,
@@ -182,7 +182,7 @@ class Lease:
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:
-                    pause = max(pause, min(asked(error), self._deadline))
+                    pause = max(pause, min(retry_after(error), self._deadline))
                     self._complain(str(error) or "no answer in time")
             self.leads()
             await asyncio.sleep(self._latest(pause) - _now())

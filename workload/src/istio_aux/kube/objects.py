@@ -180,13 +180,10 @@ class Reader(Generic[S]):
         try:
             return self._decoder.decode(body)
         except Exception:  # Perhaps it is nested too deeply; the second attempt decides.
-            return self._read_cut(body)
-
-    def _read_cut(self, body: bytes) -> S:
-        try:
-            return self._decoder.decode(shallow(body))
-        except Exception as error:
-            raise UnreadableError(f"the answer is no {self._name}: {problem(error)}") from error
+            try:
+                return self._decoder.decode(shallow(body))
+            except Exception as error:
+                raise UnreadableError(f"the answer is no {self._name}: {problem(error)}") from error
 
 
 class PageReader(Generic[T]):

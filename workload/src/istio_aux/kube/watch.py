@@ -23,8 +23,8 @@ from istio_aux.kube.errors import (
     NoConnectionError,
     SilentError,
     UnreachableError,
-    asked,
     jittered,
+    retry_after,
 )
 from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, key_of
 
@@ -157,7 +157,7 @@ class Watch(Generic[T]):
             except KubeError as error:
                 reason = self._note(error)
                 self.refused |= reason == "refused"
-                await asyncio.sleep(max(backoff.next(), asked(error)))
+                await asyncio.sleep(max(backoff.next(), retry_after(error)))
 
     def _note(self, error: KubeError) -> str:
         """Record an error that ended a list or a stream; returns its reason."""
@@ -247,7 +247,7 @@ class Watch(Generic[T]):
                 raise
             # The version is good: to resume costs less than a list.
             self._note(error)
-            await asyncio.sleep(max(self._watching.next(), asked(error)))
+            await asyncio.sleep(max(self._watching.next(), retry_after(error)))
             return
         if self._missing is not None:
             raise _NoStreamError("the stream ended before all objects were delivered")

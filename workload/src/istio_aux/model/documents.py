@@ -48,7 +48,12 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
     Raises:
         ValueError: there are more than ``most`` tokens.
     """
-    return _finished(_cutting(body, deepest, most))
+    work = _cutting(body, deepest, most)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
 
 
 def decoded(decode: Callable[[bytes], T], body: bytes, *, most: int = MOST) -> T:
@@ -66,14 +71,6 @@ def decoded(decode: Callable[[bytes], T], body: bytes, *, most: int = MOST) -> T
 def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
     """Do what `shallow` does for a text of any size, and yield now and then."""
     return _cutting(body, deepest, sys.maxsize)
-
-
-def _finished(work: Generator[None, None, bytes]) -> bytes:
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
 
 
 def _cutting(body: bytes, deepest: int, most: int) -> Generator[None, None, bytes]:

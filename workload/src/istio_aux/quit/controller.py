@@ -13,7 +13,14 @@ from typing import NamedTuple
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, LateError, UnreachableError, asked
+from istio_aux.kube.errors import (
+    ApiError,
+    Backoff,
+    KubeError,
+    LateError,
+    UnreachableError,
+    retry_after,
+)
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
@@ -272,7 +279,9 @@ class Controller:
             except KubeError as error:
                 busy = isinstance(error, ApiError) and error.code == 429
                 counts = not (busy or isinstance(error, UnreachableError))
-                action = task.failed(str(error), self._scope, counts=counts, pause=asked(error))
+                action = task.failed(
+                    str(error), self._scope, counts=counts, pause=retry_after(error)
+                )
             except Exception:  # One pod's failure must not stop the others.
                 self._recorder.unhandled(state.key)
                 why = "internal error, see the log"

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from istio_aux.injector import injection_probe
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector import probe_rules
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, LateError, asked
+from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from istio_aux.model import owners
@@ -110,7 +110,7 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def set_injectors(self, mesh: Mesh) -> None:
+    def set_injectors(self, mesh: ControlPlanes) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
         if mesh != self._store.mesh:
             self._store.mesh = mesh
@@ -398,7 +398,7 @@ class RepairController:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
             changed = error.code in {404, 409} and not action.suspend
-            raise NotRestartedError(str(error), asked(error), changed=changed) from error
+            raise NotRestartedError(str(error), retry_after(error), changed=changed) from error
         owner.rollout = rollout.accepted(owner.rollout, evicted=not action.suspend)
         self._restarts += 1
         self._recorder.restarted(pod.key, action)
@@ -423,16 +423,16 @@ class RepairController:
         new = {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "generateName": injection_probe.NAME, "labels": labels,
+                "generateName": probe_rules.NAME, "labels": labels,
                 "annotations": {START: "off"},
             },
             "spec": {
-                "automountServiceAccountToken": False, "containers": [injection_probe.CONTAINER],
+                "automountServiceAccountToken": False, "containers": [probe_rules.CONTAINER],
             },
         }  # fmt: skip
         with _needed("not known whether a new pod would get a sidecar"):
             answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
-        result = injection_probe.created(answer)
+        result = probe_rules.created(answer)
         if not result.injected:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
 
@@ -478,4 +478,5 @@ def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
     try:
         yield
     except KubeError as error:
-        raise NotRestartedError(f"{unknown}: {error}", asked(error), changed=changed) from error
+        why, pause = f"{unknown}: {error}", retry_after(error)
+        raise NotRestartedError(why, pause, changed=changed) from error

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
@@ -205,7 +205,7 @@ class PodStore:
         self.owners: dict[str, PodOwner] = {}
         self._outdated: set[str | None] = set()
         self._deciding = False
-        self.mesh, self.applications = Mesh(), Applications()
+        self.mesh, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self.changed = OrderedDict[PodOwner, None]()
 

@@ -21,7 +21,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
@@ -267,7 +267,7 @@ class SuspendedJobs:
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})
                 if not usual:
-                    pause = max(backoff.next(), asked(error))
+                    pause = max(backoff.next(), retry_after(error))
             except Exception:  # Without the search, a suspended Job might never be resumed.
                 self._recorder.unhandled("suspended Jobs")
                 pause = backoff.next()
@@ -319,7 +319,7 @@ class SuspendedJobs:
             if why != job.reason:
                 self._log(logging.WARNING, "job-not-resumed", job, why)
             job.reason = why
-            return max(job.backoff.next(), asked(error))
+            return max(job.backoff.next(), retry_after(error))
         except Exception:  # One Job's failure must not stop the others.
             self._recorder.unhandled(job.key)
             return job.backoff.next()

@@ -11,9 +11,7 @@ ours again: so pods that Istio has injected are changed as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-import msgspec
+from collections.abc import Iterable, Iterator, Sequence
 
 from istio_aux.model.annotations import MOST_NAMES, NAMES, Annotation, BadValueError, names
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
@@ -27,9 +25,8 @@ MOST = 50  # Containers that are changed: the API server moves one after the oth
 
 
 class Conversion(Struct, frozen=True):
-    """The operations, the pod after them, and why; an empty reason: no container is named."""
+    """The operations, and why; an empty reason: no container is named."""
 
-    pod: Pod
     ops: tuple[patch.Op, ...] = ()
     reason: str = ""
     warnings: tuple[str, ...] = ()  # For the author.
@@ -47,18 +44,19 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
         own = _own.of(pod.metadata)
     except BadValueError as error:
         bad = str(error)
-        return Conversion(pod=pod, reason=bad, warnings=(f"{bad}; no container is changed",))
+        return Conversion(reason=bad, warnings=(f"{bad}; no container is changed",))
     chosen = how.native_sidecars if own is None else own
-    named = [container for container in pod.containers if container.name in chosen]
+    placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]
+    named = [each for _, each in placed]
     if not named:
-        return Conversion(pod=pod)
+        return Conversion()
     if why := _impossible(pod, how.capability, proxy_first=proxy_first):
         text = _left(named, why)
-        return Conversion(pod=pod, reason=text, warnings=(text,) if own is not None else ())
+        return Conversion(reason=text, warnings=(text,) if own is not None else ())
     if why := _too_many(pod, chosen, named):
         text = _left(named, why)
-        return Conversion(pod=pod, reason=text, warnings=(text,))
-    return _convert(pod, named)
+        return Conversion(reason=text, warnings=(text,))
+    return _convert(pod, placed)
 
 
 def _read(text: str) -> frozenset[str]:
@@ -96,34 +94,21 @@ def _too_many(pod: Pod, chosen: frozenset[str], named: Sequence[Container]) -> s
     return ""
 
 
-def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
-    kept = [each for each in named if _has_rules(each)]
-    names = {each.name for each in named}
-    places = [
-        place
-        for place, each in enumerate(pod.containers)
-        if each.name in names and not _has_rules(each)
-    ]
-    moved, gone = [pod.containers[place] for place in places], set(places)
+def _convert(pod: Pod, named: Sequence[tuple[int, Container]]) -> Conversion:
+    kept = [each for _, each in named if _has_rules(each)]
+    moved = {place: each for place, each in named if not _has_rules(each)}
     why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
     warnings = (why,) if why else ()
     if not moved:
-        return Conversion(pod=pod, reason=why, warnings=warnings)
-    sidecars = tuple(msgspec.structs.replace(each, restart_policy="Always") for each in moved)
-    spec = msgspec.structs.replace(
-        pod.spec,
-        containers=tuple(each for at, each in enumerate(pod.containers) if at not in gone),
-        init_containers=pod.init_containers + sidecars,
-    )
+        return Conversion(reason=why, warnings=warnings)
     return Conversion(
-        pod=msgspec.structs.replace(pod, spec=spec),
-        ops=tuple(_operations(pod, places)),
-        reason="; ".join((f"made native: {listed([c.name for c in moved])}", *warnings)),
+        ops=tuple(_operations(pod, moved)),
+        reason="; ".join((f"made native: {_listed(moved.values())}", *warnings)),
         warnings=warnings,
     )
 
 
-def _operations(pod: Pod, places: Sequence[int]) -> Iterator[patch.Op]:
+def _operations(pod: Pod, places: Iterable[int]) -> Iterator[patch.Op]:
     if pod.spec.init_containers is None:  # Absent or null.
         yield patch.Add("/spec/initContainers", [])
     for done, place in enumerate(places):
@@ -140,5 +125,9 @@ def _has_rules(container: Container) -> bool:
     )
 
 
-def _left(containers: Sequence[Container], why: str) -> str:
-    return f"native-sidecars: left alone: {listed([c.name for c in containers])}: {why}"
+def _left(containers: Iterable[Container], why: str) -> str:
+    return f"native-sidecars: left alone: {_listed(containers)}: {why}"
+
+
+def _listed(containers: Iterable[Container]) -> str:
+    return listed([container.name for container in containers])

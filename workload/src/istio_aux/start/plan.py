@@ -86,50 +86,54 @@ class Holding(Struct, frozen=True):
     effective: bool = True  # False: hold cannot work in this pod.
 
 
-def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
+def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
-    ``asked``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
+    ``requested``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
     nothing.
     """
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
+    label = None
     chosen = how.inject is not None and how.inject.matches(pod.labels)
-    if not (chosen or asked):
-        return _plan_sidecars(pod, how)
-    labelled = plan_label(pod, despite_annotation=chosen)
-    started = _plan_sidecars(with_label(pod) if labelled.ops else pod, how)
-    if not started.ops:
-        return msgspec.structs.replace(labelled, warnings=started.warnings)
-    if not labelled.ops:
-        return started
-    reason = f"{labelled.reason}; {started.reason}"
-    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
-
-
-def _plan_sidecars(pod: Pod, how: Start) -> Plan:
-    gets_none = _refuses(pod) or next(_reasons_for_no_sidecar(pod), None)
-    made = native_sidecars.Conversion(pod=pod)
-    if not gets_none:
-        made = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, how))
-    chosen = _left_by_argo(made.pod, _start(made.pod, how))
-    started = _annotated(made.pod, _with_ports(made.pod, how.peers, chosen))
-    if not made.reason:
-        return started
-    return msgspec.structs.replace(
-        started,
-        ops=made.ops + started.ops,
-        reason=f"{started.reason}; {made.reason}",
-        warnings=(*started.warnings, *made.warnings),
+    if chosen or requested:
+        label = plan_label(pod, despite_annotation=chosen)
+        pod = with_label(pod) if label.ops else pod
+    own, bad = _own_mode(pod)
+    order = _left_by_argo(pod, _start_order(pod, how, own))
+    converted = native_sidecars.Conversion()
+    if not (_refuses(pod) or next(_reasons_for_no_sidecar(pod), None)):
+        converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
+    written = _annotated(pod, _with_ports(pod, how.peers, order))
+    planned = msgspec.structs.replace(
+        written,
+        ops=converted.ops + written.ops,
+        reason="; ".join(filter(None, (written.reason, converted.reason))),
+        warnings=(*bad, *written.warnings, *converted.warnings),
     )
+    if label is None:
+        return planned
+    if not planned.ops:
+        return msgspec.structs.replace(label, warnings=planned.warnings)
+    if not label.ops:
+        return planned
+    reason = f"{label.reason}; {planned.reason}"
+    return msgspec.structs.replace(planned, ops=label.ops + planned.ops, reason=reason)
 
 
-def _proxy_first(pod: Pod, how: Start) -> bool:
+def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
+    """Return the pod's own start mode, and a warning if its annotation cannot be read."""
+    try:
+        return _mode.of(pod.metadata), ()
+    except BadValueError as error:
+        return None, (f"{error}; ignored",)
+
+
+def _proxy_first(pod: Pod, order: Plan) -> bool:
     """Whether the proxy is native where it can be, so that it starts before other sidecars."""
     if injected.on(pod.metadata):
         return pod.has_native_proxy
-    asked = native_asked.get(pod.metadata) is True
-    return asked or _start(pod, how).started_with == "native"
+    return native_asked.get(pod.metadata) is True or order.started_with == "native"
 
 
 def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
@@ -237,15 +241,6 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
 
 
-def _start(pod: Pod, how: Start) -> Plan:
-    try:
-        return _plan(pod, how, _mode.of(pod.metadata))
-    except BadValueError as error:
-        chosen = _plan(pod, how, None)
-        warnings = (f"{error}; ignored", *chosen.warnings)
-        return msgspec.structs.replace(chosen, warnings=warnings)
-
-
 def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
     """Add the inbound ports to the start of a pod that will get a sidecar."""
     found = peers.inbound_ports(pod, option)
@@ -260,15 +255,15 @@ def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
     )
 
 
-def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
-    if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
+def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
+    if reason := next(_reasons_to_leave_alone(pod, own, how.mode), None):
         return Plan(ops=(), reason=reason)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
-    due = _native_is_due(pod, how, mode)
+    due = _native_is_due(pod, how, own)
     if due and not native_asked.on(pod.metadata):
-        return _native(mode, merge)
+        return _native(own, merge)
     if native_asked.get(pod.metadata) is True and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
     return _hold(merge)

@@ -3,7 +3,8 @@
 The text is the user's: parsing and dumping it would lose comments and turn ``12:30:45`` into a
 number. One key is inserted as text, and the result is used only if its YAML events are those of the
 old mapping plus that key. Istio reads the first document with sigs.k8s.io/yaml YAMLToJSON, which
-is go-yaml v2; what that refuses is refused here.
+is go-yaml v2. That refuses more texts, such as one with a null as a key; their pods are refused
+with our key or without it.
 """
 
 from __future__ import annotations
@@ -48,10 +49,6 @@ _BOOLEANS = {  # go-yaml v2 resolve.go resolveMapList.
     for spelling in (word, word.title(), word.upper())
 }
 _NULLS = {"", "~", "null", "Null", "NULL"}
-# Numbers that JSON cannot express.
-_NO_JSON = {sign + text for sign in ("", "+", "-") for text in (".inf", ".Inf", ".INF")} | {
-    ".nan", ".NaN", ".NAN",
-}  # fmt: skip
 
 
 class Merge(Struct, frozen=True):
@@ -196,73 +193,23 @@ def _parse(text: str) -> list[yaml.Event]:
 
     Raises:
         _TooLongError: it has more than `_MAX_EVENTS` events, or more than `_MAX_DEPTH` levels.
-        yaml.YAMLError: the text is not YAML, or cannot be converted to JSON.
+        yaml.YAMLError: the text is not YAML.
     """
     events: list[yaml.Event] = []
-    anchors: dict[str, yaml.NodeEvent] = {}
-    open_anchors: list[str | None] = []
+    depth = 0
     for event in _parse_events(text, Loader=_LOADER):
         events.append(event)
         if len(events) > _MAX_EVENTS:
             raise _TooLongError(f"it has more than {_MAX_EVENTS} keys, values and ends of lists")
         if isinstance(event, yaml.DocumentEndEvent):
             break
-        if isinstance(event, yaml.DocumentStartEvent) and event.version not in {None, (1, 1)}:
-            raise yaml.YAMLError("its version is not 1.1")
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in anchors:
-                raise yaml.YAMLError(f"alias *{event.anchor} has no anchor")
-            if event.anchor in open_anchors:
-                raise yaml.YAMLError(f"anchor &{event.anchor} contains itself")
-        elif isinstance(event, yaml.NodeEvent) and event.anchor:
-            anchors[event.anchor] = event
         if isinstance(event, yaml.CollectionStartEvent):
-            open_anchors.append(event.anchor)
-            if len(open_anchors) > _MAX_DEPTH:
+            depth += 1
+            if depth > _MAX_DEPTH:
                 raise _TooLongError(f"it is nested more than {_MAX_DEPTH} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
-            open_anchors.pop()
-    _check_json(events, anchors)
+            depth -= 1
     return events
-
-
-def _check_json(events: list[yaml.Event], anchors: dict[str, yaml.NodeEvent]) -> None:
-    """Refuse what YAMLToJSON cannot convert."""
-    # For each open collection, the key whose value comes next.
-    keys: list[yaml.NodeEvent | None] = []
-    in_mapping: list[bool] = []
-    for event in events:
-        if isinstance(event, yaml.CollectionEndEvent):
-            keys.pop()
-            in_mapping.pop()
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        _check_scalar(event)
-        if in_mapping and in_mapping[-1]:
-            if keys[-1] is None:
-                keys[-1] = event
-                key = anchors[event.anchor] if isinstance(event, yaml.AliasEvent) else event
-                if isinstance(key, yaml.CollectionStartEvent):
-                    raise yaml.YAMLError("a key is a mapping or a list")
-                if _is_null(key):
-                    raise yaml.YAMLError("a key is null")
-            else:
-                if _is_merge(keys[-1]) and isinstance(event, yaml.ScalarEvent):
-                    raise yaml.YAMLError("a merge key (<<) has no mapping")
-                keys[-1] = None
-        if isinstance(event, yaml.CollectionStartEvent):
-            keys.append(None)
-            in_mapping.append(isinstance(event, yaml.MappingStartEvent))
-
-
-def _check_scalar(event: yaml.NodeEvent) -> None:
-    if not isinstance(event, yaml.ScalarEvent):
-        return
-    if event.implicit[0] and event.value in _NO_JSON:
-        raise yaml.YAMLError(f"{event.value} is no number in JSON")
-    for name, allowed in (("null", _NULLS), ("bool", _BOOLEANS)):
-        if event.tag == _TAG + name and event.value not in allowed:
-            raise yaml.YAMLError(f"!!{name} is no tag for such a value")
 
 
 def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
@@ -288,7 +235,7 @@ def _signature(events: list[yaml.Event]) -> list[_Signature]:
     ]
 
 
-def _is_merge(event: yaml.Event | None) -> bool:
+def _is_merge(event: yaml.Event) -> bool:
     """Whether it is the merge key ``<<``."""
     return isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value == "<<"
 

@@ -186,7 +186,7 @@ def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return start.plan(pod, how, asked=inject)
+    return start.plan(pod, how, requested=inject)
 
 
 def _outcome(plan: start.Plan) -> Outcome:

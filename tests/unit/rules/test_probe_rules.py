@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch
 import pytest
 from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of
-from istio_aux.injector.injection_probe import (
+from istio_aux.injector.probe_rules import (
     NOT_CHECKED,
     NativeCheck,
     Probe,
@@ -191,7 +191,7 @@ def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
 
     probe = answered(json.dumps(recording["response"]).encode(), uid)
 
-    assert (probe.injected, probe.asked) == (False, True)
+    assert (probe.injected, probe.reached) == (False, True)
     assert probe.why.startswith("it refuses a pod: failed to run injection template: 1 error")
     assert "\n" not in probe.why
 
@@ -268,7 +268,7 @@ def patch(operations: object) -> bytes:
 def test_what_is_no_sidecar_is_not_taken_for_one(body: bytes, why: str) -> None:
     probe = answered(body, "7")
 
-    assert (probe.injected, probe.asked) == (False, True)
+    assert (probe.injected, probe.reached) == (False, True)
     assert why in probe.why
     assert len(probe.why) <= 300
 

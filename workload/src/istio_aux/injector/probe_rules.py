@@ -1,25 +1,26 @@
-"""The pod that an injector is asked about, and what the answers mean.
+"""The pod that a probe sends to an injector, and what the answers mean.
 
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes one only on request if a
-kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask for one: an
-objection of a later webhook to native sidecars says nothing about the injector. A second dry run
-shows whether Istio makes a native sidecar and whether later webhooks keep it. Kubelets run native
-sidecars from 1.29 on (KEP-753).
+The probe of the injector itself requests a native sidecar: Istio 1.24 to 1.28 makes one only on
+request if a kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask
+for one: an objection of a later webhook to native sidecars says nothing about the injector. A
+second dry run shows whether Istio makes a native sidecar and whether later webhooks keep it.
+Kubelets run native sidecars from 1.29 on (KEP-753).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, cast
 
 import msgspec
 
 from istio_aux.injector.injection import Hook
+from istio_aux.injector.rules import NOT_CHECKED, NativeCheck, Probe
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.pod import PROXY, Struct
@@ -54,35 +55,8 @@ _ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
-class NativeCheck(msgspec.Struct, frozen=True):
-    """The sidecar of pods that ask for a native one, and the reason in one line."""
-
-    capability: Capability
-    why: str
-
-
-NOT_CHECKED = NativeCheck(Capability.UNKNOWN, "")
-"""There was no check yet, so there is no reason."""
-
-
-class Probe(msgspec.Struct, frozen=True):
-    """The result of asking an injector for a pod's sidecar.
-
-    Attributes:
-        injected: whether the answer was a sidecar.
-        why: what happened instead, one line for people.
-        native: whether a pod that asks for a native sidecar gets one.
-        asked: whether the question reached the injector. If not, nothing is known about it.
-    """
-
-    injected: bool
-    why: str = ""
-    native: NativeCheck = NOT_CHECKED
-    asked: bool = True
-
-
 class Question(Struct, frozen=True):
-    """The pod that an injector is asked about.
+    """The pod that a probe sends to an injector.
 
     ``selected`` says whether the API server calls this injector for it, and no other one, and
     ``timeout`` how many seconds the injector then has.
@@ -101,7 +75,7 @@ class Question(Struct, frozen=True):
         return msgspec.json.encode(self._pod(native))
 
     def _pod(self, native: bool | None) -> dict[str, Any]:
-        asked = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
+        native_wish = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -110,7 +84,7 @@ class Question(Struct, frozen=True):
                 "namespace": self.namespace,
                 "labels": self.labels,
                 # Our own admission must not change the answer.
-                "annotations": {INJECT: "true", START: "off", **asked},
+                "annotations": {INJECT: "true", START: "off", **native_wish},
             },
             "spec": {
                 "restartPolicy": "Never",
@@ -149,7 +123,7 @@ def questions(
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
-    If there is none, yield one that only the injector itself can be asked about.
+    If there is none, yield one that only the injector itself can review.
 
     Args:
         target: the injector.
@@ -236,9 +210,9 @@ def created(body: bytes) -> Probe:
     return refusal(_NO_SIDECAR)
 
 
-def refusal(why: str, *, asked: bool = True) -> Probe:
+def refusal(why: str, *, reached: bool = True) -> Probe:
     """Return the result of a probe without a sidecar."""
-    return Probe(injected=False, why=one_line(why, _LONGEST), asked=asked)
+    return Probe(injected=False, why=one_line(why, _LONGEST), reached=reached)
 
 
 def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
@@ -260,16 +234,6 @@ def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
 
 def _members(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def least(checks: Iterable[NativeCheck]) -> NativeCheck:
-    """Combine checks: one classic sidecar decides, and all must be native."""
-    order = (Capability.CLASSIC, Capability.UNKNOWN, Capability.NATIVE)
-    return min(
-        checks,
-        key=lambda check: (order.index(check.capability), bool(check.why)),
-        default=NOT_CHECKED,
-    )
 
 
 def kubelets_assured(version: str) -> bool:
