@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import httpx2
 import ops
+from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 
 import cluster
 import config
@@ -25,7 +25,6 @@ import permissions
 import probe
 import workload
 from cluster import Problem
-from config import DNS_LABEL, DNS_SUBDOMAIN
 from inputs import CONTAINER, observe
 from probe import ListedPod, Page, Probe
 from relations import istio
@@ -37,7 +36,6 @@ _CUT: Final = "\n… (cut: the answer is larger than an action can return)"
 # Characters of one text about a pod: some quote what a tenant wrote.
 _LONGEST: Final = 500
 
-_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){DNS_SUBDOMAIN}")
 # Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
 # Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.
@@ -219,7 +217,7 @@ class Actions(ops.Object):
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
         limit = _whole_number(event, "limit", 10, most=probe.PAGE)
         namespace = event.params.get("namespace", "")
-        if not isinstance(namespace, str) or not re.fullmatch(rf"(?:{DNS_LABEL})?", namespace):
+        if not isinstance(namespace, str) or (namespace and not DNS_LABEL.fullmatch(namespace)):
             raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
         dry_run = event.params.get("dry-run", True) is not False
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
@@ -343,7 +341,8 @@ def _bounded(value: Any, key: str = "") -> Any:
 
 
 def _expect_pod(parameter: str, value: object) -> None:
-    if not isinstance(value, str) or not _POD.fullmatch(value):
+    namespace, _, name = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not (DNS_LABEL.fullmatch(namespace) and DNS_SUBDOMAIN.fullmatch(name) and len(name) <= 253):
         raise RefusedError(f"{parameter}: {json.dumps(value)}: expected NAMESPACE/NAME")
 
 

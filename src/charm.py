@@ -15,6 +15,7 @@ import logging
 
 import httpx2
 import ops
+from istio_aux.model.names import WEBHOOK_PORT
 from lightkube import Client
 
 import actions
@@ -23,7 +24,6 @@ import cluster
 import endpoints
 import injectionlabels
 import issuers
-import manifests
 import objects
 import permissions
 import probe
@@ -94,7 +94,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _reconcile(self, event: ops.EventBase) -> None:
         self._provider.sync()
         self._inputs = observed = observe(self, self._provider)
-        self.unit.set_ports(manifests.WEBHOOK_PORT)
+        self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:

@@ -14,70 +14,40 @@ from typing import Any, Final, Literal
 
 import jinja2
 import yaml
+from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.election import ANNOTATION as CHECKPOINT
+from istio_aux.model.election import HONOURED, LONGEST
+from istio_aux.model.names import (
+    EVENT_ACTIONS,
+    EVENT_CONTROLLER,
+    EVENT_REASONS,
+    IGNORED,
+    NAMESPACE_NAME,
+    NEVER_SELECTED,
+    REQUEST_PORTS,
+    STATUS_PORT,
+    SUSPENDED,
+    WEBHOOK_PORT,
+    quit_command,
+)
+from istio_aux.model.owners import KINDS, resources_by_group
+from istio_aux.model.pod import PROXY
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
 # It tells `codecs` of Istio's kinds.
 import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import rules
-from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
-from probe import STATUS_PORT
+from config import Applications
 
-WEBHOOK_PORT: Final = 8443
-
-# All commands by which the workload quits a proxy (its `quit/rules.py`): over the status ports
-# that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
-_QUIT: Final = ("POST", "quitquitquit")
-QUIT_COMMANDS: Final = (
-    *(
-        ("pilot-agent", "request", f"--debug-port={port}", *_QUIT)
-        for port in (15000, 15004, 15020, 15021)
-    ),
-    ("pilot-agent", "request", *_QUIT),
-)
+# All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
+QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
 
 # What the workload needs to quit proxies, by option `quit-via`.
 _QUIT_BY: Final = {
     "auto": ("pods/exec", "pods/portforward"),
     "exec": ("pods/exec",),
     "port-forward": ("pods/portforward",),
-}
-
-# The kinds of the training operator that have `spec.runPolicy.suspend`: all of them.
-TRAINING_KINDS: Final = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
-TRAINING_JOBS: Final = tuple(f"{kind.lower()}s" for kind in TRAINING_KINDS)
-# Kinds that make Jobs, and suspend them with themselves, by API group.
-JOB_SETS: Final = {"jobset.x-k8s.io": ("jobsets",), "trainer.kubeflow.org": ("trainjobs",)}
-# All that the workload suspends and resumes.
-_SUSPENDED_KINDS: Final = {"batch": ("jobs",), "kubeflow.org": TRAINING_JOBS, **JOB_SETS}
-# The workload puts it on a Job that it suspends: a label to find the Job, an annotation for people.
-SUSPENDED: Final = "istio-aux.io/suspended-for"
-
-# Seconds of the longest Lease, of which the workload writes a quarter, and its annotation for the
-# next leader (its `model/election.py`).
-LEASE_LIFE: Final = 60
-CHECKPOINT: Final = "istio-aux.io/checkpoint"
-CHECKPOINT_SIZE: Final = 64 * 1024
-
-# The Events that the workload writes (its `kube/events.py` and `recorder.py`).
-EVENTS: Final[Mapping[str, Any]] = {
-    "controller": "istio-aux.io/istio-aux",
-    "event_actions": ("Evict", "Quit", "Report", "Resume", "Suspend"),
-    "event_reasons": (
-        "DeadProxyPodDeleted",
-        "NoSidecar",
-        "PodHeld",
-        "ProxyLost",
-        "ProxyQuit",
-        "ProxyQuitBlocked",
-        "ProxyQuitDryRun",
-        "ProxyQuitFailed",
-        "RestartStopped",
-        "RestartedForSidecar",
-        "ResumedWithoutRestart",
-        "StillSuspended",
-    ),
-    "event_kinds": ("Pod", "Job", "JobSet", "TrainJob", *TRAINING_KINDS),
 }
 
 # Annotation of the start policy: the capability that the policy was rendered for.
@@ -174,16 +144,16 @@ def render_access(values: Values) -> list[AnyResource]:
         "policy.yaml.j2",
         values,
         user=user,
-        never_injected=NEVER_INJECTED,
+        never_injected=IGNORED,
         injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
-        application=rules.APPLICATION,
+        application=APPLICATION,
         selected=rules.selector_expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
         chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
-        proxy=rules.PROXY,
+        proxy=PROXY,
         commands={
-            rules.PROXY: QUIT_COMMANDS,
+            PROXY: QUIT_COMMANDS,
             **{name: [command] for name, command in values.sidecar_commands.items()},
         },
     )
@@ -193,7 +163,7 @@ def render_access(values: Values) -> list[AnyResource]:
             "jobs.yaml.j2",
             values,
             user=user,
-            suspended_kinds=_SUSPENDED_KINDS,
+            suspended_kinds=resources_by_group(),
             suspended=SUSPENDED,
             job_variables=_job_variables(),
         )
@@ -210,7 +180,7 @@ def render_access(values: Values) -> list[AnyResource]:
         ],
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
-        suspended_kinds=_SUSPENDED_KINDS,
+        suspended_kinds=resources_by_group(),
     )
     return _render("account.yaml.j2", values) + policy + roles
 
@@ -289,17 +259,20 @@ def render(values: Values) -> list[AnyResource]:
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return `selector` AND not kube-system."""
-    never = {"key": NAME_LABEL, "operator": "NotIn", "values": list(NEVER_SELECTED)}
+    never = {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(NEVER_SELECTED)}
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
 
 
 def _records() -> dict[str, Any]:
     """Return what the policy for the Lease and Events is rendered from."""
     return {
-        **EVENTS,
-        "lease_life": LEASE_LIFE,
+        "controller": EVENT_CONTROLLER,
+        "event_actions": EVENT_ACTIONS,
+        "event_reasons": EVENT_REASONS,
+        "event_kinds": ("Pod", *KINDS),
+        "lease_life": int(HONOURED),
         "checkpoint": CHECKPOINT,
-        "checkpoint_size": CHECKPOINT_SIZE,
+        "checkpoint_size": LONGEST,
     }
 
 

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import httpx2
+from istio_aux.model.names import STATUS_PORT
 
-STATUS_PORT: Final = 8080
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 PAGE: Final = 500  # Pods that the workload lists in one answer, at most.
 # Seconds. The workload answers from memory.

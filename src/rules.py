@@ -14,38 +14,38 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from config import EVERY, NAME_LABEL, NEVER_INJECTED, PROXY, Applications
+from istio_aux.model.annotations import (
+    DATAPLANE,
+    EXCLUDED,
+    HOLD,
+    INCLUDED,
+    INJECT,
+    INJECTED,
+    JOBSET,
+    MIRROR,
+    MPI_OPERATOR,
+    NATIVE_SIDECAR,
+    NATIVE_SIDECARS,
+    NO_SIGNAL,
+    OPERATOR,
+    PEERS,
+    PROXY_CONFIG,
+    SIGNALLED_WITH,
+    START,
+    STARTED_WITH,
+    WORKFLOW_NODE,
+)
+from istio_aux.model.applications import EVERY
+from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Capability, Peers, StartMode
 
-# Juju labels all pods of an application with it (juju internal/provider/kubernetes/constants).
-APPLICATION: Final = "app.kubernetes.io/name"
-# Spelled as in `start/plan.py`, which explains each.
-START: Final = "istio-aux.io/start"
-STARTED_WITH: Final = "istio-aux.io/started-with"
-# Label: the policy gave the pod its start, so the API server need not look at the webhook.
+from config import Applications
+
+# Label: the policy gave the pod its start, so the API server need not call the webhook.
 STARTED_BY: Final = "istio-aux.io/started-by"
-CONFIG: Final = "proxy.istio.io/config"
-HOLD: Final = "holdApplicationUntilProxyStarts: true"
-INJECT: Final = "sidecar.istio.io/inject"
-NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
-WORKFLOW_NODE: Final = "workflows.argoproj.io/node-name"
-SIGNALLED_WITH: Final = "workflows.argoproj.io/kill-cmd-istio-proxy"
-NO_SIGNAL: Final = '["pilot-agent","version"]'
-INJECTED: Final = "sidecar.istio.io/status"
-MIRROR: Final = "kubernetes.io/config.mirror"
-DATAPLANE: Final = "istio.io/dataplane-mode"
-MODES: Final = ("auto", "native", "hold", "off")
-# Spelled as in `start/peers.py`, which explains each.
-PEERS: Final = "istio-aux.io/peers"
-INCLUDED: Final = "traffic.sidecar.istio.io/includeInboundPorts"
-EXCLUDED: Final = "traffic.sidecar.istio.io/excludeInboundPorts"
-JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
-OPERATOR: Final = "training.kubeflow.org/operator-name"
-MPI_OPERATOR: Final = "mpi-operator"
-# Spelled as in `start/native_sidecars.py`.
-NATIVE_SIDECARS: Final = "istio-aux.io/native-sidecars"
-# What cluster and Istio can do, as in the workload's `model/policy.py`.
-NATIVE: Final = "native"
-UNKNOWN: Final = "unknown"
+_HOLD: Final = f"{HOLD}: true"
 
 # The API server refuses a pod whose annotations exceed 256 KiB (apimachinery
 # ValidateAnnotationsSize). CEL counts characters of up to 4 bytes, and a key has at most 317:
@@ -59,10 +59,10 @@ _LABELS: Final = "object.metadata.labels"
 _ANNOTATIONS: Final = "object.metadata.annotations"
 _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _UNKNOWN_START: Final = (
-    f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
+    f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps([*StartMode])})"
 )
 _UNKNOWN_PEERS: Final = (
-    f"'{PEERS}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{PEERS}'] in ['off', 'direct'])"
+    f"'{PEERS}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{PEERS}'] in {json.dumps([*Peers])})"
 )
 _TO_WARN_OF: Final = f"({_UNKNOWN_START} || {_UNKNOWN_PEERS})"
 _ENDS: Final = "object.spec.restartPolicy != 'Always'"
@@ -86,7 +86,7 @@ def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
             "matchExpressions": [
                 *pods.get("matchExpressions", []),
                 # The label of the model's operator, without which Juju cannot repair any charm.
-                _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
+                _requirement(JUJU_PODS[0][0], "DoesNotExist"),
                 # With `Fail`, a webhook that matches its own pod blocks its own restart.
                 _requirement(APPLICATION, "NotIn", app),
             ],
@@ -143,7 +143,7 @@ def webhook_conditions_beside_policy(
         f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
         f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
         f" : {_has_native(mode, capability)} ? false"
-        f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
+        f" : !({_ANNOTATIONS}[?'{PROXY_CONFIG}'] == optional.of('{_HOLD}'))))"
     )
     wanted, left = _wanted(), f"{_may_have_sidecars(capability, sidecars)} || ({left})"
     if inject:
@@ -169,14 +169,14 @@ def start_policy(
     lacks_start = f"{_active(mode)} && !({_has_native(mode, capability)})"
     lacking = (
         f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
-        f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{CONFIG}' in {_ANNOTATIONS})"
+        f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{PROXY_CONFIG}' in {_ANNOTATIONS})"
         f" && ({lacks_start} || {_lacks_ports(peers)}) && {small}"
     )
     due = {**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking}
     by_default = _ENDS if peers == "direct" else "false"
     lacks_ports = f"({_HAS_ANNOTATIONS} ? {_lacks_ports(peers)} : {by_default})"
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
-    hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
+    hold = {PROXY_CONFIG: _HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
     # A pod of Argo Workflows has annotations.
     signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
@@ -251,7 +251,7 @@ def _active(mode: str) -> str:
     """CEL: the start mode of an annotated pod is not `off`."""
     own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
     if mode == "off":
-        return f"({own} in {json.dumps([each for each in MODES if each != 'off'])})"
+        return f"({own} in {json.dumps([each for each in StartMode if each != 'off'])})"
     return f"!({own} == 'off')"
 
 
@@ -274,25 +274,25 @@ def _may_have_sidecars(capability: str, sidecars: Sequence[str]) -> str:
     """CEL: containers of the pod are named that become native sidecars, or may be added to it."""
     own = f"'{NATIVE_SIDECARS}' in {_ANNOTATIONS}"
     named = f"{_ANNOTATIONS}['{NATIVE_SIDECARS}'] != ''"
-    if sidecars and capability == NATIVE:
+    if sidecars and capability == Capability.NATIVE:
         return f"({_HAS_ANNOTATIONS} && {own} ? {named} : {_ENDS})"
     return f"({_HAS_ANNOTATIONS} && {own} && {named})"
 
 
 def _by_default(mode: str, capability: str) -> bool:
     """Tell whether pods that end become native unless they say something else."""
-    return mode == "native" or (mode == "auto" and capability == NATIVE)
+    return mode == "native" or (mode == "auto" and capability == Capability.NATIVE)
 
 
 def _native(mode: str, capability: str) -> str:
     """CEL: an annotated pod is to be native. It is if its author asks, whether it ends or not."""
     own = f"{_ANNOTATIONS}[?'{START}'].orValue('')"
     asked = f"{own} == 'native'"
-    natives = ["native", *(["auto"] if capability == NATIVE else [])]
+    natives = ["native", *(["auto"] if capability == Capability.NATIVE else [])]
     if _by_default(mode, capability):
-        others = json.dumps([each for each in MODES if each not in natives])
+        others = json.dumps([each for each in StartMode if each not in natives])
         return f"({asked} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
-    if capability == NATIVE:
+    if capability == Capability.NATIVE:
         return f"({asked} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
     return f"({asked})"
 
@@ -300,7 +300,7 @@ def _native(mode: str, capability: str) -> str:
 def _has_native(mode: str, capability: str) -> str:
     """CEL: the author of an annotated pod asked Istio for a native sidecar, and can have it."""
     asked = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
-    return asked if capability == NATIVE else f"{asked} && {_native(mode, capability)}"
+    return asked if capability == Capability.NATIVE else f"{asked} && {_native(mode, capability)}"
 
 
 def _only_native() -> str:
@@ -360,9 +360,9 @@ def inject_webhooks(
     for applications in asked:
         own = app if applications.model == model else None
         chosen = _chosen(applications.names, own)
-        if chosen is None or applications.model in NEVER_INJECTED:
+        if chosen is None or applications.model in IGNORED:
             continue
-        named = _requirement(NAME_LABEL, "In", applications.model)
+        named = _requirement(NAMESPACE_NAME, "In", applications.model)
         yield {
             # A DNS subdomain, unique, and not one of Istio's.
             "name": f"{applications.model}.inject.istio-aux.io",
@@ -399,7 +399,7 @@ def start_webhooks(
     """
     selectors = {"start.istio-aux.io": (selector, pods)}
     if injected:
-        named = _requirement(NAME_LABEL, "In", *injected)
+        named = _requirement(NAMESPACE_NAME, "In", *injected)
         selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}, {}
     for name, chosen in selectors.items():
         matches = (policy_matches if beside_policy else start_matches)(app, *chosen)
@@ -415,7 +415,7 @@ def injected(
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
     found = {one.model: (EVERY,) if one.names is None else one.names for one in asked}
     found |= dict.fromkeys(every_pod_of, (EVERY,))
-    return {name: names for name, names in found.items() if name not in NEVER_INJECTED}
+    return {name: names for name, names in found.items() if name not in IGNORED}
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
@@ -461,10 +461,7 @@ def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 _NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
-# Juju cannot repair any charm of a model without these pods: the model's operator and the
-# controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go).
-_NOT_JUJUS: Final = (
-    _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
-    _requirement("operator.juju.is/name", "NotIn", "modeloperator"),
-    _requirement("juju-modeloperator", "DoesNotExist"),
+_NOT_JUJUS: Final = tuple(
+    _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")
+    for key, value in JUJU_PODS
 )

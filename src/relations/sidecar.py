@@ -12,9 +12,10 @@ from typing import Final
 
 import ops
 from charms.istio_aux.v0.sidecar import Mesh, SidecarProvider, SidecarRequest
+from istio_aux.model.names import IGNORED
 
 from cluster import Found
-from config import NEVER_INJECTED, Applications
+from config import Applications
 from probe import Probe
 
 ENDPOINT: Final = "sidecar"
@@ -154,7 +155,7 @@ def _of_another_model(
 
 
 def _granted(asked: Asked, request: SidecarRequest, namespace: str) -> Asked:
-    if namespace in NEVER_INJECTED:
+    if namespace in IGNORED:
         return _refused(asked, f"model {namespace}: expected one that Istio does not ignore")
     application = Applications(namespace, (request.application,))
     return dataclasses.replace(asked, application=application)

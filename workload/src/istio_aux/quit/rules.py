@@ -31,6 +31,7 @@ from istio_aux.model.annotations import (
     status_port,
 )
 from istio_aux.model.moment import Moment, by_other_clock, zoned
+from istio_aux.model.names import REQUEST_PORTS, quit_command
 from istio_aux.model.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.model.policy import DeadProxy, Policy, QuitVia, Rung
 from istio_aux.model.sidecars import SidecarRule
@@ -78,9 +79,6 @@ def _waits_for_all(container: Container) -> bool:
     """Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true counts."""
     return ("-w", "false") not in pairwise(container.args or ())
 
-
-# ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
-_REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
 
 FINISHED = "every payload container is finished"
 
@@ -240,7 +238,7 @@ def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
     that the client does not accept.
     """
     ways: tuple[Rung, ...] = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
-    if status_port not in _REQUEST_PORTS:
+    if status_port not in REQUEST_PORTS:
         ways = (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
     if via is QuitVia.AUTO:
         return ways
@@ -269,17 +267,14 @@ def _ruled(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
 
 
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:
-    """The command to run in the proxy's container (istio pilot-agent app/request.go).
-
-    Without ``--debug-port`` the client talks to Envoy's admin (istio#11659).
+    """The command to run in the proxy's container.
 
     Raises:
         ValueError: ``rung`` runs no command.
     """
     if rung is Rung.PORT_FORWARD:
         raise ValueError(f"rung {rung}: it runs no command")
-    port = (f"--debug-port={status_port}",) if rung is Rung.EXEC else ()
-    return ("pilot-agent", "request", *port, "POST", "quitquitquit")
+    return quit_command(status_port if rung is Rung.EXEC else None)
 
 
 def _nothing_to_do(facts: _Facts) -> Iterator[str]:
