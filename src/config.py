@@ -138,7 +138,7 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
             wrong.append(entry)
     if wrong:
         raise ValueError(f"{_quoted(wrong)}: expected {EXPECTED_APPLICATIONS}")
-    if never := [asked.model for asked in found if asked.model in IGNORED]:
+    if never := [each.model for each in found if each.model in IGNORED]:
         raise ValueError(f"{_quoted(never)}: expected models that Istio does not ignore")
     return union(found)
 
@@ -146,12 +146,12 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
 def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
     """Return the same applications with one entry for each model, sorted."""
     models: dict[str, tuple[str, ...] | None] = {}
-    for asked in applications:
-        before = models.get(asked.model, ())
-        if asked.names is None or before is None:
-            models[asked.model] = None
+    for each in applications:
+        before = models.get(each.model, ())
+        if each.names is None or before is None:
+            models[each.model] = None
         else:
-            models[asked.model] = tuple(sorted({*before, *asked.names}))
+            models[each.model] = tuple(sorted({*before, *each.names}))
     return tuple(Applications(model, names) for model, names in sorted(models.items()))
 
 
@@ -161,9 +161,9 @@ def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()
     Pods of `applications` ask for a sidecar; the label of `namespaces` injects one into every pod.
     """
     lines = [
-        f"{asked.model}/{name}"
-        for asked in applications
-        for name in (asked.names if asked.names is not None else (EVERY,))
+        f"{each.model}/{name}"
+        for each in applications
+        for name in (each.names if each.names is not None else (EVERY,))
     ]
     lines += [f"{namespace}/{ALL_PODS}" for namespace in namespaces]
     return "\n".join(["# Applications whose pods get a sidecar: model/application.", *lines, ""])

@@ -1,11 +1,14 @@
 """Which pods admission changes: selectors and CEL for the webhooks and the start policy. Pure.
 
-The workload has the start rules in `start/plan.py`; one table of cases runs through both forms
-(`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
-`proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
-CEL cannot parse YAML and moves no containers. Other sidecars are the webhook's, too: the policy
-runs once, and a later webhook may add them. The API server calls again only webhooks that it has
-called before (apiserver webhook/mutating/dispatcher.go), so ours sees all pods that may have any.
+The workload has the same start rules in `start/plan.py`. One table of cases tests both forms
+(`tests/lab/start_cases.py`).
+
+The MutatingAdmissionPolicy changes pods that have no annotation `proxy.istio.io/config` and that
+Istio has not injected yet. The webhook changes all others, because CEL cannot parse YAML and cannot
+move containers. The webhook also makes other sidecars native. The policy cannot: it runs once, and
+a later webhook may add such a sidecar. The API server calls a webhook again only if it called the
+webhook before (apiserver webhook/mutating/dispatcher.go). So the API server calls our webhook for
+every pod that may get such a sidecar.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from istio_aux.model.policy import Capability, Peers, StartMode
 
 from config import Applications
 
-# Label: the policy gave the pod its start, so the API server need not call the webhook.
+# Label of a pod that the policy changed. The API server does not call the webhook for such a pod.
 STARTED_BY: Final = "istio-aux.io/started-by"
 _HOLD: Final = f"{HOLD}: true"
 
@@ -198,8 +201,8 @@ def start_policy(
     start = f"{_all(*due.values(), few)} ? {patch} : []"
     if not inject:
         return [], [start]
-    asked = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
-    return [], [asked, start]
+    label = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
+    return [], [label, start]
 
 
 def policy_variables() -> list[dict[str, str]]:
@@ -287,24 +290,24 @@ def _by_default(mode: str, capability: str) -> bool:
 def _native(mode: str, capability: str) -> str:
     """CEL: an annotated pod is to be native. It is if its author asks, whether it ends or not."""
     own = f"{_ANNOTATIONS}[?'{START}'].orValue('')"
-    asked = f"{own} == 'native'"
+    requested = f"{own} == 'native'"
     natives = ["native", *(["auto"] if capability == Capability.NATIVE else [])]
     if _by_default(mode, capability):
         others = json.dumps([each for each in StartMode if each not in natives])
-        return f"({asked} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
+        return f"({requested} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
     if capability == Capability.NATIVE:
-        return f"({asked} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
-    return f"({asked})"
+        return f"({requested} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
+    return f"({requested})"
 
 
 def _has_native(mode: str, capability: str) -> str:
-    """CEL: the author of an annotated pod asked Istio for a native sidecar, and can have it."""
-    asked = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
-    return asked if capability == Capability.NATIVE else f"{asked} && {_native(mode, capability)}"
+    """CEL: an annotated pod requests a native sidecar from Istio, and can have it."""
+    own = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
+    return own if capability == Capability.NATIVE else f"{own} && {_native(mode, capability)}"
 
 
 def _only_native() -> str:
-    """CEL: the pod asked Istio for hold, and Istio made its sidecar native."""
+    """CEL: we made the pod hold its payload, and Istio made its sidecar native nevertheless."""
     return (
         f"('{STARTED_WITH}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{STARTED_WITH}'] == 'hold'"
         " && has(object.spec.initContainers) && object.spec.initContainers.exists(c,"
@@ -348,16 +351,16 @@ def _add(path: str, value: str) -> str:
 
 
 def inject_webhooks(
-    app: str, model: str, asked: Iterable[Applications]
+    app: str, model: str, requested: Iterable[Applications]
 ) -> Iterator[dict[str, Any]]:
     """Return one webhook for each model with applications that may get a sidecar.
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
     those start after their proxy whatever `namespace-selector` says. The workload's
     `start/plan.py` decides which of them get the label. Our own pods (`app` in `model`) are not
-    chosen. `asked` has one entry for each model.
+    chosen. `requested` has one entry for each model.
     """
-    for applications in asked:
+    for applications in requested:
         own = app if applications.model == model else None
         chosen = _chosen(applications.names, own)
         if chosen is None or applications.model in IGNORED:
@@ -410,10 +413,10 @@ def start_webhooks(
 
 
 def injected(
-    asked: Iterable[Applications], every_pod_of: Iterable[str]
+    requested: Iterable[Applications], every_pod_of: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    found = {one.model: (EVERY,) if one.names is None else one.names for one in asked}
+    found = {each.model: (EVERY,) if each.names is None else each.names for each in requested}
     found |= dict.fromkeys(every_pod_of, (EVERY,))
     return {name: names for name, names in found.items() if name not in IGNORED}
 

@@ -160,7 +160,7 @@ def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
     ]
     if left_out:
         facts.append(f"not injected: {_some(left_out)}")
-    if refused := [one.refusal for one in inputs.asked if one.refusal]:
+    if refused := [one.refusal for one in inputs.requesters if one.refusal]:
         facts.append(f"not granted: {_some(refused)}")
     return facts
 

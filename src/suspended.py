@@ -69,7 +69,7 @@ class Patience:
     grace: float = 3600.0
     pause: float = 1.0  # Between two rounds.
     # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
-    unasked: float = 1.0
+    webhook_gone: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import contextlib
 import copy
 import dataclasses
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,14 @@ from .apiserver import MODEL_ID, ApiServer
 
 ROOT = Path(__file__).parents[3]
 
+# At night, tables have every combination.
+NIGHTLY = "NIGHTLY" in os.environ
+
 TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
-PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, unasked=0.02)
+PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, webhook_gone=0.02)
 
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
@@ -284,8 +289,8 @@ Copies = Callable[[Path], contextlib.AbstractContextManager[Unit]]
 def copies(unit: Unit) -> Copies:
     """Return what copies the unit as it is now."""
     state, api, folder = unit.state, copy.deepcopy(unit.api), unit.kubeconfig.parent
-    kept = folder.with_name(f"{folder.name}-kept")
-    shutil.copytree(folder, kept)
+    kept = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copytree(folder, kept, dirs_exist_ok=True)
 
     @contextlib.contextmanager
     def make(target: Path) -> Iterator[Unit]:

@@ -35,9 +35,11 @@ GRAFANA = asking("grafana", "cos", remote="remote-6f1d", uuid=COS_ID)
 
 
 @pytest.fixture(autouse=True)
-def cos(new_unit: Unit) -> None:
+def cos(request: pytest.FixtureRequest) -> None:
     """Another model."""
-    new_unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
+    (name,) = {"unit", "new_unit"} & {*request.fixturenames}
+    unit: Unit = request.getfixturevalue(name)
+    unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
 
 
 def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
