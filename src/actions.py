@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import httpx2
 import ops
+from istio_aux.model.report import PAGE, ListedPod, PodPage
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
+from msgspec import structs
 
 import cluster
 import config
@@ -26,7 +28,7 @@ import probe
 import workload
 from cluster import Problem
 from inputs import CONTAINER, observe
-from probe import ListedPod, Page, Probe
+from probe import Probe
 from relations import istio
 
 # Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
@@ -101,9 +103,12 @@ class Actions(ops.Object):
     def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
         page = self._page(event, probe.STATUS_URL, "stuck", "blocked", "lost")
         page = page if page.leader else self._page_of_leader(event)
-        return {"holders": "\n".join(map(_plain, page.holders)), **_listed(page)}
+        return {
+            "holders": "\n".join(_plain(holder.text) for holder in page.holders),
+            **_listed(page),
+        }
 
-    def _page_of_leader(self, event: ops.ActionEvent) -> Page:
+    def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
         """Ask the other units: only the one that holds the Lease knows stuck pods."""
         with cluster.connect(self._kubernetes) as client:
             pods = endpoints.ready_pods(client, self._charm.app.name, cluster.namespace())
@@ -126,9 +131,9 @@ class Actions(ops.Object):
             f"{': ' if failures else ''}{'; '.join(failures[:3])}"
         )
 
-    def _page(self, event: ops.ActionEvent, url: str, *states: str) -> Page:
+    def _page(self, event: ops.ActionEvent, url: str, *states: str) -> PodPage:
         """Return the page that the parameters ask for."""
-        limit = _whole_number(event, "limit", probe.PAGE, most=probe.PAGE)
+        limit = _whole_number(event, "limit", PAGE, most=PAGE)
         after = event.params.get("after", "")
         if after != "":
             _expect_pod("after", after)
@@ -215,7 +220,7 @@ class Actions(ops.Object):
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
-        limit = _whole_number(event, "limit", 10, most=probe.PAGE)
+        limit = _whole_number(event, "limit", 10, most=PAGE)
         namespace = event.params.get("namespace", "")
         if not isinstance(namespace, str) or (namespace and not DNS_LABEL.fullmatch(namespace)):
             raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
@@ -282,7 +287,7 @@ def _finding(check: str, result: str, what: str, do: str = "") -> Finding:
     return {"check": check, "result": result, "what": what, **({"do": do} if do else {})}
 
 
-def _listed(page: Page) -> Results:
+def _listed(page: PodPage) -> Results:
     """Return the results of an action that lists pods: as many as fit, and where to go on."""
     entries = [
         (_line(pod), {key: value for key, value in _texts(pod) if value is not None})
@@ -312,7 +317,7 @@ def _fitting(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, str
 
 
 def _texts(pod: ListedPod) -> Iterator[tuple[str, Any]]:
-    for key, value in vars(pod).items():
+    for key, value in structs.asdict(pod).items():
         yield key, value if value is None or isinstance(value, int) else _plain(str(value))
 
 

@@ -6,13 +6,13 @@ Tests of the workload use the same role, policies and webhook configuration as t
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import jinja2
 import yaml
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
@@ -40,6 +40,9 @@ import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import rules
 from config import Applications
 
+if TYPE_CHECKING:
+    import jinja2
+
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
 QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
 
@@ -61,14 +64,6 @@ _CREATED_PODS: Final = {
     "scope": "Namespaced",
 }
 
-_ENVIRONMENT: Final = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
-    # JSON is YAML: a name that looks like a number stays a name.
-    finalize=json.dumps,
-)
 # libyaml where PyYAML has it: parsing took most of the time of an event.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -328,19 +323,37 @@ def _same(new: str, old: str, but: str) -> str:
     )
 
 
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
+        # JSON is YAML: a name that looks like a number stays a name.
+        finalize=json.dumps,
+    )
+
+
 def _render(template: str, values: Values, **more: Any) -> list[AnyResource]:
     app, model = values.app, values.model
-    text = _ENVIRONMENT.get_template(template).render(
-        app=app,
-        model=model,
-        labels=labels(app, model),
-        lease=lease(app),
-        policy=f"istio-aux-{model}-{app}",
-        role=f"{model}-{app}-workload",
-        service_account=service_account(app),
-        webhook_configuration=webhook_configuration(app, model),
-        webhook_port=WEBHOOK_PORT,
-        **more,
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            app=app,
+            model=model,
+            labels=labels(app, model),
+            lease=lease(app),
+            policy=f"istio-aux-{model}-{app}",
+            role=f"{model}-{app}-workload",
+            service_account=service_account(app),
+            webhook_configuration=webhook_configuration(app, model),
+            webhook_port=WEBHOOK_PORT,
+            **more,
+        )
     )
     documents: list[dict[str, Any]] = [*yaml.load_all(text, Loader=_LOADER)]
     for document in documents:

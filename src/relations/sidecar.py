@@ -110,7 +110,7 @@ def _mesh(requester: Requester, probe: Probe | None) -> Mesh | None:
     if why := probe.reason_unknown():
         return Mesh(live=False, reason=why)
     name = (requester.application.model, *(requester.application.names or ()))
-    state = next((a for a in probe.applications if (a.model, a.name) == name), None)
+    state = next((a for a in probe.applications if (a.namespace, a.name) == name), None)
     if state is None or not probe.injectors:
         return None
     return Mesh(

@@ -18,9 +18,9 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
+from istio_aux.model.report import ListedPod, TroubledPod
 from istio_aux.model.resources import group
-from istio_aux.quit.state import TroubledPod
-from istio_aux.status import ListedPod, page, place
+from istio_aux.status import page, place
 from ops import pebble, testing
 
 import certificates
@@ -59,11 +59,17 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
     return {**known, "revision": "default", "native": "native"}
 
 
-class Workload:
-    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`.
+TROUBLED = {"uid": "1", "reason": "404"}
+SUSPENDED = {"kind": "Job", "since": SINCE, "reason": "its pods are not gone"}
+# What /status has beside what the charm reads.
+NOTHING = {
+    "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
+    "unreadable-total": 0, "quits-total": 0, "leader": True, "quit": "on",
+}  # fmt: skip
 
-    /status leaves out the keys in `unsaid`, as older images do.
-    """
+
+class Workload:
+    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`."""
 
     def __init__(self) -> None:
         self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
@@ -83,7 +89,6 @@ class Workload:
         self.unmeshed_unknown = 0
         self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
-        self.unsaid: set[str] = set()
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
         # The certificate's file, which the workload follows.
@@ -103,9 +108,9 @@ class Workload:
             "ready": not self.missing,
             "missing": self.missing,
             "selected-namespaces": self.namespaces,
-            "stuck-pods": self.stuck,
-            "lost-pods": self.lost,
-            "blocked-pods": self.blocked,
+            "stuck-pods": [TROUBLED | pod for pod in self.stuck],
+            "lost-pods": [TROUBLED | pod for pod in self.lost],
+            "blocked-pods": [TROUBLED | pod for pod in self.blocked],
             "holders": msgspec.to_builtins(group(self.held)),
             "called-before-us": self.called_before,
             "injectors": self.injectors,
@@ -115,21 +120,17 @@ class Workload:
             "race": self.race,
             "unmeshed-total": self.unmeshed_total,
             "unmeshed-unknown": self.unmeshed_unknown,
-            "suspended-jobs": self.suspended,
+            "suspended-jobs": [SUSPENDED | job for job in self.suspended],
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,
             "certificate": self._fingerprint(),
             "version": "1.2.3",
         }
-        return httpx2.Response(
-            200, json={key: value for key, value in status.items() if key not in self.unsaid}
-        )
+        return httpx2.Response(200, json=NOTHING | status)
 
     def _list(self, url: httpx2.URL) -> httpx2.Response:
         """Page the pods as the workload does; only the leader knows stuck ones."""
-        if "/pods" in self.unsaid:
-            return httpx2.Response(404)
         leads = (url.host == "localhost") == self.leads
         if url.host != "localhost" and url.host not in self.units:
             raise httpx2.ConnectError("no route to host")

@@ -315,14 +315,3 @@ def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None
     assert told(unit) == Mesh(
         live=False, reason="workload: no answer at http://localhost:8080: connection refused"
     )
-
-
-def test_an_image_that_does_not_watch_injectors_is_the_reason(unit: Unit) -> None:
-    unit.process.unsaid = {"injectors", "injector-live", "race", "applications"}
-
-    unit.relate(TENSORBOARD)
-
-    assert told(unit) == Mesh(
-        live=False,
-        reason="the workload's image is older than the charm and does not watch injectors",
-    )

@@ -207,9 +207,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             )
             + "; and 2 more holders: list-stuck has them",
         ),
-        # An older image.
-        ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us", "holders"}}, ""),
-        ({"blocked": PODS[:2], "unsaid": {"holders"}}, "; 2 blocked"),
     ],
     ids=[
         "pods",
@@ -218,8 +215,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
         "jobs",
         "a holder",
         "holders",
-        "an older image",
-        "an older image with blocked pods",
     ],
 )
 def test_the_status_reports_the_workloads_answer(
