@@ -109,20 +109,6 @@ def test_what_is_sent_is_allowed_and_nothing_else(via: str, sidecars: str, tmp_p
     assert sent(policy_of(options, tmp_path), PORTS) == allowed(rendered(options))
 
 
-def test_no_status_port_needs_another_command(tmp_path: Path) -> None:
-    """A pod names its own, in an annotation."""
-    ports = {way for port in range(65_536) for way in quitting.rungs(port)}
-    commands = {
-        (PROXY, quitting.command(rung, port))
-        for port in range(65_536)
-        for rung in quitting.rungs(port)
-        if rung is not Rung.PORT_FORWARD
-    }
-
-    assert ports == {*Rung}
-    assert commands == allowed(rendered({}))
-
-
 @pytest.mark.parametrize("quit_", ["dry-run", "off"])
 def test_nothing_may_be_executed_if_nothing_is_quit(quit_: str) -> None:
     assert allowed(rendered({"quit": quit_, "quit-sidecars": "helper=kill 1"})) == set()
