@@ -13,7 +13,6 @@ from lab.pki import Provider
 from ops import pebble, testing
 
 from .conftest import NIGHTLY, Unit, active
-from .test_authority import DOWN, fail
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_readiness import woken
@@ -284,25 +283,9 @@ def test_relations_together_bring_what_each_of_them_does(unit: Unit) -> None:
             assert brought(unit) == wanted(present), (present, endpoint)
 
 
-def without_trust(unit: Unit) -> Any:
-    unit.api.denied = {"list clusterroles"}
-    return unit.run()
-
-
-def without_pebble(unit: Unit) -> Any:
-    unit.change_container(can_connect=False)
-    return unit.run()
-
-
 def without_api_server(unit: Unit) -> Any:
     unit.api.failures = [httpx2.ConnectError("connection refused")]
     return unit.run()
-
-
-def without_secrets(unit: Unit) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        fail(patch, "secret_get", DOWN)
-        return unit.run()
 
 
 def without_an_authority(unit: Unit) -> Any:
@@ -327,35 +310,10 @@ def with_an_answer(**said: Any) -> Callable[[Unit], Any]:
     return run
 
 
-def without_istio(unit: Unit) -> Any:
-    unit.process.injectors, unit.process.injects = [], None
-    return unit.relate(PILOT)
-
-
 STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = {
-    "a bad option": (
-        lambda unit: unit.configure(quit="maybe"),
-        testing.BlockedStatus('quit: "maybe": expected on or dry-run or off'),
-    ),
-    "no trust": (
-        without_trust,
-        testing.BlockedStatus(
-            "Trust not granted: run `juju trust istio-aux --scope=cluster`"
-            " (list clusterroles.rbac.authorization.k8s.io)"
-        ),
-    ),
-    "two control planes": (lambda unit: unit.relate(PILOT, METADATA), DISAGREEMENT),
-    "no Pebble": (
-        without_pebble,
-        testing.WaitingStatus("waiting for Pebble in container istio-aux"),
-    ),
     "no API server": (
         without_api_server,
         testing.WaitingStatus("Namespace kubeflow: Kubernetes API server: connection refused"),
-    ),
-    "no secrets": (
-        without_secrets,
-        testing.WaitingStatus(f"the secret with the certificate authority cannot be read: {DOWN}"),
     ),
     "no authority": (
         without_an_authority,
@@ -373,23 +331,12 @@ STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = 
         with_an_answer(missing=["the list of pods", "the list of namespaces"]),
         testing.WaitingStatus("workload: the list of pods; the list of namespaces"),
     ),
-    "no Istio": (
-        without_istio,
-        testing.WaitingStatus(
-            "waiting for Istio; 2 namespaces selected; not known yet whether Istio injects"
-        ),
-    ),
-    "the end": (
-        lambda unit: unit.remove("stop"),
-        testing.WaitingStatus("the unit is being removed"),
-    ),
-    "all is well": (lambda unit: unit.run(), active()),
 }
 
 
 @pytest.mark.parametrize("case", STATUSES)
 def test_the_status_says_what_stands_in_the_way(case: str, unit: Unit) -> None:
-    """And what an active unit has to say: test_status.py."""
+    """Other files test what options, rights, relations and secrets make of it."""
     change, status = STATUSES[case]
 
     assert change(unit) == status
