@@ -48,10 +48,12 @@ class _Kind:
         return ".".join(filter(None, ("spec", self.api.policy, "suspend")))
 
 
-_KINDS: Final = tuple(
-    _Kind(kind, api, create_namespaced_resource(*api.version.split("/"), kind, resource(kind)))
-    for kind, api in KINDS.items()
-)
+def _kind(name: str, api: JobApi) -> _Kind:
+    group, _, version = api.version.partition("/")
+    return _Kind(name, api, create_namespaced_resource(group, version, name, resource(name)))
+
+
+_KINDS: Final = tuple(_kind(name, api) for name, api in KINDS.items())
 # Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
 _UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
