@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import httpx2
 import ops
+from istio_aux.model.report import PAGE, ListedPod, PodPage
+from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
+from msgspec import structs
 
 import cluster
 import config
@@ -25,9 +27,8 @@ import permissions
 import probe
 import workload
 from cluster import Problem
-from config import DNS_LABEL, DNS_SUBDOMAIN
 from inputs import CONTAINER, observe
-from probe import ListedPod, Page, Probe
+from probe import Probe
 from relations import istio
 
 # Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
@@ -37,7 +38,6 @@ _CUT: Final = "\n… (cut: the answer is larger than an action can return)"
 # Characters of one text about a pod: some quote what a tenant wrote.
 _LONGEST: Final = 500
 
-_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){DNS_SUBDOMAIN}")
 # Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
 # Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.
@@ -103,9 +103,12 @@ class Actions(ops.Object):
     def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
         page = self._page(event, probe.STATUS_URL, "stuck", "blocked", "lost")
         page = page if page.leader else self._page_of_leader(event)
-        return {"holders": "\n".join(map(_plain, page.holders)), **_listed(page)}
+        return {
+            "holders": "\n".join(_plain(holder.text) for holder in page.holders),
+            **_listed(page),
+        }
 
-    def _page_of_leader(self, event: ops.ActionEvent) -> Page:
+    def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
         """Ask the other units: only the one that holds the Lease knows stuck pods."""
         with cluster.connect(self._kubernetes) as client:
             pods = endpoints.ready_pods(client, self._charm.app.name, cluster.namespace())
@@ -128,9 +131,9 @@ class Actions(ops.Object):
             f"{': ' if failures else ''}{'; '.join(failures[:3])}"
         )
 
-    def _page(self, event: ops.ActionEvent, url: str, *states: str) -> Page:
+    def _page(self, event: ops.ActionEvent, url: str, *states: str) -> PodPage:
         """Return the page that the parameters ask for."""
-        limit = _whole_number(event, "limit", probe.PAGE, most=probe.PAGE)
+        limit = _whole_number(event, "limit", PAGE, most=PAGE)
         after = event.params.get("after", "")
         if after != "":
             _expect_pod("after", after)
@@ -217,9 +220,9 @@ class Actions(ops.Object):
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
-        limit = _whole_number(event, "limit", 10, most=probe.PAGE)
+        limit = _whole_number(event, "limit", 10, most=PAGE)
         namespace = event.params.get("namespace", "")
-        if not isinstance(namespace, str) or not re.fullmatch(rf"(?:{DNS_LABEL})?", namespace):
+        if not isinstance(namespace, str) or (namespace and not DNS_LABEL.fullmatch(namespace)):
             raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
         dry_run = event.params.get("dry-run", True) is not False
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
@@ -284,7 +287,7 @@ def _finding(check: str, result: str, what: str, do: str = "") -> Finding:
     return {"check": check, "result": result, "what": what, **({"do": do} if do else {})}
 
 
-def _listed(page: Page) -> Results:
+def _listed(page: PodPage) -> Results:
     """Return the results of an action that lists pods: as many as fit, and where to go on."""
     entries = [
         (_line(pod), {key: value for key, value in _texts(pod) if value is not None})
@@ -314,7 +317,7 @@ def _fitting(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, str
 
 
 def _texts(pod: ListedPod) -> Iterator[tuple[str, Any]]:
-    for key, value in vars(pod).items():
+    for key, value in structs.asdict(pod).items():
         yield key, value if value is None or isinstance(value, int) else _plain(str(value))
 
 
@@ -343,7 +346,8 @@ def _bounded(value: Any, key: str = "") -> Any:
 
 
 def _expect_pod(parameter: str, value: object) -> None:
-    if not isinstance(value, str) or not _POD.fullmatch(value):
+    namespace, _, name = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not (DNS_LABEL.fullmatch(namespace) and DNS_SUBDOMAIN.fullmatch(name) and len(name) <= 253):
         raise RefusedError(f"{parameter}: {json.dumps(value)}: expected NAMESPACE/NAME")
 
 

@@ -15,6 +15,7 @@ import logging
 
 import httpx2
 import ops
+from istio_aux.model.names import WEBHOOK_PORT
 from lightkube import Client
 
 import actions
@@ -23,7 +24,6 @@ import cluster
 import endpoints
 import injectionlabels
 import issuers
-import manifests
 import objects
 import permissions
 import probe
@@ -94,7 +94,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _reconcile(self, event: ops.EventBase) -> None:
         self._provider.sync()
         self._inputs = observed = observe(self, self._provider)
-        self.unit.set_ports(manifests.WEBHOOK_PORT)
+        self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:
@@ -105,10 +105,10 @@ class IstioAuxCharm(ops.CharmBase):
         with cluster.connect(self.kubernetes_transport) as client:
             self._problem = permissions.missing(client, needed)
             if self._problem:
-                self._look()
+                self._read_status()
             else:
                 self._problem = self._act(client, observed)
-        sidecar.answer(self, self._inputs.asked, None if self._starting else self._answer)
+        sidecar.answer(self, self._inputs.requesters, None if self._starting else self._answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
@@ -131,7 +131,7 @@ class IstioAuxCharm(ops.CharmBase):
         issuers.note_trusted(self.model, inputs.issuers, applied=applied)
         choice = inputs.choose(applied=applied)
         failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
-        unseen = self._look()
+        unseen = self._read_status()
         issuers.publish(self.model, inputs.issuers, choice, self._answer)
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
         problem = problem or failure or unseen
@@ -150,7 +150,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._notes.labels = labels
         return problem
 
-    def _look(self) -> Problem | None:
+    def _read_status(self) -> Problem | None:
         """Ask the workload for its state; return the problem if Pebble fails."""
         try:
             if not self._container.can_connect() or not workload.is_planned(self._container):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx2
+from istio_aux.model.names import TOKEN_LIFE
 from lightkube import Client, operators
 from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
@@ -77,9 +78,6 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }
-
-# Without the charm, the workload works on for as long. The API server may grant less.
-TOKEN_LIFE_SECONDS: Final = 7 * 24 * 60 * 60
 
 # Answers that pass: the object does not exist yet, its kind is being removed (405), a conflict,
 # throttling or starting storage (429), and errors of the server.
@@ -317,7 +315,7 @@ def request_token(client: Client, account: str, model: str) -> str | Problem:
     def create() -> str:
         request = ServiceAccountToken(
             metadata=ObjectMeta(),  # lightkube reads its namespace
-            spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE_SECONDS),
+            spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE),
         )
         status = client.create(request, account, namespace=model).status
         if status is None or not status.token:

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import httpx2
+from istio_aux.model.names import WEBHOOK_PORT
 from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
-import manifests
 import probe
 from cluster import Problem
 
@@ -59,8 +59,8 @@ def look(
     # and the API server would not find ours.
     ports = {port.port for found in slices for port in found.ports or ()}
     problem = None
-    if manifests.WEBHOOK_PORT not in ports:
-        problem = Problem(f"waiting for port {manifests.WEBHOOK_PORT} of Service {app}")
+    if WEBHOOK_PORT not in ports:
+        problem = Problem(f"waiting for port {WEBHOOK_PORT} of Service {app}")
     silent: list[str] = []
     with probe.connect(transport) as asking:
         for pod, addresses in sorted(pods.items()):

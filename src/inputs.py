@@ -37,7 +37,7 @@ class Inputs:
     issuers: Issuers = field(repr=False)
     offer: Offer | None = field(repr=False)  # None without the relation `certificates`.
     control_planes: tuple[istio.ControlPlane, ...] = ()
-    asked: tuple[sidecar.Asked, ...] = ()
+    requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
     capability: Literal["native", "classic", "unknown"] = "unknown"
@@ -53,7 +53,7 @@ class Inputs:
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
         named = self.config.inject_applications if self.config else ()
-        return union([*named, *(one.application for one in self.asked if one.application)])
+        return union([*named, *(one.application for one in self.requesters if one.application)])
 
     def values(self) -> Values | None:
         """Return what the owned objects depend on; None on other units and while it is unknown."""
@@ -116,7 +116,7 @@ def observe(charm: ops.CharmBase, provider: Requirer | None = None) -> Inputs:
         ),
         offer=offer,
         control_planes=istio.control_planes(charm.model),
-        asked=sidecar.asked(charm, namespace),
+        requesters=sidecar.requesters(charm, namespace),
         ambient=istio.beside_ambient_mesh(charm.model),
     )
 

@@ -1,15 +1,22 @@
 """Which issuers the API server trusts, and which certificate a unit serves.
 
-One webhook configuration has one caBundle for all units, and their certificates may have several
-issuers: while the application's own authority is replaced, or the relation `certificates` comes,
-goes or changes. No unit may serve what the API server does not trust yet. So each unit publishes in
-the peer relation the issuers of what it serves and of what it wants to serve. The leader applies a
-caBundle with the issuers of all units, and then notes them as trusted. A unit serves what it wants
-once that is noted. What no unit publishes is first noted as not trusted, and leaves the caBundle
-in a later event.
+All units share one webhook configuration, which has one caBundle. Their certificates have different
+issuers while the application's authority is replaced, and while the relation `certificates` comes,
+goes or changes. No unit may serve a certificate that the API server does not trust. A new issuer
+takes these steps:
 
-Juju stores data when a hook succeeds, and a hook may fail after it has changed the cluster. So a
-step counts on the data that Juju had when the event began, and never on what the event wrote.
+1. A unit publishes two issuers in the peer relation: of the certificate that it serves, and of the
+   certificate that it wants to serve.
+2. The leader applies a caBundle with the issuers of all units. Then the leader notes these issuers
+   as trusted, in the peer relation.
+3. The unit serves the new certificate once its issuer is noted.
+
+An old issuer takes two events to go. In the first, no unit publishes it any more, and the leader
+removes it from the trusted issuers. In a later event, the leader removes it from the caBundle.
+
+Juju stores a hook's data when the hook succeeds. A hook may change the cluster and then fail. So
+each step relies on the data that Juju had when the event began, and not on data that the event
+wrote.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ from probe import Probe
 
 _ISSUERS: Final = "issuers"
 _TRUSTED: Final = "trusted-issuers"
-# Issuers that a unit publishes at most. It has two, or three while it changes its mind.
+# Issuers that a unit publishes at most. A unit has two, and three while its wanted one changes.
 _MOST: Final = 6
 
 

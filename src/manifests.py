@@ -6,78 +6,51 @@ Tests of the workload use the same role, policies and webhook configuration as t
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import jinja2
 import yaml
+from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.election import ANNOTATION as CHECKPOINT
+from istio_aux.model.election import HONOURED, LONGEST
+from istio_aux.model.names import (
+    EVENT_ACTIONS,
+    EVENT_CONTROLLER,
+    EVENT_REASONS,
+    IGNORED,
+    NAMESPACE_NAME,
+    NEVER_SELECTED,
+    REQUEST_PORTS,
+    STATUS_PORT,
+    SUSPENDED,
+    WEBHOOK_PORT,
+    quit_command,
+)
+from istio_aux.model.owners import KINDS, resources_by_group
+from istio_aux.model.pod import PROXY
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
 # It tells `codecs` of Istio's kinds.
 import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import rules
-from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
-from probe import STATUS_PORT
+from config import Applications
 
-WEBHOOK_PORT: Final = 8443
+if TYPE_CHECKING:
+    import jinja2
 
-# All commands by which the workload quits a proxy (its `quit/rules.py`): over the status ports
-# that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
-_QUIT: Final = ("POST", "quitquitquit")
-QUIT_COMMANDS: Final = (
-    *(
-        ("pilot-agent", "request", f"--debug-port={port}", *_QUIT)
-        for port in (15000, 15004, 15020, 15021)
-    ),
-    ("pilot-agent", "request", *_QUIT),
-)
+# All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
+QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
 
 # What the workload needs to quit proxies, by option `quit-via`.
 _QUIT_BY: Final = {
     "auto": ("pods/exec", "pods/portforward"),
     "exec": ("pods/exec",),
     "port-forward": ("pods/portforward",),
-}
-
-# The kinds of the training operator that have `spec.runPolicy.suspend`: all of them.
-TRAINING_KINDS: Final = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
-TRAINING_JOBS: Final = tuple(f"{kind.lower()}s" for kind in TRAINING_KINDS)
-# Kinds that make Jobs, and suspend them with themselves, by API group.
-JOB_SETS: Final = {"jobset.x-k8s.io": ("jobsets",), "trainer.kubeflow.org": ("trainjobs",)}
-# All that the workload suspends and resumes.
-_SUSPENDED_KINDS: Final = {"batch": ("jobs",), "kubeflow.org": TRAINING_JOBS, **JOB_SETS}
-# The workload puts it on a Job that it suspends: a label to find the Job, an annotation for people.
-SUSPENDED: Final = "istio-aux.io/suspended-for"
-
-# Seconds of the longest Lease, of which the workload writes a quarter, and its annotation for the
-# next leader (its `model/election.py`).
-LEASE_LIFE: Final = 60
-CHECKPOINT: Final = "istio-aux.io/checkpoint"
-CHECKPOINT_SIZE: Final = 64 * 1024
-
-# The Events that the workload writes (its `kube/events.py` and `recorder.py`).
-EVENTS: Final[Mapping[str, Any]] = {
-    "controller": "istio-aux.io/istio-aux",
-    "event_actions": ("Evict", "Quit", "Report", "Resume", "Suspend"),
-    "event_reasons": (
-        "DeadProxyPodDeleted",
-        "NoSidecar",
-        "PodHeld",
-        "ProxyLost",
-        "ProxyQuit",
-        "ProxyQuitBlocked",
-        "ProxyQuitDryRun",
-        "ProxyQuitFailed",
-        "RestartStopped",
-        "RestartedForSidecar",
-        "ResumedWithoutRestart",
-        "StillSuspended",
-    ),
-    "event_kinds": ("Pod", "Job", "JobSet", "TrainJob", *TRAINING_KINDS),
 }
 
 # Annotation of the start policy: the capability that the policy was rendered for.
@@ -91,14 +64,6 @@ _CREATED_PODS: Final = {
     "scope": "Namespaced",
 }
 
-_ENVIRONMENT: Final = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
-    # JSON is YAML: a name that looks like a number stays a name.
-    finalize=json.dumps,
-)
 # libyaml where PyYAML has it: parsing took most of the time of an event.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -174,16 +139,16 @@ def render_access(values: Values) -> list[AnyResource]:
         "policy.yaml.j2",
         values,
         user=user,
-        never_injected=NEVER_INJECTED,
+        never_injected=IGNORED,
         injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
-        application=rules.APPLICATION,
+        application=APPLICATION,
         selected=rules.selector_expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
         chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
-        proxy=rules.PROXY,
+        proxy=PROXY,
         commands={
-            rules.PROXY: QUIT_COMMANDS,
+            PROXY: QUIT_COMMANDS,
             **{name: [command] for name, command in values.sidecar_commands.items()},
         },
     )
@@ -193,7 +158,7 @@ def render_access(values: Values) -> list[AnyResource]:
             "jobs.yaml.j2",
             values,
             user=user,
-            suspended_kinds=_SUSPENDED_KINDS,
+            suspended_kinds=resources_by_group(),
             suspended=SUSPENDED,
             job_variables=_job_variables(),
         )
@@ -210,7 +175,7 @@ def render_access(values: Values) -> list[AnyResource]:
         ],
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
-        suspended_kinds=_SUSPENDED_KINDS,
+        suspended_kinds=resources_by_group(),
     )
     return _render("account.yaml.j2", values) + policy + roles
 
@@ -289,17 +254,20 @@ def render(values: Values) -> list[AnyResource]:
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return `selector` AND not kube-system."""
-    never = {"key": NAME_LABEL, "operator": "NotIn", "values": list(NEVER_SELECTED)}
+    never = {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(NEVER_SELECTED)}
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
 
 
 def _records() -> dict[str, Any]:
     """Return what the policy for the Lease and Events is rendered from."""
     return {
-        **EVENTS,
-        "lease_life": LEASE_LIFE,
+        "controller": EVENT_CONTROLLER,
+        "event_actions": EVENT_ACTIONS,
+        "event_reasons": EVENT_REASONS,
+        "event_kinds": ("Pod", *KINDS),
+        "lease_life": int(HONOURED),
         "checkpoint": CHECKPOINT,
-        "checkpoint_size": CHECKPOINT_SIZE,
+        "checkpoint_size": LONGEST,
     }
 
 
@@ -355,19 +323,37 @@ def _same(new: str, old: str, but: str) -> str:
     )
 
 
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
+        # JSON is YAML: a name that looks like a number stays a name.
+        finalize=json.dumps,
+    )
+
+
 def _render(template: str, values: Values, **more: Any) -> list[AnyResource]:
     app, model = values.app, values.model
-    text = _ENVIRONMENT.get_template(template).render(
-        app=app,
-        model=model,
-        labels=labels(app, model),
-        lease=lease(app),
-        policy=f"istio-aux-{model}-{app}",
-        role=f"{model}-{app}-workload",
-        service_account=service_account(app),
-        webhook_configuration=webhook_configuration(app, model),
-        webhook_port=WEBHOOK_PORT,
-        **more,
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            app=app,
+            model=model,
+            labels=labels(app, model),
+            lease=lease(app),
+            policy=f"istio-aux-{model}-{app}",
+            role=f"{model}-{app}-workload",
+            service_account=service_account(app),
+            webhook_configuration=webhook_configuration(app, model),
+            webhook_port=WEBHOOK_PORT,
+            **more,
+        )
     )
     documents: list[dict[str, Any]] = [*yaml.load_all(text, Loader=_LOADER)]
     for document in documents:

@@ -183,7 +183,7 @@ def withdraw(client: Client, app: str, model: str, patience: suspended.Patience)
     labels = manifests.labels(app, model)
     if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
-        time.sleep(patience.unasked)
+        time.sleep(patience.webhook_gone)
 
 
 def remove(
@@ -219,12 +219,12 @@ def remove(
 
 def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
     """Return `inputs` with requests of other models granted or refused; asks only if there are."""
-    if all(one.application or one.refusal for one in inputs.asked):
+    if all(one.application or one.refusal for one in inputs.requesters):
         return inputs
     namespaces = cluster.attempt("Namespace", lambda: cluster.listed(client, Namespace))
     if isinstance(namespaces, Problem):
         return namespaces
-    return dataclasses.replace(inputs, asked=sidecar.verified(inputs.asked, namespaces))
+    return dataclasses.replace(inputs, requesters=sidecar.verified(inputs.requesters, namespaces))
 
 
 def _values(client: Client, inputs: Inputs) -> manifests.Values | Problem | None:

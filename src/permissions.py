@@ -82,11 +82,11 @@ def _allowed(client: Client, permission: Permission) -> bool:
             )
         )
     )
-    answer = _asked(client, review)
+    answer = _review(client, review)
     return answer.status is not None and answer.status.allowed
 
 
-def _asked(client: Client, review: SelfSubjectAccessReview) -> SelfSubjectAccessReview:
+def _review(client: Client, review: SelfSubjectAccessReview) -> SelfSubjectAccessReview:
     for pause in _PAUSES:
         try:
             return client.create(review)

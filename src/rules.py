@@ -1,11 +1,14 @@
 """Which pods admission changes: selectors and CEL for the webhooks and the start policy. Pure.
 
-The workload has the start rules in `start/plan.py`; one table of cases runs through both forms
-(`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
-`proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
-CEL cannot parse YAML and moves no containers. Other sidecars are the webhook's, too: the policy
-runs once, and a later webhook may add them. The API server calls again only webhooks that it has
-called before (apiserver webhook/mutating/dispatcher.go), so ours sees all pods that may have any.
+The workload has the same start rules in `start/plan.py`. One table of cases tests both forms
+(`tests/lab/start_cases.py`).
+
+The MutatingAdmissionPolicy changes pods that have no annotation `proxy.istio.io/config` and that
+Istio has not injected yet. The webhook changes all others, because CEL cannot parse YAML and cannot
+move containers. The webhook also makes other sidecars native. The policy cannot: it runs once, and
+a later webhook may add such a sidecar. The API server calls a webhook again only if it called the
+webhook before (apiserver webhook/mutating/dispatcher.go). So the API server calls our webhook for
+every pod that may get such a sidecar.
 """
 
 from __future__ import annotations
@@ -14,38 +17,38 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from config import EVERY, NAME_LABEL, NEVER_INJECTED, PROXY, Applications
+from istio_aux.model.annotations import (
+    DATAPLANE,
+    EXCLUDED,
+    HOLD,
+    INCLUDED,
+    INJECT,
+    INJECTED,
+    JOBSET,
+    MIRROR,
+    MPI_OPERATOR,
+    NATIVE_SIDECAR,
+    NATIVE_SIDECARS,
+    NO_SIGNAL,
+    OPERATOR,
+    PEERS,
+    PROXY_CONFIG,
+    SIGNALLED_WITH,
+    START,
+    STARTED_WITH,
+    WORKFLOW_NODE,
+)
+from istio_aux.model.applications import EVERY
+from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Capability, Peers, StartMode
 
-# Juju labels all pods of an application with it (juju internal/provider/kubernetes/constants).
-APPLICATION: Final = "app.kubernetes.io/name"
-# Spelled as in `start/plan.py`, which explains each.
-START: Final = "istio-aux.io/start"
-STARTED_WITH: Final = "istio-aux.io/started-with"
-# Label: the policy gave the pod its start, so the API server need not look at the webhook.
+from config import Applications
+
+# Label of a pod that the policy changed. The API server does not call the webhook for such a pod.
 STARTED_BY: Final = "istio-aux.io/started-by"
-CONFIG: Final = "proxy.istio.io/config"
-HOLD: Final = "holdApplicationUntilProxyStarts: true"
-INJECT: Final = "sidecar.istio.io/inject"
-NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
-WORKFLOW_NODE: Final = "workflows.argoproj.io/node-name"
-SIGNALLED_WITH: Final = "workflows.argoproj.io/kill-cmd-istio-proxy"
-NO_SIGNAL: Final = '["pilot-agent","version"]'
-INJECTED: Final = "sidecar.istio.io/status"
-MIRROR: Final = "kubernetes.io/config.mirror"
-DATAPLANE: Final = "istio.io/dataplane-mode"
-MODES: Final = ("auto", "native", "hold", "off")
-# Spelled as in `start/peers.py`, which explains each.
-PEERS: Final = "istio-aux.io/peers"
-INCLUDED: Final = "traffic.sidecar.istio.io/includeInboundPorts"
-EXCLUDED: Final = "traffic.sidecar.istio.io/excludeInboundPorts"
-JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
-OPERATOR: Final = "training.kubeflow.org/operator-name"
-MPI_OPERATOR: Final = "mpi-operator"
-# Spelled as in `start/native_sidecars.py`.
-NATIVE_SIDECARS: Final = "istio-aux.io/native-sidecars"
-# What cluster and Istio can do, as in the workload's `model/policy.py`.
-NATIVE: Final = "native"
-UNKNOWN: Final = "unknown"
+_HOLD: Final = f"{HOLD}: true"
 
 # The API server refuses a pod whose annotations exceed 256 KiB (apimachinery
 # ValidateAnnotationsSize). CEL counts characters of up to 4 bytes, and a key has at most 317:
@@ -59,10 +62,10 @@ _LABELS: Final = "object.metadata.labels"
 _ANNOTATIONS: Final = "object.metadata.annotations"
 _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _UNKNOWN_START: Final = (
-    f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
+    f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps([*StartMode])})"
 )
 _UNKNOWN_PEERS: Final = (
-    f"'{PEERS}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{PEERS}'] in ['off', 'direct'])"
+    f"'{PEERS}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{PEERS}'] in {json.dumps([*Peers])})"
 )
 _TO_WARN_OF: Final = f"({_UNKNOWN_START} || {_UNKNOWN_PEERS})"
 _ENDS: Final = "object.spec.restartPolicy != 'Always'"
@@ -86,7 +89,7 @@ def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
             "matchExpressions": [
                 *pods.get("matchExpressions", []),
                 # The label of the model's operator, without which Juju cannot repair any charm.
-                _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
+                _requirement(JUJU_PODS[0][0], "DoesNotExist"),
                 # With `Fail`, a webhook that matches its own pod blocks its own restart.
                 _requirement(APPLICATION, "NotIn", app),
             ],
@@ -143,7 +146,7 @@ def webhook_conditions_beside_policy(
         f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
         f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
         f" : {_has_native(mode, capability)} ? false"
-        f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
+        f" : !({_ANNOTATIONS}[?'{PROXY_CONFIG}'] == optional.of('{_HOLD}'))))"
     )
     wanted, left = _wanted(), f"{_may_have_sidecars(capability, sidecars)} || ({left})"
     if inject:
@@ -169,14 +172,14 @@ def start_policy(
     lacks_start = f"{_active(mode)} && !({_has_native(mode, capability)})"
     lacking = (
         f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
-        f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{CONFIG}' in {_ANNOTATIONS})"
+        f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{PROXY_CONFIG}' in {_ANNOTATIONS})"
         f" && ({lacks_start} || {_lacks_ports(peers)}) && {small}"
     )
     due = {**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking}
     by_default = _ENDS if peers == "direct" else "false"
     lacks_ports = f"({_HAS_ANNOTATIONS} ? {_lacks_ports(peers)} : {by_default})"
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
-    hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
+    hold = {PROXY_CONFIG: _HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
     # A pod of Argo Workflows has annotations.
     signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
@@ -198,8 +201,8 @@ def start_policy(
     start = f"{_all(*due.values(), few)} ? {patch} : []"
     if not inject:
         return [], [start]
-    asked = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
-    return [], [asked, start]
+    label = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
+    return [], [label, start]
 
 
 def policy_variables() -> list[dict[str, str]]:
@@ -251,7 +254,7 @@ def _active(mode: str) -> str:
     """CEL: the start mode of an annotated pod is not `off`."""
     own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
     if mode == "off":
-        return f"({own} in {json.dumps([each for each in MODES if each != 'off'])})"
+        return f"({own} in {json.dumps([each for each in StartMode if each != 'off'])})"
     return f"!({own} == 'off')"
 
 
@@ -274,37 +277,37 @@ def _may_have_sidecars(capability: str, sidecars: Sequence[str]) -> str:
     """CEL: containers of the pod are named that become native sidecars, or may be added to it."""
     own = f"'{NATIVE_SIDECARS}' in {_ANNOTATIONS}"
     named = f"{_ANNOTATIONS}['{NATIVE_SIDECARS}'] != ''"
-    if sidecars and capability == NATIVE:
+    if sidecars and capability == Capability.NATIVE:
         return f"({_HAS_ANNOTATIONS} && {own} ? {named} : {_ENDS})"
     return f"({_HAS_ANNOTATIONS} && {own} && {named})"
 
 
 def _by_default(mode: str, capability: str) -> bool:
     """Tell whether pods that end become native unless they say something else."""
-    return mode == "native" or (mode == "auto" and capability == NATIVE)
+    return mode == "native" or (mode == "auto" and capability == Capability.NATIVE)
 
 
 def _native(mode: str, capability: str) -> str:
     """CEL: an annotated pod is to be native. It is if its author asks, whether it ends or not."""
     own = f"{_ANNOTATIONS}[?'{START}'].orValue('')"
-    asked = f"{own} == 'native'"
-    natives = ["native", *(["auto"] if capability == NATIVE else [])]
+    requested = f"{own} == 'native'"
+    natives = ["native", *(["auto"] if capability == Capability.NATIVE else [])]
     if _by_default(mode, capability):
-        others = json.dumps([each for each in MODES if each not in natives])
-        return f"({asked} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
-    if capability == NATIVE:
-        return f"({asked} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
-    return f"({asked})"
+        others = json.dumps([each for each in StartMode if each not in natives])
+        return f"({requested} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
+    if capability == Capability.NATIVE:
+        return f"({requested} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
+    return f"({requested})"
 
 
 def _has_native(mode: str, capability: str) -> str:
-    """CEL: the author of an annotated pod asked Istio for a native sidecar, and can have it."""
-    asked = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
-    return asked if capability == NATIVE else f"{asked} && {_native(mode, capability)}"
+    """CEL: an annotated pod requests a native sidecar from Istio, and can have it."""
+    own = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
+    return own if capability == Capability.NATIVE else f"{own} && {_native(mode, capability)}"
 
 
 def _only_native() -> str:
-    """CEL: the pod asked Istio for hold, and Istio made its sidecar native."""
+    """CEL: we made the pod hold its payload, and Istio made its sidecar native nevertheless."""
     return (
         f"('{STARTED_WITH}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{STARTED_WITH}'] == 'hold'"
         " && has(object.spec.initContainers) && object.spec.initContainers.exists(c,"
@@ -348,21 +351,21 @@ def _add(path: str, value: str) -> str:
 
 
 def inject_webhooks(
-    app: str, model: str, asked: Iterable[Applications]
+    app: str, model: str, requested: Iterable[Applications]
 ) -> Iterator[dict[str, Any]]:
     """Return one webhook for each model with applications that may get a sidecar.
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
     those start after their proxy whatever `namespace-selector` says. The workload's
     `start/plan.py` decides which of them get the label. Our own pods (`app` in `model`) are not
-    chosen. `asked` has one entry for each model.
+    chosen. `requested` has one entry for each model.
     """
-    for applications in asked:
+    for applications in requested:
         own = app if applications.model == model else None
         chosen = _chosen(applications.names, own)
-        if chosen is None or applications.model in NEVER_INJECTED:
+        if chosen is None or applications.model in IGNORED:
             continue
-        named = _requirement(NAME_LABEL, "In", applications.model)
+        named = _requirement(NAMESPACE_NAME, "In", applications.model)
         yield {
             # A DNS subdomain, unique, and not one of Istio's.
             "name": f"{applications.model}.inject.istio-aux.io",
@@ -399,7 +402,7 @@ def start_webhooks(
     """
     selectors = {"start.istio-aux.io": (selector, pods)}
     if injected:
-        named = _requirement(NAME_LABEL, "In", *injected)
+        named = _requirement(NAMESPACE_NAME, "In", *injected)
         selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}, {}
     for name, chosen in selectors.items():
         matches = (policy_matches if beside_policy else start_matches)(app, *chosen)
@@ -410,12 +413,12 @@ def start_webhooks(
 
 
 def injected(
-    asked: Iterable[Applications], every_pod_of: Iterable[str]
+    requested: Iterable[Applications], every_pod_of: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    found = {one.model: (EVERY,) if one.names is None else one.names for one in asked}
+    found = {each.model: (EVERY,) if each.names is None else each.names for each in requested}
     found |= dict.fromkeys(every_pod_of, (EVERY,))
-    return {name: names for name, names in found.items() if name not in NEVER_INJECTED}
+    return {name: names for name, names in found.items() if name not in IGNORED}
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
@@ -461,10 +464,7 @@ def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 _NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
-# Juju cannot repair any charm of a model without these pods: the model's operator and the
-# controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go).
-_NOT_JUJUS: Final = (
-    _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
-    _requirement("operator.juju.is/name", "NotIn", "modeloperator"),
-    _requirement("juju-modeloperator", "DoesNotExist"),
+_NOT_JUJUS: Final = tuple(
+    _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")
+    for key, value in JUJU_PODS
 )

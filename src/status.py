@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import ops
+from istio_aux.model.report import Injector
 
 from certificates import Unreadable
 from cluster import Problem
 from inputs import CONTAINER, Inputs
-from probe import Injector, Probe
+from probe import Probe
 from relations import istio
 
 # Keeps a row of `juju status` short; the workload's /status lists all.
@@ -137,15 +138,13 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     if inputs.offer and inputs.offer.reason:
         facts.append(f"certificates: {inputs.offer.reason}")
     # Without a relation to Istio, missing injectors may be on purpose.
-    if inputs.control_planes and probe.watches_injectors and not probe.live:
+    if inputs.control_planes and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))
     return ops.ActiveStatus("; ".join(facts))
 
 
 def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
     """Return the state of Istio and of the applications that ask for sidecars."""
-    if not probe.watches_injectors:
-        return []
     # The relations that do not name the root namespace.
     facts = [plane.reason for plane in inputs.control_planes if not plane.root_namespace]
     facts.append(
@@ -154,19 +153,19 @@ def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
     )
     # While Istio injects nothing, single applications are not listed.
     left_out = [
-        f"{app.model}/{app.name}: {app.live_reason}"
+        f"{app.namespace}/{app.name}: {app.live_reason}"
         for app in probe.applications
         if probe.live and app.live is False
     ]
     if left_out:
         facts.append(f"not injected: {_some(left_out)}")
-    if refused := [one.refusal for one in inputs.asked if one.refusal]:
+    if refused := [one.refusal for one in inputs.requesters if one.refusal]:
         facts.append(f"not granted: {_some(refused)}")
     return facts
 
 
 def _injector(injector: Injector) -> str:
-    since = f"since {injector.since:%Y-%m-%d %H:%M}Z"
+    since = f"since {injector.since:%Y-%m-%d %H:%M}Z" if injector.since else "not yet"
     if injector.live:
         return f"{injector.configuration} live {since}"
     return f"{injector.configuration or 'Istio'}: {injector.why}, {since}"

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
+from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
+from istio_aux.model.owners import KINDS, JobApi, resource
 from lightkube import ApiError, Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.types import PatchType
-
-from manifests import SUSPENDED, TRAINING_KINDS
 
 # A generic resource: lightkube checks the fields of its own Pod, and only metadata is needed.
 _POD: Final = create_namespaced_resource("", "v1", "Pod", "pods")
@@ -32,55 +32,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of Job: its resource, the label of its pods, and the parent of `suspend`."""
+    """A kind of Job that can be suspended, and how lightkube reads and changes it."""
 
-    resource: type[Any]
     name: str
-    pods: str
-    policy: tuple[str, ...] = ()
-    makes_jobs: bool = False  # Its pods name other owners.
+    api: JobApi
+    resource: type[Any]
 
     def patch(self) -> dict[str, Any]:
         """Return the merge patch of the spec that resumes a Job."""
-        spec: dict[str, Any] = {"suspend": False}
-        for field in reversed(self.policy):
-            spec = {field: spec}
-        return spec
+        suspend = {"suspend": False}
+        return {self.api.policy: suspend} if self.api.policy else suspend
 
     @property
     def path(self) -> str:
-        return ".".join(("spec", *self.policy, "suspend"))
+        return ".".join(filter(None, ("spec", self.api.policy, "suspend")))
 
 
-_KINDS: Final = (
-    _Kind(
-        create_namespaced_resource("batch", "v1", "Job", "jobs"),
-        "Job",
-        "batch.kubernetes.io/job-name",
-    ),
-    *(
-        _Kind(
-            create_namespaced_resource("kubeflow.org", "v1", kind, f"{kind.lower()}s"),
-            kind,
-            "training.kubeflow.org/job-name",
-            ("runPolicy",),
-        )
-        for kind in TRAINING_KINDS
-    ),
-    *(
-        # The JobSet of a TrainJob has its name.
-        _Kind(
-            create_namespaced_resource(group, version, kind, f"{kind.lower()}s"),
-            kind,
-            "jobset.sigs.k8s.io/jobset-name",
-            makes_jobs=True,
-        )
-        for group, version, kind in (
-            ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-            ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
-        )
-    ),
-)
+def _kind(name: str, api: JobApi) -> _Kind:
+    group, _, version = api.version.partition("/")
+    return _Kind(name, api, create_namespaced_resource(group, version, name, resource(name)))
+
+
+_KINDS: Final = tuple(_kind(name, api) for name, api in KINDS.items())
 # Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
 _UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
@@ -98,7 +71,7 @@ class Patience:
     grace: float = 3600.0
     pause: float = 1.0  # Between two rounds.
     # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
-    unasked: float = 1.0
+    webhook_gone: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -174,7 +147,7 @@ def _marked(client: Client) -> Iterator[_Job]:
 
     Anybody may set the label; with another value it is not the workload's.
     """
-    labels: dict[str, Any] = {SUSPENDED: "sidecar"}
+    labels: dict[str, Any] = {SUSPENDED: SUSPENDED_FOR}
     for kind in _KINDS:
         try:
             for metadata in _listed(client, kind.resource, "*", labels):
@@ -199,8 +172,8 @@ def _marked(client: Client) -> Iterator[_Job]:
 
 def _pods(client: Client, job: _Job) -> list[_Pod]:
     """Return the pods that the Job made and deletes."""
-    labels: dict[str, Any] = {job.kind.pods: job.name}
-    fields = {} if job.kind.policy else _UNFINISHED
+    labels: dict[str, Any] = {job.kind.api.job_name: job.name}
+    fields = _UNFINISHED if job.kind.api.keeps_finished else {}
     try:
         found = _listed(client, _POD, job.namespace, labels, fields)
     except RecursionError:
@@ -208,7 +181,7 @@ def _pods(client: Client, job: _Job) -> list[_Pod]:
     return [
         _Pod(pod["uid"], pod.get("deletionGracePeriodSeconds"))
         for pod in found
-        if job.kind.makes_jobs
+        if job.kind.api.makes_jobs
         or any(owner["uid"] == job.uid for owner in pod.get("ownerReferences") or ())
     ]
 

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import ops
 import yaml
+from istio_aux.model.names import STATUS_PORT
 
-from probe import STATUS_PORT
 from relations import shown
 
 METRICS: Final = "metrics-endpoint"

@@ -14,8 +14,8 @@ from typing import Final, cast
 
 import ops
 import yaml
+from istio_aux.model.selectors import DNS_LABEL
 
-from config import DNS_LABEL
 from relations import shown
 
 PILOT: Final = "istio-pilot"
@@ -127,7 +127,7 @@ def _parse_service(data: str) -> ControlPlane:
 
 
 def _named(endpoint: str, namespace: str) -> ControlPlane:
-    if not re.fullmatch(DNS_LABEL, namespace):
+    if not DNS_LABEL.fullmatch(namespace):
         return _unknown(endpoint, f"{shown(namespace)}: expected the name of a namespace")
     return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
 

@@ -12,9 +12,10 @@ from typing import Final
 
 import ops
 from charms.istio_aux.v0.sidecar import Mesh, SidecarProvider, SidecarRequest
+from istio_aux.model.names import IGNORED
 
 from cluster import Found
-from config import NEVER_INJECTED, Applications
+from config import Applications
 from probe import Probe
 
 ENDPOINT: Final = "sidecar"
@@ -26,8 +27,8 @@ _MODEL_NAME: Final = "model.juju.is/name"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one relation asks for.
+class Requester:
+    """The application at the other end of one relation, and what it requests.
 
     `application` and `refusal` are both empty while it is unknown whose request it is.
     """
@@ -40,34 +41,34 @@ class Asked:
     request: SidecarRequest | None = None
 
 
-def asked(charm: ops.CharmBase, namespace: str) -> tuple[Asked, ...]:
+def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
     """Return what all relations ask for; requests from other models need `verified`.
 
     `namespace` is that of this model.
     """
-    found: list[Asked] = []
+    found: list[Requester] = []
     for one in SidecarProvider(charm, ENDPOINT).requests():
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         assert relation is not None  # The library has just found it.
         remote, request = relation.app.name, one.request
         if request is None:
-            found.append(Asked(one.relation_id, None, one.reason))
+            found.append(Requester(one.relation_id, None, one.reason))
             continue
         try:
             uuid = relation.remote_model.uuid
         except ops.ModelError as error:
             refusal = f"{remote}: its model is not known: {str(error).partition(chr(10))[0]}"
-            found.append(Asked(one.relation_id, None, refusal))
+            found.append(Requester(one.relation_id, None, refusal))
             continue
-        this = Asked(one.relation_id, None, "", remote, uuid, request)
+        this = Requester(one.relation_id, None, "", remote, uuid, request)
         if uuid == charm.model.uuid:
             this = _of_this_model(this, request, charm.model.name, namespace)
         found.append(this)
     return tuple(found)
 
 
-def verified(asked: Iterable[Asked], namespaces: Iterable[Found]) -> tuple[Asked, ...]:
-    """Return `asked` with each request from another model granted or refused.
+def verified(requesters: Iterable[Requester], namespaces: Iterable[Found]) -> tuple[Requester, ...]:
+    """Return `requesters` with each request from another model granted or refused.
 
     An application may ask for itself, in the namespace of its own model. Its charm may write any
     model into its databag, so the namespace must have the UUID that Juju gives for its model. (Juju
@@ -78,11 +79,11 @@ def verified(asked: Iterable[Asked], namespaces: Iterable[Found]) -> tuple[Asked
         one
         if one.application or one.refusal or one.request is None
         else _of_another_model(one, one.request, by_name)
-        for one in asked
+        for one in requesters
     )
 
 
-def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) -> None:
+def answer(charm: ops.CharmBase, requesters: Iterable[Requester], probe: Probe | None) -> None:
     """Publish to each relation what the workload says; leader only.
 
     While the workload starts (`probe` is None), the earlier answer stays, so its restart changes
@@ -91,7 +92,7 @@ def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) ->
     if not charm.unit.is_leader():
         return
     provider = SidecarProvider(charm, ENDPOINT)
-    for one in asked:
+    for one in requesters:
         mesh = _mesh(one, probe)
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         if mesh is None and relation and not relation.data[charm.app].get("live"):
@@ -100,16 +101,16 @@ def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) ->
             provider.publish(one.relation_id, mesh)
 
 
-def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
+def _mesh(requester: Requester, probe: Probe | None) -> Mesh | None:
     """Return the answer, None while it is unknown."""
-    if asked.refusal:
-        return Mesh(live=False, reason=asked.refusal)
-    if asked.application is None or probe is None:
+    if requester.refusal:
+        return Mesh(live=False, reason=requester.refusal)
+    if requester.application is None or probe is None:
         return None
     if why := probe.reason_unknown():
         return Mesh(live=False, reason=why)
-    name = (asked.application.model, *(asked.application.names or ()))
-    state = next((a for a in probe.applications if (a.model, a.name) == name), None)
+    name = (requester.application.model, *(requester.application.names or ()))
+    state = next((a for a in probe.applications if (a.namespace, a.name) == name), None)
     if state is None or not probe.injectors:
         return None
     return Mesh(
@@ -123,45 +124,48 @@ def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
     )
 
 
-def _of_this_model(asked: Asked, request: SidecarRequest, model: str, namespace: str) -> Asked:
+def _of_this_model(
+    requester: Requester, request: SidecarRequest, model: str, namespace: str
+) -> Requester:
     if request.model not in {model, namespace}:
-        return _refused(asked, f"model {request.model}: expected its own model, {model}")
-    if request.application != asked.remote:
-        return _refused(asked, f"application {request.application}: expected its own name")
-    return _granted(asked, request, namespace)
+        return _refused(requester, f"model {request.model}: expected its own model, {model}")
+    if request.application != requester.remote:
+        return _refused(requester, f"application {request.application}: expected its own name")
+    return _granted(requester, request, namespace)
 
 
 def _of_another_model(
-    asked: Asked, request: SidecarRequest, namespaces: Mapping[str, Found]
-) -> Asked:
+    requester: Requester, request: SidecarRequest, namespaces: Mapping[str, Found]
+) -> Requester:
     claimed = namespaces.get(request.model)
-    if claimed and _model_id(claimed) == asked.remote_model:
-        return _granted(asked, request, claimed.name)
+    if claimed and _model_id(claimed) == requester.remote_model:
+        return _granted(requester, request, claimed.name)
     # The namespace of a controller's model does not have the model's name.
     others = [
         found.name
         for found in namespaces.values()
-        if _model_id(found) == asked.remote_model and found.labels.get(_MODEL_NAME) == request.model
+        if _model_id(found) == requester.remote_model
+        and found.labels.get(_MODEL_NAME) == request.model
     ]
     if len(others) == 1:
-        return _granted(asked, request, others[0])
+        return _granted(requester, request, others[0])
     if claimed and not _model_id(claimed):
         return _refused(
-            asked, f"model {request.model}: not known: its namespace has no label {_MODEL_ID}"
+            requester, f"model {request.model}: not known: its namespace has no label {_MODEL_ID}"
         )
     why = "expected its own model" if claimed else "not known: it has no namespace in this cluster"
-    return _refused(asked, f"model {request.model}: {why}")
+    return _refused(requester, f"model {request.model}: {why}")
 
 
-def _granted(asked: Asked, request: SidecarRequest, namespace: str) -> Asked:
-    if namespace in NEVER_INJECTED:
-        return _refused(asked, f"model {namespace}: expected one that Istio does not ignore")
+def _granted(requester: Requester, request: SidecarRequest, namespace: str) -> Requester:
+    if namespace in IGNORED:
+        return _refused(requester, f"model {namespace}: expected one that Istio does not ignore")
     application = Applications(namespace, (request.application,))
-    return dataclasses.replace(asked, application=application)
+    return dataclasses.replace(requester, application=application)
 
 
-def _refused(asked: Asked, why: str) -> Asked:
-    return dataclasses.replace(asked, refusal=f"{asked.remote}: {why}")
+def _refused(requester: Requester, why: str) -> Requester:
+    return dataclasses.replace(requester, refusal=f"{requester.remote}: {why}")
 
 
 def _model_id(namespace: Found) -> str:

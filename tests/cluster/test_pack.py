@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import zipfile
@@ -34,8 +35,31 @@ def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile
     wanted |= {"metadata.yaml", "config.yaml", "manifest.yaml", "icon.svg", "LICENSE"}
 
     assert wanted - set(content) == set()
-    assert {name.partition("/")[0] for name in content if "/" in name} <= {"src", "lib", "venv"}
-    assert content["dispatch"].external_attr >> 16 & 0o111
+
+
+def test_the_charm_has_of_the_workload_its_model_and_nothing_of_tests(
+    content: dict[str, zipfile.ZipInfo],
+) -> None:
+    folders = {name.partition("/")[0] for name in content if "/" in name}
+    assert folders <= {"src", "lib", "venv"}
+    others = {name for name in content if name.startswith("src/istio_aux/")}
+    assert {name for name in others if not name.startswith("src/istio_aux/model/")} == {
+        "src/istio_aux/__init__.py"
+    }
+
+
+def test_the_packed_charm_has_all_that_it_imports(charm: Path, tmp_path: Path) -> None:
+    """On the path that `dispatch` sets, without this checkout."""
+    with zipfile.ZipFile(charm) as archive:
+        archive.extractall(tmp_path)
+    python, _ = interpreters.shipped()
+    (packages,) = tmp_path.glob("venv/lib/python*/site-packages")
+    path = os.pathsep.join(map(str, (tmp_path / "src", tmp_path / "lib", packages)))
+    modules = (file.stem for file in (tmp_path / "src").glob("*.py"))
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run(
+        [python, "-P", "-c", f"import {', '.join(modules)}"], env=environment, check=True
+    )
 
 
 def test_the_library_is_a_package_of_its_own(tmp_path: Path) -> None:

@@ -16,6 +16,13 @@ from typing import Any, Final
 
 import yaml
 from istio_aux import settings
+from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.names import IGNORED, SUSPENDED, WEBHOOK_PORT
+from istio_aux.model.owners import resources_by_group
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Capability, StartMode
+from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.sidecars import RULE, SHIPPED
 from lab.release import CHART
 
 import config
@@ -89,16 +96,16 @@ def _rules() -> str:
     namespaces = manifests._except_never_selected(_NAMESPACES)
     sections: dict[str, Any] = {
         "constants": {
-            "application": rules.APPLICATION,
+            "application": APPLICATION,
             "quit_commands": manifests.QUIT_COMMANDS,
             "job_variables": _pairs(manifests._job_variables()),
-            "never_injected": config.NEVER_INJECTED,
-            "proxy": config.PROXY,
+            "never_injected": IGNORED,
+            "proxy": PROXY,
             "rule": manifests._CREATED_PODS,
-            "suspended": manifests.SUSPENDED,
-            "suspended_kinds": _pairs(manifests._SUSPENDED_KINDS),
+            "suspended": SUSPENDED,
+            "suspended_kinds": _pairs(resources_by_group()),
             "variables": rules.policy_variables(),
-            "webhook_port": manifests.WEBHOOK_PORT,
+            "webhook_port": WEBHOOK_PORT,
             **manifests._records(),
         },
         "capability": manifests.CAPABILITY,
@@ -134,10 +141,10 @@ def _starts() -> dict[str, Any]:
     `start-mode: native`, and `unknown` otherwise.
     """
     found: dict[str, Any] = {}
-    for mode in rules.MODES:
-        capability = rules.NATIVE if mode == "native" else rules.UNKNOWN
+    for mode in StartMode:
+        capability = Capability.NATIVE if mode == "native" else Capability.UNKNOWN
         for peers in config.CHOICES["peers"]:
-            for sidecars in ((), ("any",)) if capability == rules.NATIVE else ((),):
+            for sidecars in ((), ("any",)) if capability == Capability.NATIVE else ((),):
                 for inject in ({}, _INJECT):
                     asked = (mode, capability, peers, sidecars, inject)
                     conditions, mutations = rules.start_policy(*asked)
@@ -220,17 +227,19 @@ def _as_said(text: str) -> str:
     return text
 
 
-_LABEL: Final[Mapping[str, Any]] = {"pattern": f"^{config.DNS_LABEL}$"}
+_LABEL: Final[Mapping[str, Any]] = {"pattern": f"^{DNS_LABEL.pattern}$"}
 # JSON Schema's patterns have no named groups, and Go's allow no repetition over 1,000 times.
-_RULE: Final = re.sub(r"\?P<\w+>", "", config._RULE.pattern).replace("{1,200}){0,9}", "+)*")
+_RULE: Final = "|".join(
+    (*SHIPPED, re.sub(r"\?P<\w+>", "", RULE.pattern).replace("{1,200}){0,9}", "+)*"))
+)
 # What one item of a list may be, and what a text; the templates check selectors.
 _ITEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ignore-containers": _LABEL,
-    "native-sidecars": {**_LABEL, "not": {"const": config.PROXY}},
+    "native-sidecars": {**_LABEL, "not": {"const": PROXY}},
     "quit-sidecars": {"pattern": f"^(?:{_RULE})$"},
 }
 _TEXTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "root-namespace": {"pattern": f"^({config.DNS_LABEL})?$"},
+    "root-namespace": {"pattern": f"^({DNS_LABEL.pattern})?$"},
 }
 
 

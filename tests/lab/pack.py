@@ -30,6 +30,8 @@ FILES = (
     "LICENSE",
     "pyproject.toml",
     "uv.lock",
+    "workload/src/istio_aux/__init__.py",
+    "workload/src/istio_aux/model",
 )
 OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubuntu"\n'
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")

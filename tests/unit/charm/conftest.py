@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import json
-from collections.abc import Iterator
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,9 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
+from istio_aux.model.report import ListedPod, TroubledPod
 from istio_aux.model.resources import group
-from istio_aux.quit.state import TroubledPod
-from istio_aux.status import ListedPod, page, place
+from istio_aux.status import page, place
 from ops import pebble, testing
 
 import certificates
@@ -29,7 +34,14 @@ from .apiserver import MODEL_ID, ApiServer
 
 ROOT = Path(__file__).parents[3]
 
-PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, unasked=0.02)
+# At night, tables have every combination.
+NIGHTLY = "NIGHTLY" in os.environ
+
+TEXTS = {
+    key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
+    for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
+}
+PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, webhook_gone=0.02)
 
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
@@ -47,11 +59,17 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
     return {**known, "revision": "default", "native": "native"}
 
 
-class Workload:
-    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`.
+TROUBLED = {"uid": "1", "reason": "404"}
+SUSPENDED = {"kind": "Job", "since": SINCE, "reason": "its pods are not gone"}
+# What /status has beside what the charm reads.
+NOTHING = {
+    "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
+    "unreadable-total": 0, "quits-total": 0, "leader": True, "quit": "on",
+}  # fmt: skip
 
-    /status leaves out the keys in `unsaid`, as older images do.
-    """
+
+class Workload:
+    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`."""
 
     def __init__(self) -> None:
         self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
@@ -71,7 +89,6 @@ class Workload:
         self.unmeshed_unknown = 0
         self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
-        self.unsaid: set[str] = set()
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
         # The certificate's file, which the workload follows.
@@ -91,9 +108,9 @@ class Workload:
             "ready": not self.missing,
             "missing": self.missing,
             "selected-namespaces": self.namespaces,
-            "stuck-pods": self.stuck,
-            "lost-pods": self.lost,
-            "blocked-pods": self.blocked,
+            "stuck-pods": [TROUBLED | pod for pod in self.stuck],
+            "lost-pods": [TROUBLED | pod for pod in self.lost],
+            "blocked-pods": [TROUBLED | pod for pod in self.blocked],
             "holders": msgspec.to_builtins(group(self.held)),
             "called-before-us": self.called_before,
             "injectors": self.injectors,
@@ -103,21 +120,17 @@ class Workload:
             "race": self.race,
             "unmeshed-total": self.unmeshed_total,
             "unmeshed-unknown": self.unmeshed_unknown,
-            "suspended-jobs": self.suspended,
+            "suspended-jobs": [SUSPENDED | job for job in self.suspended],
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,
             "certificate": self._fingerprint(),
             "version": "1.2.3",
         }
-        return httpx2.Response(
-            200, json={key: value for key, value in status.items() if key not in self.unsaid}
-        )
+        return httpx2.Response(200, json=NOTHING | status)
 
     def _list(self, url: httpx2.URL) -> httpx2.Response:
         """Page the pods as the workload does; only the leader knows stuck ones."""
-        if "/pods" in self.unsaid:
-            return httpx2.Response(404)
         leads = (url.host == "localhost") == self.leads
         if url.host != "localhost" and url.host not in self.units:
             raise httpx2.ConnectError("no route to host")
@@ -225,58 +238,94 @@ class Unit:
         return yaml.safe_load(self.files["config.yaml"])
 
 
-@pytest.fixture
-def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
-    """The leader of a new application: Pebble answers, and it has seen `install` only."""
-    # ops.testing writes and reads the charm's YAML for every event, which is slow without libyaml.
-    monkeypatch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
-    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
-    cluster = {"server": "https://10.152.183.1:443"}
-    cluster["certificate-authority"] = str(tmp_path / "ca.crt")
+@contextlib.contextmanager
+def set_up(folder: Path, api: ApiServer, state: testing.State | None = None) -> Iterator[Unit]:
+    """A unit with its credentials and its container in `folder`, which may be in use already."""
+    etc, process = folder / "etc", Workload()
+    etc.mkdir(parents=True, exist_ok=True)
+    if not (folder / "ca.crt").exists():
+        (folder / "ca.crt").write_text(certificates.make_authority("ca", "cluster").certificate)
+    cluster = {
+        "server": "https://10.152.183.1:443",
+        "certificate-authority": str(folder / "ca.crt"),
+    }
+    context = {"cluster": "c", "user": "u", "namespace": "kubeflow"}
     kubeconfig = {
         "current-context": "c",
-        "contexts": [
-            {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "kubeflow"}}
-        ],
+        "contexts": [{"name": "c", "context": context}],
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": {"token": "charm"}}],
     }
-    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
-    (tmp_path / "ca.crt").write_text(certificates.make_authority("ca", "cluster").certificate)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    api, process, etc = ApiServer(), Workload(), tmp_path / "etc"
-    etc.mkdir()
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
 
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
         patience = PATIENCE
 
-    names = {"meta": "metadata", "config": "config", "actions": "actions"}
-    texts = {
-        key: yaml.safe_load((ROOT / f"{name}.yaml").read_text()) for key, name in names.items()
-    }
+    process.certificate = etc / "tls" / "tls.crt"
     # The folder outlives an event, as the container does.
     mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
-    state = testing.State(
+    state = state or testing.State(
         leader=True,
-        containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
+        containers={testing.Container(workload.CONTAINER, can_connect=True)},
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )
-    ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **texts)
-    process.certificate = etc / "tls" / "tls.crt"
-    with ctx:
-        unit = Unit(ctx, state, api, process, etc, tmp_path / "kubeconfig")
+    ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **TEXTS)
+    with pytest.MonkeyPatch.context() as patch:
+        # ops.testing writes and reads the charm's YAML for every event: slow without libyaml.
+        patch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
+        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+        patch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+        with ctx:
+            unit = Unit(ctx, state, api, process, etc, folder / "kubeconfig")
+            unit.change_container(mounts=mounts)
+            yield unit
+
+
+Copies = Callable[[Path], contextlib.AbstractContextManager[Unit]]
+
+
+def copies(unit: Unit) -> Copies:
+    """Return what copies the unit as it is now."""
+    state, api, folder = unit.state, copy.deepcopy(unit.api), unit.kubeconfig.parent
+    kept = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copytree(folder, kept, dirs_exist_ok=True)
+
+    @contextlib.contextmanager
+    def make(target: Path) -> Iterator[Unit]:
+        shutil.copytree(kept, target, dirs_exist_ok=True)
+        with set_up(target, copy.deepcopy(api), copy.deepcopy(state)) as copied:
+            yield copied
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Copies, Copies]:
+    """The unit after `install`, and after its next event; hooks run once for all tests."""
+    with set_up(tmp_path_factory.mktemp("unit"), ApiServer()) as unit:
         # The authority is stored now, and used from the next event on.
+        containers = unit.state.containers
         unit.run(unit.on.install())
-        unit.state = dataclasses.replace(unit.state, containers=state.containers)
-        api.calls.clear()
+        unit.state = dataclasses.replace(unit.state, containers=containers)
+        unit.api.calls.clear()
+        new = copies(unit)
+    with new(tmp_path_factory.mktemp("settled")) as unit:
+        unit.run(unit.on.config_changed())
+        return new, copies(unit)
+
+
+@pytest.fixture
+def new_unit(installed: tuple[Copies, Copies], tmp_path: Path) -> Iterator[Unit]:
+    """The leader of a new application: Pebble answers, and it has seen `install` only."""
+    with installed[0](tmp_path) as unit:
         yield unit
 
 
 @pytest.fixture
-def unit(new_unit: Unit) -> Unit:
+def unit(installed: tuple[Copies, Copies], tmp_path: Path) -> Iterator[Unit]:
     """The same after its next event."""
-    new_unit.run(new_unit.on.config_changed())
-    return new_unit
+    with installed[1](tmp_path) as unit:
+        yield unit

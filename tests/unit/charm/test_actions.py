@@ -152,12 +152,6 @@ def test_a_bad_parameter_of_a_list_is_named(unit: Unit, params: dict[str, Any], 
     assert failure(list_stuck, unit, **params) == said
 
 
-def test_an_image_that_lists_no_pods_is_named(unit: Unit) -> None:
-    unit.process.unsaid = {"/pods"}
-
-    assert "image is older than the charm" in failure(list_unmeshed, unit)
-
-
 def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: Unit) -> None:
     unit.process.pods = [POD, STUCK, BLOCKED]
     unit.process.held = [held("vault-agent", since=CREATED, requests=Requests(gpus=8))]
@@ -199,10 +193,6 @@ def test_the_unit_to_ask_is_named_when_it_does_not_answer(unit: Unit) -> None:
         ({"race": "off"}, "race-policy: off: the workload does not look for such pods"),
         ({"injectors": []}, "not known yet whether Istio injects"),
         ({"missing": ["the list of pods"]}, "workload: the list of pods"),
-        (
-            {"unsaid": {"injectors"}},
-            "the workload's image is older than the charm and does not watch injectors",
-        ),
     ],
 )
 def test_listing_fails_while_nothing_is_known(

@@ -207,7 +207,7 @@ def test_the_policy_follows_the_capability_of_cluster_and_istio(unit: Unit) -> N
     assert webhooks[0] != webhooks[1]
 
 
-@pytest.mark.parametrize("change", ["not known yet", "silent", "older", "no container"])
+@pytest.mark.parametrize("change", ["not known yet", "silent", "no container"])
 def test_the_policy_stays_while_nothing_is_known(change: str, unit: Unit) -> None:
     """A restart of the workload, or of istiod, must not change the policy twice."""
     unit.process.capability = NATIVE
@@ -216,7 +216,6 @@ def test_the_policy_stays_while_nothing_is_known(change: str, unit: Unit) -> Non
 
     unit.change_container(can_connect=change != "no container")
     unit.process.running = change != "silent"
-    unit.process.unsaid = {"capability", "capability-why"} if change == "older" else set()
     unit.process.capability = ("unknown", "")
     unit.run()
 

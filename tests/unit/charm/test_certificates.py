@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from istio_aux.kube.access import token_life
+from istio_aux.model.names import TOKEN_LIFE
 from ops import testing
 
 import certificates
-import cluster
 from certificates import Authority, Leaf
 
 from .apiserver import jwt
@@ -212,11 +212,11 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
     leaf = certificates.issue(authority, NAMES)
 
     assert certificates.usable(leaf, authority, NAMES, NOW + half - timedelta(hours=1))
-    assert min(half, timedelta(seconds=cluster.TOKEN_LIFE_SECONDS / 3)) > timedelta(days=2)
+    assert min(half, timedelta(seconds=TOKEN_LIFE / 3)) > timedelta(days=2)
     text = (ROOT / "SECURITY.md").read_text()
     assert f"valid for {certificates.LEAF_VALIDITY.days} days" in text
     assert f"lasts for at least {half.days} days" in text
-    days = cluster.TOKEN_LIFE_SECONDS / DAY
+    days = TOKEN_LIFE / DAY
     assert f"token is valid for {days:g} days" in text
     assert f"{days * 24 / 3:g} hours when a hook has just left it alone" in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ops import testing
 import certificates
 from certificates import Leaf
 
-from .conftest import Unit, active
+from .conftest import Copies, Unit, active, copies
 from .test_authority import kept, trusted
 from .test_certificates import NAMES, handshake
 
@@ -30,7 +30,7 @@ def relation(unit: Unit) -> testing.Relation:
     return found
 
 
-def asked(unit: Unit) -> list[str]:
+def requested(unit: Unit) -> list[str]:
     """The unit's requests."""
     return pki.requests(relation(unit).local_unit_data)
 
@@ -46,35 +46,48 @@ def served(unit: Unit) -> Leaf:
     return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
 
 
-def settle(unit: Unit) -> Any:
-    """Some more events, as the charm's own notices are."""
-    return [unit.run() for _ in range(4)][-1]
+def settle(unit: Unit) -> None:
+    """More events, as the charm's own notices are, until an old issuer is gone."""
+    for _ in range(4):
+        unit.run()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def provider() -> Provider:
     return Provider()
 
 
+@pytest.fixture(scope="module")
+def related(
+    installed: tuple[Copies, Copies], provider: Provider, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Copies, Copies]:
+    """The unit that has asked for a certificate, and that which serves it."""
+    with installed[1](tmp_path_factory.mktemp("asking")) as unit:
+        unit.run()
+        unit.relate(RELATION)
+        asking = copies(unit)
+        (request,) = requested(unit)
+        write(unit, pki.databag(provider.issue(request)))
+        settle(unit)
+        return asking, copies(unit)
+
+
 @pytest.fixture
-def asking(unit: Unit) -> Unit:
+def asking(related: tuple[Copies, Copies], tmp_path: Path) -> Iterator[Unit]:
     """The unit, which has asked for a certificate."""
-    unit.run()
-    unit.relate(RELATION)
-    return unit
+    with related[0](tmp_path / "asking") as unit:
+        yield unit
 
 
 @pytest.fixture
-def provided(asking: Unit, provider: Provider) -> Unit:
+def provided(related: tuple[Copies, Copies], tmp_path: Path) -> Iterator[Unit]:
     """The unit, which serves the provider's certificate and needs no other issuer."""
-    (request,) = asked(asking)
-    write(asking, pki.databag(provider.issue(request)))
-    settle(asking)
-    return asking
+    with related[1](tmp_path / "provided") as unit:
+        yield unit
 
 
 def test_the_unit_asks_for_the_names_of_its_service(asking: Unit) -> None:
-    (request,) = asked(asking)
+    (request,) = requested(asking)
     found = certificates.CertificateSigningRequest.from_string(request)
 
     assert found.sans_dns == set(NAMES)
@@ -94,7 +107,7 @@ def test_until_it_is_issued_the_unit_serves_its_own(asking: Unit, tmp_path: Path
 def test_the_issuer_is_trusted_one_event_before_the_unit_serves(
     asking: Unit, provider: Provider
 ) -> None:
-    (request,) = asked(asking)
+    (request,) = requested(asking)
     before = served(asking)
 
     assert write(asking, pki.databag(provider.issue(request))) == active()
@@ -120,7 +133,7 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
 def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
     asking: Unit, provider: Provider, tmp_path: Path
 ) -> None:
-    (request,) = asked(asking)
+    (request,) = requested(asking)
     # What the workload has not read yet.
     asking.process.certificate = tmp_path / "old.crt"
     asking.process.certificate.write_text(served(asking).chain)
@@ -163,7 +176,7 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
     provided: Unit, provider: Provider
 ) -> None:
     before = served(provided)
-    (request,) = asked(provided)
+    (request,) = requested(provided)
 
     write(provided, pki.databag(provider.issue(request)))
 
@@ -172,7 +185,7 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
 
 
 def test_a_provider_with_a_new_root_is_followed(provided: Unit) -> None:
-    (request,) = asked(provided)
+    (request,) = requested(provided)
     new = Provider()
 
     write(provided, pki.databag(new.issue(request)))
@@ -220,14 +233,14 @@ def test_what_cannot_be_used_changes_nothing_but_the_status(
 ) -> None:
     change, said = UNUSABLE[case]
     before, bundle = served(provided), trusted(provided.api)
-    (request,) = asked(provided)
+    (request,) = requested(provided)
     entry = provider.issue(request)
 
     status = write(provided, pki.databag({**entry, **change(entry)}))
 
     assert isinstance(status, testing.ActiveStatus)
     assert said in status.message
-    settle(provided)
+    provided.run()
     assert (served(provided), trusted(provided.api)) == (before, bundle)
 
 
@@ -243,12 +256,12 @@ def test_a_certificate_that_the_api_server_would_refuse_is_not_served(
     issued: dict[str, Any], asking: Unit, provider: Provider
 ) -> None:
     before = served(asking)
-    (request,) = asked(asking)
+    (request,) = requested(asking)
 
     status = write(asking, pki.databag(provider.issue(request, **issued)))
 
     assert "certificates: the certificate of pki is refused: " in status.message
-    settle(asking)
+    asking.run()
     assert served(asking) == before
     assert certificates.parse_bundle(trusted(asking.api)) == [before.issuer]
 
@@ -265,12 +278,12 @@ def test_a_databag_of_anything_ends_no_hook_in_an_error(text: str, provided: Uni
 
     assert "certificates: " in status.message
     assert len(status.message) < 300
-    settle(provided)
+    provided.run()
     assert served(provided) == before
 
 
 def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
-    (request,) = asked(asking)
+    (request,) = requested(asking)
     error = {"code": 102, "name": "DOMAIN_NOT_ALLOWED", "message": "no .svc\nhere"}
 
     status = write(asking, {"request_errors": json.dumps([{"csr": request, "error": error}])})
@@ -283,7 +296,7 @@ def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
 def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_over(
     asking: Unit, provider: Provider
 ) -> None:
-    (request,) = asked(asking)
+    (request,) = requested(asking)
     short = provider.issue(request, life=timedelta(days=100), age=timedelta(days=94))
     write(asking, pki.databag(short))
     settle(asking)

@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import yaml
 from lab import pki
 from lab.pki import Provider
 from ops import testing
@@ -27,7 +26,7 @@ from certificates import Leaf
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
-from .conftest import ROOT, Unit, Workload
+from .conftest import NIGHTLY, TEXTS, Unit, Workload
 from .test_authority import LABEL, bundle
 
 STEPS = 60
@@ -67,15 +66,13 @@ class Application:
             kubernetes_transport = httpx2.MockTransport(api.answer)
             workload_transport = httpx2.MockTransport(process.answer)
 
-        files = {"meta": "metadata", "config": "config", "actions": "actions"}
-        texts = {k: yaml.safe_load((ROOT / f"{n}.yaml").read_text()) for k, n in files.items()}
         mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
         state = testing.State(
             containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
             model=testing.Model("kubeflow"),
         )
         ctx: testing.Context[IstioAuxCharm] = testing.Context(
-            Charm, app_name="istio-aux", unit_id=number, **texts
+            Charm, app_name="istio-aux", unit_id=number, **TEXTS
         )
         return Unit(ctx, state, api, process, etc, folder / "kubeconfig")
 
@@ -156,7 +153,7 @@ class Application:
                 self.check()
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=range(8 if NIGHTLY else 1))
 def application(request: pytest.FixtureRequest, tmp_path: Path, new_unit: Unit) -> Application:
     del new_unit  # It has set up the credentials.
     return Application(tmp_path / "units", request.param)

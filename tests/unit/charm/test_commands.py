@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from istio_aux import settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
@@ -112,35 +110,6 @@ def test_what_is_sent_is_allowed_and_nothing_else(via: str, sidecars: str, tmp_p
     assert sent(policy_of(options, tmp_path), PORTS) == allowed(rendered(options))
 
 
-def test_no_status_port_needs_another_command(tmp_path: Path) -> None:
-    """A pod names its own, in an annotation."""
-    ports = {way for port in range(65_536) for way in quitting.rungs(port)}
-    commands = {
-        (PROXY, quitting.command(rung, port))
-        for port in range(65_536)
-        for rung in quitting.rungs(port)
-        if rung is not Rung.PORT_FORWARD
-    }
-
-    assert ports == {*Rung}
-    assert commands == allowed(rendered({}))
-
-
 @pytest.mark.parametrize("quit_", ["dry-run", "off"])
 def test_nothing_may_be_executed_if_nothing_is_quit(quit_: str) -> None:
     assert allowed(rendered({"quit": quit_, "quit-sidecars": "helper=kill 1"})) == set()
-
-
-@given(st.from_regex(config._RULE, fullmatch=True))
-def test_charm_and_workload_read_a_rule_as_the_same_command(
-    tmp_path_factory: pytest.TempPathFactory, rule: str
-) -> None:
-    try:
-        config._parse_sidecars(rule)
-    except ValueError:
-        assume(False)
-
-    read = policy_of({"quit-sidecars": rule}, tmp_path_factory.getbasetemp()).sidecars
-
-    commands = {each.container: each.command for each in read if each.command}
-    assert config.sidecar_commands([rule]) == commands

@@ -9,6 +9,7 @@ from typing import Any, cast
 import hcl2
 import pytest
 import yaml
+from istio_aux.model.names import WEBHOOK_PORT
 from lab.juju_provider import MODULES, SCHEMAS
 
 import certificates
@@ -249,7 +250,7 @@ def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str)
 def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     webhook = manifests.render_webhook(manifests.Values("a", "m"))[0].to_dict()["webhooks"][0]
 
-    assert webhook["clientConfig"]["service"]["port"] == manifests.WEBHOOK_PORT == 8443
+    assert webhook["clientConfig"]["service"]["port"] == WEBHOOK_PORT == 8443
     # The workload's own default (settings.webhook-address) is what it listens on.
     assert "webhook-address" not in workload.settings(
         load({name: option["default"] for name, option in OPTIONS.items()}, "m"),

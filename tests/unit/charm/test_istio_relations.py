@@ -131,13 +131,6 @@ def test_the_status_names_the_injectors(
     assert unit.run(relations={*unit.state.relations, *relations}) == status
 
 
-def test_an_image_that_does_not_watch_injectors_is_not_waited_for(unit: Unit) -> None:
-    unit.process.unsaid = {"injectors", "injector-live", "race", "unmeshed-total"}
-    unit.process.unsaid |= {"applications"}
-
-    assert unit.relate(PILOT) == testing.ActiveStatus("2 namespaces selected")
-
-
 def with_revision(name: str, **labels: str) -> dict[str, Any]:
     metadata = {"name": name, "uid": name, "labels": labels}
     return {"kind": "MutatingWebhookConfiguration", "metadata": metadata}

@@ -7,10 +7,10 @@ import json
 from typing import Any, Literal
 
 import pytest
-from istio_aux.model import election
+from istio_aux.model.names import IGNORED
 
 import manifests
-from config import NEVER_INJECTED, Applications
+from config import Applications
 from manifests import Values
 
 # As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).
@@ -195,12 +195,6 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
     narrowed = len(kinds) - kinds[::-1].index("ValidatingAdmissionPolicyBinding")
     assert narrowed < kinds.index("ClusterRoleBinding")
     assert narrowed < kinds.index("RoleBinding")
-
-
-def test_the_policy_for_the_lease_has_the_bounds_of_the_workload() -> None:
-    assert manifests.LEASE_LIFE == election.HONOURED
-    assert manifests.CHECKPOINT == election.ANNOTATION
-    assert manifests.CHECKPOINT_SIZE == election.LONGEST
 
 
 def test_the_policy_follows_the_selector() -> None:
@@ -432,7 +426,7 @@ def test_the_webhook_of_our_model_excludes_our_own_pods(
 
 @pytest.mark.parametrize(
     "asked",
-    [Applications("kubeflow", ("istio-aux",)), *(Applications(n, None) for n in NEVER_INJECTED)],
+    [Applications("kubeflow", ("istio-aux",)), *(Applications(n, None) for n in IGNORED)],
     ids=str,
 )
 def test_a_webhook_that_matches_nothing_is_not_rendered(asked: Applications) -> None:

@@ -6,23 +6,25 @@ from datetime import UTC, datetime
 
 import httpx2
 import msgspec
-from istio_aux import status
-from istio_aux.injector import rules as injectors
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.report import (
+    ApplicationMesh,
+    Injector,
+    ProcessStatus,
+    SuspendedJob,
+    Unmeshed,
+)
 from istio_aux.model.resources import Requests, group
-from istio_aux.repair.reports import ApplicationMesh, Unmeshed
-from istio_aux.repair.suspended_jobs import SuspendedJob
-from istio_aux.status import ProcessStatus
 from unit.rules.pods import held
 
 import probe
-from probe import Application, Injector, Probe
+from probe import Probe
 
 NOW = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
 
 
-def shown(name: str, state: State, why: str, native: Capability) -> injectors.Injector:
-    return injectors.Injector(
+def shown(name: str, state: State, why: str, native: Capability) -> Injector:
+    return Injector(
         configuration=name, revision="default", state=state, why=why, since=NOW, native=native
     )
 
@@ -79,42 +81,19 @@ def test_every_word_of_the_workload_is_understood() -> None:
         blocked_pods=1,
         called_before_us=("istio",),
         injectors=(
-            Injector("one", live=True, why="it injects", since=NOW),
-            Injector("two", live=False, why="TLS", since=NOW),
+            shown("one", State.LIVE, "it injects", Capability.NATIVE),
+            shown("two", State.REFUSED, "TLS", Capability.UNKNOWN),
         ),
         live=True,
-        capability="native",
+        capability=Capability.NATIVE,
         capability_why="one: on request",
-        watches_injectors=True,
         holders=(f"1 pod is held by vault-agent since {NOW:%Y-%m-%d %H:%M}Z: 8 GPUs",),
         race="restart",
         unmeshed_total=612,
         unmeshed_unknown=3,
         suspended_jobs=("a/mnist",),
-        applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
+        applications=(ApplicationMesh("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
         lease_holder="istio-aux-0_1",
         certificate="5e1f",
         version="1.2.3",
-    )
-
-
-def test_every_word_about_a_listed_pod_is_understood() -> None:
-    pods = [
-        status.ListedPod("a", "app-0", "unmeshed", "too early", NOW, "StatefulSet/app"),
-        status.ListedPod("a", "mnist", "stuck", "404", attempts=3),
-        status.ListedPod("b", "more", "lost", "oom"),
-    ]
-    holders = group([held("istio-proxy", requests=Requests(gpus=1))])
-    body = msgspec.json.encode(status.page(pods, limit=2, leader=True, holders=holders))
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
-
-    assert probe.page("http://localhost", ["stuck"], transport=transport) == probe.Page(
-        total=3,
-        pods=(
-            probe.ListedPod("a", "app-0", "unmeshed", "too early", NOW, "StatefulSet/app"),
-            probe.ListedPod("a", "mnist", "stuck", "404", attempts=3),
-        ),
-        next="a/mnist",
-        leader=True,
-        holders=("1 pod is held by istio-proxy: 1 GPU",),
     )

@@ -35,9 +35,11 @@ GRAFANA = asking("grafana", "cos", remote="remote-6f1d", uuid=COS_ID)
 
 
 @pytest.fixture(autouse=True)
-def cos(new_unit: Unit) -> None:
+def cos(request: pytest.FixtureRequest) -> None:
     """Another model."""
-    new_unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
+    (name,) = {"unit", "new_unit"} & {*request.fixturenames}
+    unit: Unit = request.getfixturevalue(name)
+    unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
 
 
 def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
@@ -312,15 +314,4 @@ def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None
 
     assert told(unit) == Mesh(
         live=False, reason="workload: no answer at http://localhost:8080: connection refused"
-    )
-
-
-def test_an_image_that_does_not_watch_injectors_is_the_reason(unit: Unit) -> None:
-    unit.process.unsaid = {"injectors", "injector-live", "race", "applications"}
-
-    unit.relate(TENSORBOARD)
-
-    assert told(unit) == Mesh(
-        live=False,
-        reason="the workload's image is older than the charm and does not watch injectors",
     )

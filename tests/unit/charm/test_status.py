@@ -58,7 +58,7 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
         ("quit-sidecars", "istio-proxy=1/", f'quit-sidecars: "istio-proxy=1/": {SIDECARS}'),
         ("quit-sidecars", "a=65536/", f'quit-sidecars: "a=65536/": {SIDECARS}'),
         ("quit-sidecars", "a=kill  1", f'quit-sidecars: "a=kill  1": {SIDECARS}'),
-        ("quit-sidecars", "daprd,daprd=1/", f'quit-sidecars: "daprd,daprd=1/": {SIDECARS}'),
+        ("quit-sidecars", "daprd,daprd=1/", f'quit-sidecars: "daprd=1/": {SIDECARS}'),
         (
             "ignore-containers",
             "Vault",
@@ -80,17 +80,17 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
         (
             "namespace-selector",
             "a in b",
-            f'namespace-selector: "a in b": expected {config.EXPECTED_SELECTOR}',
+            'namespace-selector: "a in b": expected "(" after "in", found "b"',
         ),
         (
             "pod-selector",
             "team in (a",
-            f'pod-selector: "team in (a": expected {config.EXPECTED_SELECTOR}',
+            'pod-selector: "team in (a": expected ")" after the values, found the end',
         ),
         (
             "inject-selector",
             "a b",
-            f'inject-selector: "a b": expected {config.EXPECTED_SELECTOR}',
+            'inject-selector: "a b": expected "=", "!=", "in" or "notin" after a, found "b"',
         ),
     ],
 )
@@ -207,9 +207,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             )
             + "; and 2 more holders: list-stuck has them",
         ),
-        # An older image.
-        ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us", "holders"}}, ""),
-        ({"blocked": PODS[:2], "unsaid": {"holders"}}, "; 2 blocked"),
     ],
     ids=[
         "pods",
@@ -218,8 +215,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
         "jobs",
         "a holder",
         "holders",
-        "an older image",
-        "an older image with blocked pods",
     ],
 )
 def test_the_status_reports_the_workloads_answer(

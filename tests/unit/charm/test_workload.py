@@ -14,7 +14,6 @@ import yaml
 from istio_aux import settings
 from istio_aux.cli import commands
 from istio_aux.kube import access
-from istio_aux.model import sidecars
 from istio_aux.model.policy import (
     Application,
     DeadProxy,
@@ -262,7 +261,3 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
     problem = workload.trouble(pebble.ChangeError(text, change))
 
     assert problem.reason == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
-
-
-def test_charm_and_workload_know_the_same_sidecars() -> None:
-    assert set(config.SIDECARS) == sidecars.SHIPPED.keys()

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of, read_policy
+from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import parse
-from istio_aux.model.webhooks import IGNORED
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
@@ -145,7 +145,7 @@ def test_system_namespaces_are_left_alone_whatever_they_ask_for(namespace: str) 
 
 
 def test_the_list_of_ignored_namespaces_is_istios() -> None:
-    assert {"kube-system", "kube-public", "kube-node-lease", "local-path-storage"} == IGNORED
+    assert {"kube-system", "kube-public", "kube-node-lease", "local-path-storage"} == {*IGNORED}
 
 
 def test_another_tag_leads_to_the_revision_behind_it() -> None:

@@ -6,6 +6,7 @@ import logging
 from typing import Literal
 
 from istio_aux.kube.events import Events
+from istio_aux.model.names import EventAction, EventReason
 from istio_aux.model.pod import Key
 from istio_aux.telemetry import Telemetry
 
@@ -37,9 +38,9 @@ class Recorder:
         self,
         pod: Key,
         kind: Literal["Normal", "Warning"],
-        reason: str,
+        reason: EventReason,
         note: str,
-        action: str = "Quit",
+        action: EventAction = "Quit",
         *,
         once: bool = False,
     ) -> None:

@@ -20,6 +20,7 @@ import yaml
 
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import PodOptions
+from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import (
     Application,
@@ -61,8 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     tls_certificate: Path
     tls_key: Path
-    webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
-    status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
+    webhook_address: Address = Address("0.0.0.0", WEBHOOK_PORT)  # noqa: S104  (it serves the cluster)
+    status_address: Address = Address("0.0.0.0", STATUS_PORT)  # noqa: S104  (kubelet probes it)
     kubeconfig: Path | None = None
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
     pod_selector: selectors.Selector = selectors.Selector()

@@ -8,78 +8,28 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
-from importlib.metadata import version
 from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from istio_aux.injector.rules import Injector
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.model.policy import Capability
+from istio_aux.model.report import (
+    PAGE,
+    STATES,
+    TEXT,
+    ApplicationMesh,
+    ListedPod,
+    PodPage,
+    ProcessStatus,
+)
 from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
-from istio_aux.quit.state import TroubledPod
-from istio_aux.repair.reports import ApplicationMesh, Unmeshed
-from istio_aux.repair.suspended_jobs import SuspendedJob
 
 T = TypeVar("T")
 
 KEPT = 1.0  # Seconds for which an answer is given again.
-UNMESHED = 500  # Unmeshed pods that are shown by name: after an outage it may be every pod.
-UNREADABLE = 20  # Unreadable objects that are shown by name.
-
-PAGE = 500  # Pods in a page of `/pods`, at most.
-TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
-
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
-
-
-class UnreadableObject(msgspec.Struct, frozen=True):
-    """An object that cannot be read: what was known of it before still counts.
-
-    ``path`` is that of its collection. ``name`` is empty if not even that can be read.
-    """
-
-    path: str
-    namespace: str
-    name: str
-    reason: str
-
-
-class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``/status`` shows; the names are a contract, which workload/README.md documents."""
-
-    ready: bool
-    missing: list[str]  # Why it is not ready, in lines for a person, and what repair waits for.
-    start_mode: StartMode
-    capability: Capability
-    # Istio's webhook configurations that sort before ours; None if unknown.
-    called_before_us: tuple[str, ...] | None
-    injectors: list[Injector]  # Sorted by configuration; empty until they are known.
-    injector_live: bool | None  # Whether any of them is; None if unknown.
-    watched_pods: int
-    selected_namespaces: list[str]
-    stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
-    blocked_pods: list[TroubledPod]
-    lost_pods: list[TroubledPod]
-    holders: list[Holder]  # Of stuck and blocked pods, at most `holders.MOST`.
-    race: RacePolicy
-    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
-    unmeshed_total: int
-    unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
-    suspended_jobs: list[SuspendedJob]  # Empty unless this process leads.
-    applications: list[ApplicationMesh]
-    unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
-    unreadable_total: int
-    quits_total: int  # Proxies that exited after this process told them to.
-    leader: bool
-    lease_holder: str  # Empty if unknown or without a Lease.
-    quit: QuitMode
-    capability_why: str = ""
-    token_expires: datetime | None = None  # None: unknown.
-    certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
-    version: str = version("istio-aux")
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -139,31 +89,6 @@ class Shown(msgspec.Struct, frozen=True):
             or any(now and not then for now, then in new)
             or (before.capability[0] is native and self.capability[0] is not native)
         )
-
-
-STATES = ("unmeshed", "stuck", "blocked", "lost")
-
-
-class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod that needs a look, as ``/pods`` shows it."""
-
-    namespace: str
-    name: str
-    state: str  # One of `STATES`.
-    reason: str
-    since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
-    owner: str = ""  # Of an unmeshed pod: its controller, such as StatefulSet/web.
-    attempts: int | None = None  # To make the proxy of a stuck pod exit.
-
-
-class PodPage(msgspec.Struct, frozen=True):
-    """A page of ``/pods``: by namespace and name, so that no page misses a pod that stays."""
-
-    total: int
-    pods: list[ListedPod]
-    next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
-    leader: bool = False  # Only the leader knows stuck pods.
-    holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
 
 
 def page(

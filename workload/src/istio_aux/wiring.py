@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Map
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
+from importlib.metadata import version
 from typing import Any, Generic
 
 from msgspec import structs
 
-from istio_aux import status
 from istio_aux.injector.probe import DRY_RUN
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces, Watcher
@@ -31,6 +31,7 @@ from istio_aux.kube.lease import Lease
 from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
+from istio_aux.model import report
 from istio_aux.model.applications import Applications
 from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
@@ -44,6 +45,7 @@ from istio_aux.repair import controller as repairing
 from istio_aux.repair.reports import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
+from istio_aux.status import Shown
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -178,16 +180,17 @@ class Wiring:
             missing["webhook"] = "not listening"
         return self._ready, [f"{name}: {what}" for name, what in missing.items()]
 
-    def status(self) -> status.ProcessStatus:
+    def status(self) -> report.ProcessStatus:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         expires = self._token_life().exp
-        return status.ProcessStatus(
+        return report.ProcessStatus(
             ready=ready,
             missing=missing,
+            version=version("istio-aux"),
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=mesh.native.why,
@@ -201,12 +204,12 @@ class Wiring:
             lost_pods=self._quit.lost(),
             holders=group(pod for pod in (*stuck, *blocked) if pod.lasting)[:MOST],
             race=self._settings.repair_policy.race,
-            unmeshed_pods=self._repair.unmeshed(status.UNMESHED),
+            unmeshed_pods=self._repair.unmeshed(report.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,
             unmeshed_unknown=self._repair.unknown,
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
-            unreadable_objects=unreadable[: status.UNREADABLE],
+            unreadable_objects=unreadable[: report.UNREADABLE],
             unreadable_total=len(unreadable),
             quits_total=self.telemetry.quits_total,
             leader=self._leads,
@@ -216,10 +219,10 @@ class Wiring:
             certificate=self._certificate(),
         )
 
-    def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:
+    def pods(self, states: Collection[str]) -> tuple[list[report.ListedPod], bool]:
         """Return the pods in these states, and whether this process leads."""
         listed = [
-            status.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
+            report.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
                              attempts=pod.attempts)
             for state, troubled in (
                 ("stuck", self._quit.stuck), ("blocked", self._quit.blocked),
@@ -230,7 +233,7 @@ class Wiring:
         ]  # fmt: skip
         if "unmeshed" in states:
             listed += [
-                status.ListedPod(
+                report.ListedPod(
                     pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
                 )
                 for pod in self._repair.unmeshed()
@@ -241,8 +244,8 @@ class Wiring:
     def _ready(self) -> bool:
         return self.listening and self._watches.ready
 
-    def _shown(self) -> status.Shown:
-        return status.Shown.of(self.status())
+    def _shown(self) -> Shown:
+        return Shown.of(self.status())
 
     def _token_life(self) -> TokenLife:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
@@ -408,10 +411,10 @@ class Watches:
         """Return the endless tasks by name."""
         return {f"watch {name}": watch.run for name, (watch, _) in self._watches.items()}
 
-    def unreadable(self) -> list[status.UnreadableObject]:
+    def unreadable(self) -> list[report.UnreadableObject]:
         """Return the objects that cannot be decoded, a bounded number of each watch."""
         return [
-            status.UnreadableObject(watch.path, key.namespace, key.name, why)
+            report.UnreadableObject(watch.path, key.namespace, key.name, why)
             for watch, _ in self._watches.values()
             for key, why in watch.unreadable.items()
         ]

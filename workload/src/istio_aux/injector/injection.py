@@ -17,10 +17,10 @@ import msgspec
 
 from istio_aux.model import documents
 from istio_aux.model.annotations import DATAPLANE, is_ambient, key_of_wish, text_label
+from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.selectors import LabelSelector, Selector, convert
 from istio_aux.model.webhooks import (
-    IGNORED,
     TIMEOUT,
     ClientConfig,
     Configuration,

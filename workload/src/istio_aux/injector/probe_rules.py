@@ -23,11 +23,12 @@ from istio_aux.injector.injection import Hook
 from istio_aux.injector.rules import NOT_CHECKED, NativeCheck, Probe
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
+from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import Selector
 from istio_aux.model.text import one_line
-from istio_aux.model.webhooks import IGNORED, TIMEOUT, ClientConfig
+from istio_aux.model.webhooks import TIMEOUT, ClientConfig
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -138,7 +139,7 @@ def questions(
     none = True
     for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last.
-        ordered = sorted(some - IGNORED, key=lambda n: (_ENFORCED in namespaces[n], n))
+        ordered = sorted(some.difference(IGNORED), key=lambda n: (_ENFORCED in namespaces[n], n))
         for (hook, labels), name in product(pairs, ordered):
             where = namespaces[name]
             if hook.selects(where, labels) and all(

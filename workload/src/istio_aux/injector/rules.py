@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
 from istio_aux.injector.injection import Hook, Policies
 from istio_aux.model.policy import Capability, State
+from istio_aux.model.report import Injector
 from istio_aux.model.webhooks import (
     ClientConfig,
     Configuration,
@@ -62,32 +62,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     slices: Sequence[EndpointSlice] = ()
     unseen: frozenset[Service] = frozenset()
     probes: Mapping[ClientConfig, Probe] = {}
-
-
-class Injector(msgspec.Struct, frozen=True, kw_only=True):
-    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``.
-
-    Attributes:
-        why: the reason for the state, one line for people.
-        configuration: name of the configuration, empty if there is none.
-        revision: of Istio, empty if there is no configuration.
-        native: the sidecar of a pod that asks for a native one; unknown unless it is live.
-        native_why: the reason, one line; empty until it was checked.
-        since: when the leader of that time first saw this state; `evaluate` does not know it.
-    """
-
-    state: State
-    why: str
-    configuration: str = ""
-    revision: str = ""
-    native: Capability = Capability.UNKNOWN
-    native_why: str = ""
-    since: datetime | None = None
-
-    @property
-    def live(self) -> bool:
-        """Whether a probe got a sidecar."""
-        return self.state is State.LIVE
 
 
 class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,11 +19,11 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Clock
+from istio_aux.model.names import EVENT_CONTROLLER, EventAction, EventReason
 from istio_aux.model.text import printable
 
 _log = logging.getLogger(__name__)
 
-CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``; must be a qualified name.
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after that.
 WAITING = 500
@@ -58,14 +58,14 @@ class Events:
         about: Key,
         kind: Literal["Normal", "Warning"],
         *,
-        reason: str,
-        action: str,
+        reason: EventReason,
+        action: EventAction,
         note: str,
         mass: bool = False,
         once: bool = False,
         regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
-        """Queue an Event; ``reason`` and ``action`` are UpperCamelCase words, ``note`` is a text.
+        """Queue an Event; ``note`` is a text for people.
 
         Warnings are sent first. ``mass`` Events, which every pod of a cluster may have, are sent
         last. An Event with ``once`` is not sent again for this object, reason and source while the
@@ -86,7 +86,7 @@ class Events:
                 ),
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": CONTROLLER,
+            "reportingController": EVENT_CONTROLLER,
             "reportingInstance": self._instance,
             "type": kind,
             "reason": reason,

@@ -1,5 +1,7 @@
 """What is read of the API and of an admin's choices, and every name once. Pure: no I/O, no clock.
 
+The charm packs this package (charmcraft.yaml) and imports from it; chart and tests do, too.
+
 Objects: `pod`, `webhooks` (with namespaces and EndpointSlices), `owners` (Jobs and other
 controllers), `documents` (manifests in files), `selectors`, `annotations` (every key, and the one
 way to its value).
@@ -8,4 +10,6 @@ a sidecar).
 Facts about them: `completion` (is a container finished for the kubelet?), `resources` (what do pods
 hold?), `election` (the Lease and the checkpoint in it), `moment` (the present, by two clocks),
 `text` (what tenants write, made harmless for terminals).
+Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
+`report` (the shape of /status and /pods).
 """

@@ -142,6 +142,18 @@ WORKFLOW_NODE = "workflows.argoproj.io/node-name"
 # Argo runs this command in the proxy when the main container ends, and ``kill -TERM 1`` without it,
 # though its `wait` may still upload (3.6 signal.go). The command that we add does nothing.
 SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
+NO_SIGNAL = '["pilot-agent","version"]'
+PROXY_CONFIG = "proxy.istio.io/config"  # Of Istio: YAML that overrides the mesh's ProxyConfig.
+HOLD = "holdApplicationUntilProxyStarts"  # Field of `PROXY_CONFIG`.
+NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
+PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
+INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
+EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
+# Labels of pods whose controller makes a headless Service without ports. What they declare is in
+# no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
+# jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
+OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
 
 QUIT = "istio-aux.io/quit"  # "false" opts the pod out.

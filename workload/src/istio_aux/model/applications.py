@@ -11,10 +11,10 @@ import json
 import msgspec
 
 from istio_aux.model.annotations import text_label, with_label
+from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Application
 from istio_aux.model.selectors import DNS_LABEL, Selector
-from istio_aux.model.webhooks import IGNORED
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
 _application = text_label(LABEL)

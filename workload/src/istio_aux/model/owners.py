@@ -174,6 +174,20 @@ KINDS: Mapping[str, JobApi] = {
 """All kinds that can be suspended."""
 
 
+def resource(kind: str) -> str:
+    """The name of a kind of `KINDS` in paths and roles."""
+    return f"{kind.lower()}s"
+
+
+def resources_by_group() -> dict[str, tuple[str, ...]]:
+    """The resources of all kinds that can be suspended, by API group."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, api in KINDS.items():
+        name = api.version.partition("/")[0]
+        found[name] = (*found.get(name, ()), resource(kind))
+    return found
+
+
 def api_of(owner: OwnerReference | None) -> JobApi | None:
     """The API of a Job that can be suspended."""
     api = KINDS.get(owner.kind) if owner else None

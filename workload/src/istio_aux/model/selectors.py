@@ -213,16 +213,18 @@ class _Parser:
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label)."""
 
+DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Names of pods, of at most 253 characters (IsDNS1123Subdomain)."""
+
 _ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
-# apimachinery pkg/util/validation: IsQualifiedName, IsDNS1123Subdomain, IsValidLabelValue.
+# apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"
 
 
 def _valid_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix)):
+    if slash and not (len(prefix) <= 253 and DNS_SUBDOMAIN.fullmatch(prefix)):
         raise ValueError(f"label key {_quoted(key)}: expected a DNS subdomain before the '/'")
     if not _NAME.fullmatch(name):
         raise ValueError(f"label key {_quoted(key)}: expected {_NAME_RULE}")

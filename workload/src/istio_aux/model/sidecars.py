@@ -55,10 +55,10 @@ SHIPPED: Mapping[str, SidecarRule] = {
 
 EXPECTED = (
     f"names of {', '.join(SHIPPED)}, or NAME=PORT/PATH or NAME=COMMAND for another container,"
-    " separated by commas"
+    " each once, separated by commas"
 )
 # A word has no space and no comma, and no shell reads it. A command does not begin with a digit.
-_RULE = re.compile(
+RULE = re.compile(
     r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:"
     r"(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
     r"|(?P<command>[A-Za-z/][!-+\--~]{0,199}(?: [!-+\--~]{1,200}){0,9}))"
@@ -96,7 +96,7 @@ def read(value: object) -> tuple[SidecarRule, ...]:
 def _rule(item: str) -> SidecarRule | None:
     if item in SHIPPED:
         return SHIPPED[item]
-    match = _RULE.fullmatch(item)
+    match = RULE.fullmatch(item)
     if match is None or int(match["port"] or 0) > 65535:
         return None
     if match["command"]:

@@ -31,10 +31,6 @@ REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag,
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 TIMEOUT = 10.0  # Seconds that a webhook has by default.
 
-IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
-"""Namespaces whose pods istiod leaves alone (istio initializer.go IgnoredNamespaces)."""
-
-
 _revision, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")

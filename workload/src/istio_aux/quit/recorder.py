@@ -6,6 +6,7 @@ import logging
 from typing import Literal
 
 from istio_aux.model.annotations import IGNORE_CONTAINERS
+from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Rung
 from istio_aux.quit.state import STUCK_AFTER, End, PodState, QuitOutcome, Task
@@ -94,7 +95,7 @@ class QuitRecorder(Recorder):
             self._event(state.key, kind, "ProxyQuit", note)
 
     def _event_once(
-        self, state: PodState, kind: Literal["Normal", "Warning"], reason: str, note: str
+        self, state: PodState, kind: Literal["Normal", "Warning"], reason: EventReason, note: str
     ) -> bool:
         """Send an Event that a pod gets once; return whether it had none yet."""
         if reason in state.announced:

@@ -21,6 +21,7 @@ from msgspec import structs
 
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
+from istio_aux.model.names import REQUEST_PORTS, quit_command
 from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import DeadProxy, QuitVia, Rung
 from istio_aux.model.sidecars import SidecarRule
@@ -33,8 +34,6 @@ KATIB_FIX = (
 )
 """The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
 
-# ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
-_REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
 
 FINISHED = "every payload container is finished"
 
@@ -153,7 +152,7 @@ def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
     that the client does not accept.
     """
     ways: tuple[Rung, ...] = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
-    if status_port not in _REQUEST_PORTS:
+    if status_port not in REQUEST_PORTS:
         ways = (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
     if via is QuitVia.AUTO:
         return ways
@@ -182,17 +181,14 @@ def _ruled(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
 
 
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:
-    """The command to run in the proxy's container (istio pilot-agent app/request.go).
-
-    Without ``--debug-port`` the client talks to Envoy's admin (istio#11659).
+    """The command to run in the proxy's container.
 
     Raises:
         ValueError: ``rung`` runs no command.
     """
     if rung is Rung.PORT_FORWARD:
         raise ValueError(f"rung {rung}: it runs no command")
-    port = (f"--debug-port={status_port}",) if rung is Rung.EXEC else ()
-    return ("pilot-agent", "request", *port, "POST", "quitquitquit")
+    return quit_command(status_port if rung is Rung.EXEC else None)
 
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:

@@ -47,6 +47,7 @@ from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key, shared
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
+from istio_aux.model.report import TroubledPod
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
@@ -81,32 +82,6 @@ class QuitScope(msgspec.Struct, kw_only=True):
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
-
-
-class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A stuck, blocked or lost pod in `/status`.
-
-    Attributes:
-        since: end of the payload of a stuck pod, or of the part of it that has ended.
-        attempts: to make the proxy of a stuck pod exit.
-        by: containers that block a pod; of a stuck pod the sidecar that does not exit, if it is
-            not the proxy.
-        requests: what a stuck or blocked pod holds; None: unknown.
-        fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
-        lasting: false while it may pass: most containers end a little apart, and so do a proxy and
-            its payload (`QuitLimits.blocked_after`, `lost_after`).
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    reason: str
-    since: datetime | None = None
-    attempts: int | None = None
-    by: tuple[str, ...] = ()
-    requests: Requests | None = None
-    fix: str = ""
-    lasting: bool = True
 
 
 class QuitOutcome(StrEnum):

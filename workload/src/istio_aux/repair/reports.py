@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from istio_aux.model.applications import EVERY, Applications, new_pod, parse
 from istio_aux.model.policy import Application
+from istio_aux.model.report import ApplicationMesh, Unmeshed
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod
 
@@ -20,20 +19,6 @@ _log = logging.getLogger(__name__)
 
 POLL = 2.0  # Seconds between two reads of the file.
 _NAMED = 3  # Pods that a reason names; the others are counted.
-
-
-class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
-    """An application that asks for sidecars, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
-    live_reason: str
-    # Of the Istio whose injector selects its pods; empty if there is none.
-    revision: str
-    root_namespace: str
-    meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
-    meshed_reason: str
 
 
 async def follow_applications(
@@ -115,16 +100,6 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
     if not any(pod.running for pod in pods):
         return None, "it has no pod that runs"
     return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
-
-
-class Unmeshed(msgspec.Struct, frozen=True):
-    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    owner: str  # Its controller, such as StatefulSet/web.
-    reason: str
-    since: datetime  # When the pod was created.
 
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:

@@ -14,6 +14,7 @@ from istio_aux.injector.injection import Expectation, reasons_against
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import application_of
+from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import Controller, FailureRule, Job, JobStatus
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
@@ -27,13 +28,7 @@ _FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.o
 MOST_LABELS = 1000
 """Labels of a pod that is decided about, and kept for that. A pod may have 1.4 MB of them."""
 
-_JUJU = (
-    (text_label("model.juju.is/disable-webhook"), None),
-    (text_label("operator.juju.is/name"), "modeloperator"),
-    (text_label("juju-modeloperator"), None),
-)
-"""Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
-operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
+_JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
 
 class RepairDecision(Struct, frozen=True, tag_field="action"):

@@ -26,6 +26,7 @@ from istio_aux.kube.objects import Key, key_of
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.model.report import SuspendedJob
 from istio_aux.quit.slots import Slots
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
@@ -41,16 +42,6 @@ from istio_aux.repair.suspension import (
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
-
-
-class SuspendedJob(msgspec.Struct, frozen=True):
-    """A suspended Job, as ``/status`` shows it: since when, and what it waits for."""
-
-    namespace: str
-    kind: str
-    name: str
-    since: datetime
-    reason: str
 
 
 @dataclass(slots=True, eq=False)

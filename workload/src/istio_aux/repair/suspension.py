@@ -36,14 +36,12 @@ import msgspec
 
 from istio_aux.model import owners
 from istio_aux.model.annotations import Annotation, text_label
+from istio_aux.model.names import SUSPENDED as MARK
+from istio_aux.model.names import SUSPENDED_FOR as SIDECAR
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Pod
 from istio_aux.repair.rules import may_fail_when_suspended, queued_by_kueue
 
-# Label of a Job that we suspended. An annotation of the same name says since when, and what to do
-# if nobody resumes the Job.
-MARK = "istio-aux.io/suspended-for"
-SIDECAR = "sidecar"  # Value of the label.
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
 

@@ -13,14 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from istio_aux.model.annotations import MOST_NAMES, NAMES, Annotation, BadValueError, names
+from istio_aux.model.annotations import (
+    MOST_NAMES,
+    NAMES,
+    NATIVE_SIDECARS,
+    Annotation,
+    BadValueError,
+    names,
+)
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, Start
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import listed
 from istio_aux.start import patch
 
-NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
 MOST = 50  # Containers that are changed: the API server moves one after the other.
 
 

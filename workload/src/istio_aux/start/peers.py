@@ -12,19 +12,20 @@ clients of a whole headless Service to plaintext.
 
 from __future__ import annotations
 
-from istio_aux.model.annotations import Annotation, BadValueError, mark, text_label
+from istio_aux.model.annotations import (
+    EXCLUDED,
+    INCLUDED,
+    JOBSET,
+    MPI_OPERATOR,
+    OPERATOR,
+    PEERS,
+    Annotation,
+    BadValueError,
+    mark,
+    text_label,
+)
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import Peers
-
-PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
-INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
-EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
-
-# Labels of pods whose controller makes a headless Service without ports. What they declare is in
-# no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
-# jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
-JOBSET = "jobset.sigs.k8s.io/jobset-name"
-OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
 _own = Annotation(PEERS, Peers, "off or direct", longest=16)
 _authors = (mark(INCLUDED), mark(EXCLUDED))

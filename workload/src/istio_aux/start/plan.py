@@ -18,6 +18,7 @@ from istio_aux.model.annotations import (
     INJECT,
     INJECTED,
     NATIVE_SIDECAR,
+    NO_SIGNAL,
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
@@ -40,8 +41,6 @@ from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, Start, StartMode
 from istio_aux.model.selectors import Selector
 from istio_aux.start import native_sidecars, patch, peers, proxy_config
-
-NO_SIGNAL = '["pilot-agent","version"]'
 
 # The postStart hook with which Istio delays the containers after the proxy.
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}

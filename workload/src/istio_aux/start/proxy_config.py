@@ -14,12 +14,11 @@ from typing import cast
 
 import yaml
 
-from istio_aux.model.annotations import Annotation, BadValueError
+from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import problem
 
-ANNOTATION = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts"
+ANNOTATION = PROXY_CONFIG
 HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto name as well.
 
 # Bounds on what is parsed, so that it delays other reviews little. Real texts are far smaller.

@@ -1,0 +1,74 @@
+"""Names and numbers that the workload, the charm, the chart and their tests share.
+
+The API server enforces many of them: the charm renders roles, policies and webhooks from them. Keys
+of annotations and labels of pods are in `annotations`, kinds of Jobs in `owners`, options of an
+admin in `policy`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
+WEBHOOK_PORT = 8443
+
+TOKEN_LIFE = 7 * 24 * 60 * 60
+"""Seconds that the charm asks for when it makes a token. The API server may grant less. Without the
+charm, the workload works on for as long."""
+
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+"""Label that the API server gives every namespace and lets nobody change."""
+
+NEVER_SELECTED = ("kube-system",)
+"""Namespaces that no selector matches: a cluster must be able to start without istio-aux."""
+
+IGNORED = ("kube-node-lease", "kube-public", "kube-system", "local-path-storage")
+"""Namespaces that Istio ignores whatever their labels are (istio inject.go IgnoredNamespaces)."""
+
+JUJU_PODS = (
+    ("model.juju.is/disable-webhook", None),
+    ("operator.juju.is/name", "modeloperator"),
+    ("juju-modeloperator", None),
+)
+"""Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
+operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
+
+SUSPENDED = "istio-aux.io/suspended-for"
+"""Label of a Job that we suspended. An annotation of the same name says since when, and what to do
+if nobody resumes the Job."""
+SUSPENDED_FOR = "sidecar"  # Value of the label.
+
+_QUIT = ("POST", "quitquitquit")
+REQUEST_PORTS = (15000, 15004, 15020, 15021)
+"""``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go)."""
+
+
+def quit_command(port: int | None) -> tuple[str, ...]:
+    """Return the command that makes a proxy exit (istio pilot-agent app/request.go).
+
+    It asks the agent's status server at ``port``, or Envoy's admin port if that is None
+    (istio#11659).
+    """
+    server = () if port is None else (f"--debug-port={port}",)
+    return ("pilot-agent", "request", *server, *_QUIT)
+
+
+EVENT_CONTROLLER = "istio-aux.io/istio-aux"
+"""``reportingController`` of our Events; must be a qualified name."""
+EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
+EventReason = Literal[
+    "DeadProxyPodDeleted",
+    "NoSidecar",
+    "PodHeld",
+    "ProxyLost",
+    "ProxyQuit",
+    "ProxyQuitBlocked",
+    "ProxyQuitDryRun",
+    "ProxyQuitFailed",
+    "RestartStopped",
+    "RestartedForSidecar",
+    "ResumedWithoutRestart",
+    "StillSuspended",
+]
+EVENT_ACTIONS: tuple[EventAction, ...] = get_args(EventAction)
+EVENT_REASONS: tuple[EventReason, ...] = get_args(EventReason)

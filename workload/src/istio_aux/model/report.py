@@ -1,0 +1,176 @@
+"""What a process reports on its status port: the shape of ``/status`` and ``/pods``.
+
+The names are a contract, which workload/README.md documents. The charm decodes these structs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.resources import Holder, Requests
+
+UNMESHED = 500  # Unmeshed pods in `/status`, at most: after an outage it may be every pod.
+UNREADABLE = 20  # Unreadable objects in `/status`, at most.
+PAGE = 500  # Pods in a page of `/pods`, at most.
+TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
+
+
+class Injector(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``.
+
+    Attributes:
+        why: the reason for the state, one line for people.
+        configuration: name of the configuration, empty if there is none.
+        revision: of Istio, empty if there is no configuration.
+        native: the sidecar of a pod that asks for a native one; unknown unless it is live.
+        native_why: the reason, one line; empty until it was checked.
+        since: when the leader of that time first saw this state; `evaluate` does not know it.
+    """
+
+    state: State
+    why: str
+    configuration: str = ""
+    revision: str = ""
+    native: Capability = Capability.UNKNOWN
+    native_why: str = ""
+    since: datetime | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether a probe got a sidecar."""
+        return self.state is State.LIVE
+
+
+class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stuck, blocked or lost pod in `/status`.
+
+    Attributes:
+        since: end of the payload of a stuck pod, or of the part of it that has ended.
+        attempts: to make the proxy of a stuck pod exit.
+        by: containers that block a pod; of a stuck pod the sidecar that does not exit, if it is
+            not the proxy.
+        requests: what a stuck or blocked pod holds; None: unknown.
+        fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
+        lasting: false while it may pass: most containers end a little apart, and so do a proxy and
+            its payload (`QuitLimits.blocked_after`, `lost_after`).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    since: datetime | None = None
+    attempts: int | None = None
+    by: tuple[str, ...] = ()
+    requests: Requests | None = None
+    fix: str = ""
+    lasting: bool = True
+
+
+class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
+    """An application that asks for sidecars, as ``/status`` shows it."""
+
+    namespace: str
+    name: str
+    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
+    live_reason: str
+    # Of the Istio whose injector selects its pods; empty if there is none.
+    revision: str
+    root_namespace: str
+    meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
+    meshed_reason: str
+
+
+class Unmeshed(msgspec.Struct, frozen=True):
+    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
+
+    namespace: str
+    name: str
+    owner: str  # Its controller, such as StatefulSet/web.
+    reason: str
+    since: datetime  # When the pod was created.
+
+
+class SuspendedJob(msgspec.Struct, frozen=True):
+    """A suspended Job, as ``/status`` shows it: since when, and what it waits for."""
+
+    namespace: str
+    kind: str
+    name: str
+    since: datetime
+    reason: str
+
+
+class UnreadableObject(msgspec.Struct, frozen=True):
+    """An object that cannot be read: what was known of it before still counts.
+
+    ``path`` is that of its collection. ``name`` is empty if not even that can be read.
+    """
+
+    path: str
+    namespace: str
+    name: str
+    reason: str
+
+
+class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
+    """What ``/status`` shows; the names are a contract, which workload/README.md documents."""
+
+    ready: bool
+    missing: list[str]  # Why it is not ready, in lines for a person, and what repair waits for.
+    start_mode: StartMode
+    capability: Capability
+    # Istio's webhook configurations that sort before ours; None if unknown.
+    called_before_us: tuple[str, ...] | None
+    injectors: list[Injector]  # Sorted by configuration; empty until they are known.
+    injector_live: bool | None  # Whether any of them is; None if unknown.
+    watched_pods: int
+    selected_namespaces: list[str]
+    stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
+    blocked_pods: list[TroubledPod]
+    lost_pods: list[TroubledPod]
+    holders: list[Holder]  # Of stuck and blocked pods, at most `holders.MOST`.
+    race: RacePolicy
+    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
+    unmeshed_total: int
+    unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
+    suspended_jobs: list[SuspendedJob]  # Empty unless this process leads.
+    applications: list[ApplicationMesh]
+    unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
+    unreadable_total: int
+    quits_total: int  # Proxies that exited after this process told them to.
+    leader: bool
+    lease_holder: str  # Empty if unknown or without a Lease.
+    quit: QuitMode
+    capability_why: str = ""
+    token_expires: datetime | None = None  # None: unknown.
+    certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
+    version: str = ""  # Of this program.
+
+
+STATES = ("unmeshed", "stuck", "blocked", "lost")
+
+
+class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod that needs a look, as ``/pods`` shows it."""
+
+    namespace: str
+    name: str
+    state: str  # One of `STATES`.
+    reason: str
+    since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
+    owner: str = ""  # Of an unmeshed pod: its controller, such as StatefulSet/web.
+    attempts: int | None = None  # To make the proxy of a stuck pod exit.
+
+
+class PodPage(msgspec.Struct, frozen=True):
+    """A page of ``/pods``: by namespace and name, so that no page misses a pod that stays."""
+
+    total: int
+    pods: list[ListedPod]
+    next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
+    leader: bool = False  # Only the leader knows stuck pods.
+    holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
