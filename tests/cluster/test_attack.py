@@ -97,19 +97,26 @@ def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
     for pod in slow.values():
         attackers.kubelet.finish(pod, "main")
 
-    def change(number: int) -> None:
+    def change(number: int) -> bool:
+        """Change each of them; whether the API server, which takes seconds, had the time."""
         labels = {"metadata": {"labels": {"changed": f"{number}"}}}
-        for name in slow:
-            # A strategic merge of 3,000 containers would take the API server seconds.
-            attackers.client.patch(
-                Pod, name, labels, namespace=attackers.namespace, patch_type=PatchType.MERGE
-            )
+        try:
+            for name in slow:
+                # A strategic merge of 3,000 containers would take much longer.
+                attackers.client.patch(
+                    Pod, name, labels, namespace=attackers.namespace, patch_type=PatchType.MERGE
+                )
+        except lightkube.ApiError as error:
+            if error.status.code != 504:
+                raise
+            return False
+        return True
 
     with bystanders, ThreadPoolExecutor(CHANGES) as threads:
         changed = threads.map(change, range(CHANGES))
         victims.kubelet.finish(honest, "main")
         victims.await_phase(honest, "Succeeded")
-        list(changed)
+        assert any(changed)
 
     for scene in (attackers, victims):
         creation.send(cluster, "DELETE", f"/api/v1/namespaces/{scene.namespace}/pods")
