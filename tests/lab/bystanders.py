@@ -1,4 +1,4 @@
-"""Pods that are created beside an attack: each has to be created and changed."""
+"""Pods that are created beside an attack, as dry runs: each has to be admitted and changed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Bystanders:
 
     def __enter__(self) -> Self:
         self._before = leadership(self._scene.client, self._workload.name)
-        self._stream = Stream(self._cluster, self._pod, rate=RATE).__enter__()
+        stream = Stream(self._cluster, self._pod, rate=RATE, dry_run=True)
+        self._stream = stream.__enter__()
         self._stream.await_more(RATE)
         return self
 
