@@ -153,12 +153,12 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     if explanation.start:
         yield from terminal.beside("  start: ", 9, Cell(explanation.start))
     rows = [
-        [
-            Cell(name),
+        _row(
+            name,
             Cell(verdict.role, Style.PLAIN if verdict.role == "payload" else Style.FAINT),
             Cell("yes", Style.GOOD) if verdict.finished else Cell("no", Style.ODD),
-            Cell(verdict.why),
-        ]
+            verdict.why,
+        )
         for name, verdict in explanation.containers.items()
     ]
     if rows:
@@ -169,15 +169,10 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     """Yield a table and a summary; ages count until ``now``."""
     moment = now or datetime.now(UTC)
     rows = [
-        [
-            Cell(finding.namespace),
-            Cell(finding.name),
-            Cell(finding.state, _STATES[finding.state]),
-            Cell(age(finding.since, moment)),
-            Cell(finding.reason),
-        ]
-        for finding in audit.findings
-    ]
+        _row(each.namespace, each.name, Cell(each.state, _STATES[each.state]),
+             age(each.since, moment), each.reason)
+        for each in audit.findings
+    ]  # fmt: skip
     if rows:
         yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows])
         yield ""
@@ -206,10 +201,9 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[s
     """Yield a table, what to do below each line, and a summary."""
     rows = [_header("CHECK RESULT WHAT")]
     for each in results:
-        verdict = Cell(each.result, _VERDICTS[each.result])
-        rows.append([Cell(each.check), verdict, Cell(each.what)])
+        rows.append(_row(each.check, Cell(each.result, _VERDICTS[each.result]), each.what))
         if each.do:
-            rows.append([Cell(""), Cell(""), Cell(f"to do: {each.do}", Style.HEADING)])
+            rows.append(_row("", "", Cell(f"to do: {each.do}", Style.HEADING)))
     yield from terminal.table(rows)
     yield ""
     counts = Counter(each.result for each in results)
@@ -222,21 +216,22 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[s
 
 def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
     """Yield a table and a summary."""
+    styles = {"kept": Style.ODD}
     rows = [
-        [
-            Cell(verdict.namespace),
-            Cell(verdict.name),
-            Cell(verdict.outcome, Style.ODD if verdict.outcome == "kept" else Style.GOOD),
-            Cell(verdict.reason),
-        ]
-        for verdict in restarts.verdicts
-    ]
+        _row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
+             each.reason)
+        for each in restarts.verdicts
+    ]  # fmt: skip
     if rows:
         yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows])
         yield ""
     counts = Counter(verdict.outcome for verdict in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
     yield ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
+
+
+def _row(*texts: str | Cell) -> list[Cell]:
+    return [text if isinstance(text, Cell) else Cell(text) for text in texts]
 
 
 def _header(titles: str) -> list[Cell]:
