@@ -88,6 +88,22 @@ async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> 
 
 
 @driven
+async def test_a_job_whose_pods_cannot_be_listed_is_not_suspended() -> None:
+    """A PodDisruptionBudget may protect one of them. It is refused: no change was requested."""
+
+    async def fail(request: web.Request) -> web.Response | None:
+        listed = request.method == "GET" and request.path.endswith("/training/pods")
+        return refusal(500, "InternalError", "etcd is away") if listed else None
+
+    async with kubeflow() as world:
+        world.api.always(fail)
+        refused = await world.restart(world.process())
+        why = "its pods are not known: 500 InternalError: etcd is away"
+        assert refused == f"its TFJob is not suspended: {why}"
+        assert not world.api.suspended
+
+
+@driven
 async def test_a_long_error_is_shortened() -> None:
     async def refuse(request: web.Request) -> web.Response | None:
         text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'

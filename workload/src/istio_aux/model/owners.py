@@ -74,7 +74,7 @@ def group(owner: OwnerReference) -> str:
     return owner.api_version.rpartition("/")[0]
 
 
-class Controller(msgspec.Struct, frozen=True):
+class PodController(msgspec.Struct, frozen=True):
     """The controller of a pod, and what it does if the pod is evicted; `controls` reads it once.
 
     Attributes:
@@ -96,7 +96,7 @@ class Controller(msgspec.Struct, frozen=True):
     ordinal: int | None = None
 
 
-def controls(pod: Pod) -> Controller:
+def controls(pod: Pod) -> PodController:
     """Read what controls the pod.
 
     The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
@@ -105,7 +105,7 @@ def controls(pod: Pod) -> Controller:
     """
     owner = controller(pod)
     if owner is None:
-        return Controller()
+        return PodController()
     api, kind = group(owner), owner.kind
     is_job = kind in _JOBS.get(api, ())
     obstacle = failure = ""
@@ -116,7 +116,7 @@ def controls(pod: Pod) -> Controller:
     if api == "kubeflow.org" and (kind not in _RESTARTING or pod.restart_policy == "Never"):
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
     number = _ORDINAL.fullmatch(pod.metadata.name) if (api, kind) == _STATEFUL_SET else None
-    return Controller(
+    return PodController(
         kind, owner.uid, is_job, owner.api_version == TRAINING and is_job, obstacle, failure,
         int(number[1]) if number else None,
     )  # fmt: skip

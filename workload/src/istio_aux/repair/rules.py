@@ -15,7 +15,7 @@ from istio_aux.model import owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import application_of
 from istio_aux.model.names import JUJU_PODS
-from istio_aux.model.owners import Controller, FailureRule, Job, JobStatus
+from istio_aux.model.owners import FailureRule, Job, JobStatus, PodController
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.quit.facts import finished
@@ -133,7 +133,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
 
 
 def _reasons_to_keep(
-    pod: Pod, owner: Controller, policy: RepairPolicy, live: bool | None
+    pod: Pod, owner: PodController, policy: RepairPolicy, live: bool | None
 ) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy is ``restart``."""
     if not live:
@@ -158,7 +158,7 @@ def _reasons_to_keep(
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
 
 
-def _costs(owner: Controller, way: Way | None) -> Iterator[str]:
+def _costs(owner: PodController, way: Way | None) -> Iterator[str]:
     """What the restart costs a Job; the admin has allowed that.
 
     The kubelet gives a pod that is deleted a phase first (status_manager.go), and the phase counts
