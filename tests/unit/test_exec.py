@@ -14,7 +14,7 @@ from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
 from istio_aux.model.pod import Key
 from unit.apiserver import ApiServer, Exec, refusal
-from unit.asynchronous import descriptors, driven, until
+from unit.asynchronous import driven
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -158,19 +158,6 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
 
 
 @driven
-async def test_a_connection_that_the_command_itself_ended_is_no_verdict() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-
-        async def reset(_socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
-            api.abort_exec(pod)
-
-        api.on_exec = reset
-        result = await run(api, client)
-    assert result.exit_code is None
-    assert result.error
-
-
-@driven
 async def test_a_hung_exec_ends_at_its_deadline() -> None:
     async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
         await asyncio.sleep(30)
@@ -214,20 +201,3 @@ async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
             with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
                 await execute(client, Key("training", "job", "u-1"), "istio-proxy", ["true"], 5)
         await api.start()
-
-
-@driven
-async def test_many_execs_leave_no_descriptor_behind() -> None:
-    """T25."""
-
-    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
-        await asyncio.sleep(30)
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        await run(api, client)
-        before = descriptors()
-        for _ in range(10):
-            await asyncio.gather(*(run(api, client) for _ in range(10)))
-        api.on_exec = hang
-        await asyncio.gather(*(run(api, client, 0.1) for _ in range(10)))
-        await until(lambda: descriptors() <= before, "every connection is closed")

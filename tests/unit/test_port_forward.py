@@ -151,29 +151,6 @@ async def test_a_port_without_a_listener_is_reported() -> None:
 
 
 @driven
-async def test_a_socket_that_is_closed_without_an_answer_is_no_verdict() -> None:
-    """T17: the agent may be gone before its answer is out."""
-
-    async def close(socket: web.WebSocketResponse, *_: str) -> None:
-        await socket.close()
-
-    result = await answered(close)
-    assert result == ForwardResult(None, error="closed without a status (1000)")
-
-
-@driven
-async def test_a_port_that_answers_nothing_is_given_up_at_the_deadline() -> None:
-    """T18."""
-
-    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
-        await asyncio.sleep(30)
-
-    began = asyncio.get_running_loop().time()
-    assert await answered(hang, 0.2) == ForwardResult(None, error="timed out after 0.2 s")
-    assert asyncio.get_running_loop().time() - began < 5
-
-
-@driven
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
     """T24."""
 

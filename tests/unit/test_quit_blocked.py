@@ -73,6 +73,17 @@ async def test_a_blocked_pod_of_a_namespace_that_is_not_selected_is_not_reported
         await until(lambda: world.api.events, "the Event is there")
 
 
+@driven
+async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_containers() -> None:
+    async with cluster(limits=SOON) as world:
+        await world.pod("job", annotations={"istio-aux.io/quit-grace": "soon"})
+        (blocked,) = await until(world.controller.blocked, "it is known")
+        assert blocked.by == ("annotation istio-aux.io/quit-grace",)
+        (event,) = await until(lambda: world.api.events, "the Event")
+        assert event["note"].startswith("istio-proxy is kept by annotation istio-aux.io/quit-grace")
+        assert "ignore-containers" not in event["note"]
+
+
 IGNORING = Policy(ignore_containers=frozenset({"vault-agent"}))
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from aiohttp import web
 from istio_aux.kube.objects import Key
+from istio_aux.model.applications import Applications, parse
 from istio_aux.model.pod import Metadata
-from istio_aux.model.policy import Policy
 from istio_aux.model.selectors import Selector
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Selection
@@ -16,7 +16,7 @@ from istio_aux.quit.state import QuitLimits, QuitScope
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.podverbs import agent_quits
-from unit.quitting import at_work, cluster, freeing
+from unit.quitting import at_work, cluster
 from unit.rules.pods import RUNNING, document, exited
 
 
@@ -84,29 +84,6 @@ async def test_a_namespace_that_is_deselected_is_left_alone_at_once() -> None:
 
 
 @driven
-async def test_there_is_a_bound_on_what_runs_at_once() -> None:
-    """A namespace has a quarter of it."""
-    at_once = 0
-    most = 0
-    async with cluster(limits=QuitLimits(at_once=12)) as world:
-
-        async def slow(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            await until(lambda: most >= 3, "three run at once")
-            await asyncio.sleep(0.05)  # For a fourth.
-            at_once -= 1
-            await freeing(world)(socket, namespace, pod)
-
-        world.api.on_exec = slow
-        await asyncio.gather(*(world.pod(f"job-{number}") for number in range(12)))
-        await world.ended("exited", 12)
-        assert most == 3
-        assert sorted(world.told) == sorted(f"job-{number}" for number in range(12))
-
-
-@driven
 async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
     """T20."""
     async with cluster() as world:
@@ -120,19 +97,6 @@ async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
         await world.ended("exited-nonzero")
         await until(lambda: world.api.events, "the Event is there")
         assert world.api.events[0]["type"] == "Warning"
-
-
-@driven
-async def test_a_grace_period_begins_when_the_payload_is_first_seen_to_be_finished() -> None:
-    """Not when the node says, whose clock is behind."""
-    async with cluster(policy=Policy(grace=0.5)) as world:
-        await world.pod("job", main=RUNNING)
-        await until(lambda: world.controller.watched, "the pod is known")
-        begun = asyncio.get_running_loop().time()
-        await world.pod("job", main=exited(0, at="2026-11-21T08:16:29Z"))
-        await world.ended("exited")
-        assert asyncio.get_running_loop().time() >= begun + 0.5
-        assert world.told == ["job"]
 
 
 @driven
@@ -183,3 +147,47 @@ def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
     assert "training" in selection
     selection.delete(Key("", "training", "new"), None)
     assert "training" not in selection
+
+
+WEB = {"app.kubernetes.io/name": "web"}
+
+
+def asking(entry: str) -> Applications:
+    found, problems = parse(entry)
+    assert not problems
+    return found
+
+
+@driven
+async def test_only_jobs_of_an_injected_application_are_freed_in_a_namespace_not_selected() -> None:
+    async with cluster() as world:
+        world.selection.ask(asking("shop/web"))
+        await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})
+        await world.pod("nobody", namespace="shop")
+        await world.pod("web", namespace="shop", labels=WEB)
+        await world.ended("exited")
+        assert world.told == ["web"]
+
+
+@driven
+async def test_who_asks_later_is_freed_then_and_who_does_not_ask_any_more_is_not() -> None:
+    async with cluster() as world:
+        await world.pod("early", namespace="shop", labels=WEB)
+        await until(lambda: world.controller.watched == 1, "the pod is seen")
+        assert world.told == []
+        world.selection.ask(asking("shop/web"))
+        await world.ended("exited")
+        world.selection.ask(Applications())
+        await world.pod("late", namespace="shop", labels=WEB)
+        await world.pod("train")
+        await world.ended("exited", 2)
+        assert world.told == ["early", "train"]
+
+
+@driven
+async def test_a_pod_that_lost_its_proxy_is_shown_too() -> None:
+    async with cluster() as world:
+        world.selection.ask(asking("shop/web"))
+        dead = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
+        await world.pod("web", RUNNING, dead, namespace="shop", labels=WEB)
+        await until(world.controller.lost, "it is shown")

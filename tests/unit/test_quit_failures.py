@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from aiohttp import web
 from istio_aux.kube.clock import system_clock
-from istio_aux.model import pod as pods
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import QuitLimits
@@ -16,7 +14,6 @@ from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
 from unit.podverbs import agent_quits
 from unit.quitting import cluster, freeing, nobody_listens
-from unit.rules.pods import RUNNING, document
 
 
 @driven
@@ -105,39 +102,6 @@ async def test_hung_execs_delay_no_other_pod() -> None:
         await world.select("third")
         await world.pod("healthy", namespace="third", spec={"nodeName": "healthy"})
         await world.ended("exited", 2)
-
-
-@driven
-async def test_a_new_pod_of_the_same_name_gets_no_quit_for_the_old_one() -> None:
-    """T19: between the decision and the attempt the pod is replaced."""
-    async with cluster() as world:
-
-        async def replaced(request: web.Request) -> web.StreamResponse | None:
-            if request.path.endswith("/pods/job"):
-                body = document({"istio-proxy": RUNNING, "main": RUNNING})
-                body["metadata"].update(name="job", uid="another", resourceVersion="999")
-                return web.json_response(body)
-            return None
-
-        world.api.faults.append(replaced)
-        await world.pod("job")
-        await world.ended("gone")
-        assert world.told == []
-
-
-@driven
-async def test_events_that_come_twice_or_late_change_nothing() -> None:
-    """T22, T28: level, not edge."""
-    async with cluster() as world:
-        await world.pod("job")
-        stale = pods.decode(json.dumps(world.api.get("pods", "training", "job")).encode())
-        await world.ended("exited")
-        await until(lambda: world.controller.watched == 0, "the pod is forgotten")
-        world.controller.apply(stale)
-        world.controller.apply(stale)
-        await world.ended("superseded")
-        assert world.told == ["job"]
-        assert world.count('istio_aux_quits_total{outcome="exited",') == 1
 
 
 @driven

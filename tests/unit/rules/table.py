@@ -10,6 +10,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import Kubelet, read
+from unit.rules.pods import RUNNING, exited, job
 
 POLICY = Policy()
 
@@ -37,6 +38,11 @@ def decide(
 ) -> quitting.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
     return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
+
+
+def done(**fields: Any) -> Pod:
+    """A pod whose payload is finished, and whose proxy runs."""
+    return job({"main": exited(0), "istio-proxy": RUNNING}, **fields)
 
 
 def blockers(decision: quitting.Action) -> tuple[str, ...]:

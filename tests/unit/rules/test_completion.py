@@ -146,20 +146,6 @@ def test_what_ended_before_the_last_start_does_not_count() -> None:
     assert not finished(pod.containers[0], pod).finished
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_restarted_container_ends_like_any_other(code: int) -> None:
-    """After three restarts under OnFailure the last exit code counts (T2)."""
-    status = {
-        "name": "main",
-        "state": exited(code),
-        "lastState": exited(1 - code),
-        "restartCount": 3,
-    }
-    pod = job({"main": RUNNING}, restart="OnFailure", status={"containerStatuses": [status]})
-    result = finished(pod.containers[0], pod)
-    assert result.finished is (code == 0)
-
-
 def test_statuses_that_contradict_each_other_say_nothing() -> None:
     """Whichever comes first, the container is not finished (T9)."""
     both = [{"name": "main", "state": exited(0)}, {"name": "main", "state": RUNNING}]

@@ -214,7 +214,7 @@ def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None)
     """A kubelet from 1.35 on does not start ``main`` again; which one it is may not be known."""
     pod = job(
         {"istio-proxy": exited(0), "main": exited(1)}, restart="OnFailure",
-        owner=("kubeflow.org/v1", "PyTorchJob"), details={"main": {"restartPolicy": "Never"}},
+        owner=("kubeflow.org/v1", "PyTorchJob"), details={"main": {"restartPolicy": "Never"}}
     )  # fmt: skip
     decision = decide(pod, DELETE, None, obeyed=obeyed)
     assert isinstance(decision, quitting.Ignore) is (obeyed is True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT, QUIT_AFTER, QUIT_GRACE, STATUS_PORT
@@ -112,11 +111,3 @@ def test_the_order_of_statuses_and_containers_does_not_matter(
     after = decide(pods.convert(found))
     assert type(after) is type(before)
     assert after.containers == before.containers
-
-
-@settings(max_examples=100)
-@given(documents())
-def test_bytes_and_parsed_documents_are_the_same_pod(found: dict[str, Any]) -> None:
-    """Both doors lead to one decision."""
-    by_document = decide(pods.convert(found))
-    assert decide(pods.decode(msgspec.json.encode(found))) == by_document

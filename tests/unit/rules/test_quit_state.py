@@ -272,11 +272,6 @@ def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
     assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
 
 
-def test_a_dry_run_waits_for_the_grace_period_too() -> None:
-    story = Story(pod(main=JUST_DONE), mode=QuitMode.DRY_RUN, policy=Policy(grace=30))
-    assert (story.awake(10), story.state.verdict) == (Sleep(20.0), "wait")
-
-
 def test_a_grace_period_begins_again_when_the_payload_does() -> None:
     story = Story(policy=Policy(grace=30))
     story.watched(pod(main=RUNNING))

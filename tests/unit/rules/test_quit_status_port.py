@@ -1,4 +1,4 @@
-"""Where the agent of a pod's proxy listens, from all that the injectors leave in a pod."""
+"""Where the agent of a pod's proxy listens, and the ways to tell it to exit on that port."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from istio_aux.model.annotations import status_port
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
-from unit.rules.pods import RUNNING, exited, job
-from unit.rules.table import blockers, decide
+from istio_aux.quit.rules import command, rungs
+from unit.rules.pods import exited, job
+from unit.rules.table import blockers, decide, done
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -74,8 +75,7 @@ def test_the_status_port_is_the_one_of_this_pod(
     annotation: str | None, proxy: dict[str, Any], port: int
 ) -> None:
     """A custom status port is found in every place where an injector leaves it (T21)."""
-    pod = job(
-        {"main": exited(0), "istio-proxy": RUNNING},
+    pod = done(
         annotations={} if annotation is None else {"status.sidecar.istio.io/port": annotation},
         details={"istio-proxy": proxy},
     )
@@ -84,8 +84,7 @@ def test_the_status_port_is_the_one_of_this_pod(
 
 def test_what_other_containers_are_told_does_not_count() -> None:
     """Only the proxy's own arguments and variables say where its agent listens (T21)."""
-    pod = job(
-        {"main": exited(0), "istio-proxy": RUNNING},
+    pod = done(
         details={"main": given("--statusPort=1", config='{"statusPort":2}')},
     )
     assert status_port(pod) == 15020
@@ -96,25 +95,10 @@ def test_a_pod_without_a_proxy_has_the_default_port() -> None:
     assert status_port(job({"main": exited(0)})) == 15020
 
 
-@pytest.mark.parametrize(
-    ("port", "rungs"),
-    [
-        ("15020", (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)),
-        ("15520", (Rung.PORT_FORWARD, Rung.ENVOY)),
-        ("0", (Rung.ENVOY,)),
-    ],
-)
-def test_the_decision_names_the_ways_that_can_work(port: str, rungs: tuple[Rung, ...]) -> None:
-    """An agent on another port is out of reach of its own client (T21)."""
-    decision = decide(pod_on(port))
-    assert isinstance(decision, quitting.Quit)
-    assert (decision.status_port, decision.rungs) == (int(port), rungs)
-
-
 def pod_on(port: str) -> Pod:
     """A pod whose payload is finished, with its status server on this port."""
     annotations = {"status.sidecar.istio.io/port": port}
-    return job({"main": exited(0), "istio-proxy": RUNNING}, annotations=annotations)
+    return done(annotations=annotations)
 
 
 def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
@@ -148,3 +132,55 @@ def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, p
     decision = decide(pod_on(port), Policy(via=via), None)
 
     assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)
+
+
+FIRST, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD, Rung.ENVOY)
+
+
+@pytest.mark.parametrize(
+    ("ports", "ways"),
+    [
+        ([15000, 15004, 15020, 15021], FIRST),
+        ([1, 15019, 15022, 15520, 65535], NO_EXEC),
+        ([0], (Rung.ENVOY,)),
+    ],
+    ids=["pilot-agent may use it", "pilot-agent refuses it", "the status server is off"],
+)
+def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Rung, ...]) -> None:
+    """pilot-agent's client refuses any port that is not on its list (T21)."""
+    assert {rungs(port) for port in ports} == {ways}
+
+
+@pytest.mark.parametrize(
+    ("via", "port", "ways"),
+    [
+        (QuitVia.EXEC, 15020, (Rung.EXEC, Rung.ENVOY)),
+        (QuitVia.EXEC, 15520, (Rung.ENVOY,)),
+        (QuitVia.EXEC, 0, (Rung.ENVOY,)),
+        (QuitVia.PORT_FORWARD, 15020, (Rung.PORT_FORWARD,)),
+        (QuitVia.PORT_FORWARD, 15520, (Rung.PORT_FORWARD,)),
+        (QuitVia.PORT_FORWARD, 0, ()),
+    ],
+)
+def test_ways_that_the_account_has_no_right_to_are_left_out(
+    via: QuitVia, port: int, ways: tuple[Rung, ...]
+) -> None:
+    assert rungs(port, via) == ways
+
+
+@pytest.mark.parametrize("port", [15000, 15004, 15020, 15021])
+def test_the_agents_port_is_named(port: int) -> None:
+    """Without it the command would talk to Envoy; and it is a program, not a shell (T14, T15)."""
+    flag = f"--debug-port={port}"
+    assert command(Rung.EXEC, port) == ("pilot-agent", "request", flag, "POST", "quitquitquit")
+
+
+def test_envoy_is_asked_without_a_port() -> None:
+    """The client goes to Envoy's admin by itself, whatever the status port (T14)."""
+    assert command(Rung.ENVOY, 15520) == ("pilot-agent", "request", "POST", "quitquitquit")
+
+
+def test_a_port_forward_runs_no_command() -> None:
+    """Asking for one is a mistake of the caller, and says so."""
+    with pytest.raises(ValueError, match="port-forward: it runs no command"):
+        command(Rung.PORT_FORWARD, 15020)

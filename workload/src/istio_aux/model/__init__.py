@@ -7,9 +7,8 @@ controllers), `documents` (manifests in files), `selectors`, `annotations` (ever
 way to its value).
 Choices: `policy`, `sidecars` (how other sidecars are told to exit), `applications` (which asked for
 a sidecar).
-Facts about them: `completion` (is a container finished for the kubelet?), `resources` (what do pods
-hold?), `election` (the Lease and the checkpoint in it), `moment` (the present, by two clocks),
-`text` (what tenants write, made harmless for terminals).
+Facts about them: `resources` (what do pods hold?), `election` (the Lease and the checkpoint in it),
+`moment` (the present, by two clocks), `text` (every function that makes text for people).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
 `report` (the shape of /status and /pods).
 """
