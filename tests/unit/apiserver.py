@@ -99,12 +99,6 @@ class ApiServer(Store):
         """Serve only clients with a certificate from this authority, from the next start on."""
         self._clients = authority
 
-    async def present(self, certificate: Path, key: Path) -> None:
-        """Listen with another certificate from now on."""
-        await self.stop()
-        self._pair = certificate, key
-        await self.start()
-
     async def stop(self) -> None:
         """Drop every connection and stop listening; what is stored stays."""
         await self.cut()

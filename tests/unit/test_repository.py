@@ -156,11 +156,12 @@ def test_a_module_of_the_workload_is_worth_a_file() -> None:
 
 
 def test_every_module_of_the_workload_is_described() -> None:
-    """In ARCHITECTURE.md, or by its name in the docstring of its package."""
+    """In ARCHITECTURE.md, or by its name in the docstring or the README of its package."""
     architecture = (ROOT / "ARCHITECTURE.md").read_text()
 
     def is_described(path: Path) -> bool:
         package = ast.get_docstring(ast.parse((path.parent / "__init__.py").read_text())) or ""
+        package += "".join(found.read_text() for found in path.parent.glob("README.md"))
         named = f"`{path.stem}`" in package or f"`{path.name}`" in package
         return named or str(path.relative_to(ROOT)) in architecture
 

@@ -120,25 +120,6 @@ def test_the_idle_timeout_is_longer_than_the_api_servers() -> None:
 
 
 @driven
-async def test_over_the_limit_the_connection_idle_longest_is_closed(tmp_path: Path) -> None:
-    async with (
-        serving(tmp_path, connections=2) as hook,
-        hook.client() as first,
-        hook.client() as second,
-    ):
-        await first.ask(post(review()))
-        await second.ask(post(review()))
-        await first.ask(post(review()))
-        async with hook.client() as third:
-            assert (await third.ask(post(review()))).status == 200
-            assert (await second.answer()).status == 503
-            assert await second.closed()
-            assert (await first.ask(post(review()))).status == 200
-            assert hook.connections == 2
-        assert hook.ended("limit") == 1
-
-
-@driven
 async def test_without_idle_connections_the_oldest_request_is_closed(
     tmp_path: Path,
 ) -> None:
@@ -169,18 +150,6 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
         assert (await spoken.ask(post(review()))).status == 200
         for one in silent:
             one.close()
-
-
-@driven
-async def test_an_address_with_few_connections_loses_none_to_one_with_many(tmp_path: Path) -> None:
-    async with serving(tmp_path, connections=4) as hook:
-        with ExitStack() as stack:
-            few = stack.enter_context(raw(hook))
-            await asyncio.sleep(0)
-            many = [stack.enter_context(raw(hook, "127.0.0.2")) for _ in range(50)]
-            await until(lambda: hook.ended("limit") == 47, "as many go as are too many")
-            assert is_open(few)
-            assert sum(is_open(one) for one in many) == 3
 
 
 @driven
@@ -319,22 +288,6 @@ async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
         client.resume()
         assert [(await client.answer()).status for _ in range(50)] == [200] * 50
         await sending
-
-
-@driven
-async def test_a_refused_client_that_sends_before_it_reads_gets_its_answer(
-    tmp_path: Path,
-) -> None:
-    """A reset would discard the answer."""
-    async with serving(tmp_path) as hook:
-        with closing(Bare(hook.port, hook.trust)) as client:
-            await client.shake_hands()
-            client.write(BEGUN.replace(b"POST", b"PUT"))
-            await client.flush()
-            await until(lambda: hook.reviews("not-allowed"), "it is refused")
-            client.write(b" " * 800_000)
-            await client.flush()
-            assert (await client.read()).startswith(b"HTTP/1.1 405")
 
 
 @driven

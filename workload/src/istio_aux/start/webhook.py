@@ -100,8 +100,6 @@ def _fingerprint(file: Path) -> str:
     return ""
 
 
-_log = logging.getLogger(__name__)
-
 MUTATE, INJECT = "/mutate", "/inject"  # How a pod starts; that it asks for a sidecar, too.
 JSON = "application/json"
 
