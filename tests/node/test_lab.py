@@ -93,6 +93,7 @@ def test_a_pod_runs_on_while_the_api_server_is_killed(
     )
 
 
+@pytest.mark.nightly("a killed guardian")
 def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
     with running("node") as other:
         state = cache.root() / "run" / other.name

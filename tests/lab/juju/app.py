@@ -215,9 +215,11 @@ class App:
             if not retry:
                 unit.queue.popleft()
 
-    def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
+    def settle(
+        self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
+    ) -> None:
         """Wait as `Model.settle` does."""
-        self.model.settle(timeout, failing=failing)
+        self.model.settle(timeout, failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:
         """Return status and message of the application as `juju status` shows them."""

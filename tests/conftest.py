@@ -1,0 +1,23 @@
+"""What belongs to `tox -e nightly` and not to `make test`: tests marked `nightly("why")`."""
+
+from __future__ import annotations
+
+import pytest
+from lab.nightly import NIGHTLY
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers", 'nightly(why): runs only with NIGHTLY=1; "why" says what runs instead by day'
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of the night by day."""
+    if NIGHTLY:
+        return
+    later = [item for item in items if item.get_closest_marker("nightly")]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
