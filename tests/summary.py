@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import xml.etree.ElementTree as ET
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Key = TypeVar("Key")
 
 
 class Count(NamedTuple):
@@ -41,13 +43,19 @@ def count(report: Path) -> tuple[Count, float]:
     return Count(passed, failed, skipped), seconds
 
 
-def times(report: Path) -> Counter[tuple[str, str]]:
+def times(report: Path) -> dict[tuple[str, str], float]:
     """Seconds of each test by its file and name. The first test of a fixture pays for all of it."""
-    found = Counter[tuple[str, str]]()
-    for case in ET.parse(report).getroot().iter("testcase"):
-        file = case.get("classname", "").replace(".", "/") + ".py"
-        found[file, case.get("name", "")] += float(case.get("time", 0))  # pyright: ignore[reportArgumentType] - seconds
-    return found
+    return {
+        (f"{case.get('classname', '').replace('.', '/')}.py", case.get("name", "")): float(
+            case.get("time", 0)
+        )
+        for case in ET.parse(report).getroot().iter("testcase")
+    }
+
+
+def slowest(seconds: Mapping[Key, float], most: int) -> list[tuple[Key, float]]:
+    """The items with the most seconds, slowest first."""
+    return sorted(seconds.items(), key=lambda item: item[1], reverse=True)[:most]
 
 
 def reports(folder: Path) -> list[Path]:
@@ -58,32 +66,29 @@ def reports(folder: Path) -> list[Path]:
 def summarize(folder: Path) -> None:
     """Print the counts of every tier, and the three slowest tests of all."""
     total = Count(0, 0, 0)
-    every = Counter[tuple[str, str]]()
+    tests: dict[tuple[str, str], float] = {}
     for report in reports(folder):
         counts, seconds = count(report)
         print(f"{report.stem:>8}  {counts} in {seconds:.0f} s")
         total = Count(*(a + b for a, b in zip(total, counts, strict=True)))
-        every += times(report)
+        tests |= times(report)
     print(total)
-    slowest = [f"{name} {seconds:.0f} s" for (_, name), seconds in every.most_common(3)]
-    print(f"slowest: {', '.join(slowest)}; more: tox run -e times")
+    named = ", ".join(f"{name} {seconds:.0f} s" for (_, name), seconds in slowest(tests, 3))
+    print(f"slowest: {named}; more of them: .venv/bin/tox run -q -e times")
 
 
 def tabulate(folder: Path, most: int) -> None:
     """Print the slowest files and tests of every tier."""
     for report in reports(folder):
-        tests = times(report)
-        files = Counter[str]()
+        tests, files = times(report), dict[str, float]()
         for (file, _), seconds in tests.items():
-            files[file] += seconds  # pyright: ignore[reportArgumentType] - seconds
+            files[file] = files.get(file, 0) + seconds
         _, wall = count(report)
-        print(f"{report.stem}: {wall:.0f} s, tests {sum(files.values()):.0f} s")
-        for file, seconds in files.most_common(most):
+        print(f"{report.stem}: {wall:.0f} s, of which its tests {sum(files.values()):.0f} s")
+        for file, seconds in slowest(files, most):
             print(f"{seconds:8.1f}  {file}")
-        print()
-        for (file, name), seconds in tests.most_common(most):
+        for (file, name), seconds in slowest(tests, most):
             print(f"{seconds:8.1f}  {Path(file).name}::{name}")
-        print()
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import lab
+import pytest
 from lab.versions import POLICY, WEBSOCKETS
 
 from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
 
 CHECKOUT = Path(__file__).parents[2]
+pytestmark = pytest.mark.nightly("unit/test_benchmarks.py")
 
 
 @WEBSOCKETS.needed

@@ -28,6 +28,7 @@ def storm(request: pytest.FixtureRequest) -> Storm:
 
 @pytest.fixture
 def report(
+    *,
     storm: Storm,
     cluster: lab.Cluster,
     trainer: None,

@@ -1,8 +1,8 @@
 """The deployment race: charms, then Istio, then another charm; afterwards all have a sidecar.
 
 As canonical/istio-operators tells it. A model whose charms an administrator names, and another one
-whose charm asks by itself, with the library; packed charms, their `dispatch`. This file comes first:
-the Kubernetes of this tier has no Istio yet.
+whose charm asks by itself, with the library; packed charms, their `dispatch`. This file is played
+first, while the tier's Kubernetes has no Istio yet.
 """
 
 from __future__ import annotations
