@@ -30,7 +30,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setenv("GOCACHE", shown.stdout.strip())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setitem(tools.PROGRAMS, "greeter", tools.Program("greeter", folder, ".", seconds=1))
     return folder
 
@@ -89,13 +88,3 @@ def test_two_processes_build_once(module: Path, tmp_path: Path):
 
     assert [process.returncode for process in both] == [0, 0]
     assert said.count("built greeter") == 1
-
-
-def test_assets_of_envtest_are_taken_as_they_are(
-    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    etcd = tmp_path / "etcd"
-    etcd.touch()
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-
-    assert tools.path("etcd") == etcd
