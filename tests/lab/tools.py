@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
 ORACLE = HERE.parent / "oracle/kubelet"
 # -trimpath: the same program from every checkout. Without debug information, which the linker would
-# drop, etcd takes 14 % less of the compiler's time.
+# drop, Pebble takes 34 s of CPU instead of 40 s.
 FLAGS = ("-trimpath", "-buildvcs=false")
 
 

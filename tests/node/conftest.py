@@ -63,8 +63,8 @@ def steps() -> Steps:
 
 @pytest.fixture(scope="session")
 def stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
-    """The stage of `make demo`, on which most tests play."""
-    return demo.node.set_stage(steps, cluster)
+    """The stage of `make demo`, on which most tests play; its proxies are ready sooner."""
+    return demo.node.set_stage(steps, cluster, proxy_ready_delay=1.5)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,16 @@ import lab.juju
 import pytest
 from lab import outcome
 from lab.deployed import SELECTED, await_selected
-from lab.parade import DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
+from lab.nightly import NIGHTLY
+from lab.parade import (
+    DRAINS,
+    JOBS,
+    NATIVE_SIDECARS,
+    NO_PORT,
+    OWN_PORT,
+    PARADE,
+    RAY_AND_SPARK,
+)
 from lab.places import Place, await_ends
 from lab.witness import Connection, witness
 from lab.workloads import Workload
@@ -27,7 +36,11 @@ QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 # All but the Job whose controller deletes the pod that has used up its tries.
 LEAVING_PODS = [workload for workload in PARADE if workload.codes]
-STARTED = [workload for workload in PARADE if not workload.needs or workload.needs.there]
+STARTED = [
+    workload
+    for workload in PARADE
+    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in RAY_AND_SPARK)
+]
 
 
 @dataclass(frozen=True)
@@ -83,9 +96,13 @@ def parade(
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
-    params = [
-        pytest.param(w, marks=w.needs.needed if w.needs else (), id=w.name) for w in workloads
-    ]
+    by_night = pytest.mark.nightly("the plain Jobs and pods of the same endings")
+
+    def marks(workload: Workload) -> list[pytest.MarkDecorator]:
+        needed = [workload.needs.needed] if workload.needs else []
+        return [*needed, *([by_night] if workload in RAY_AND_SPARK else [])]
+
+    params = [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
     return pytest.mark.parametrize("workload", params)
 
 
