@@ -13,15 +13,15 @@ import lab.trainer
 import pytest
 from demo.steps import Steps
 from lab import node
-from lab.deployed import charm, client, model, requested
+from lab.deployed import await_selected, charm, client, requested
 from lab.fixtures import namespace, pytest_runtest_makereport, running
+from lightkube import Client
 from rich.console import Console
 
 __all__ = [
     "charm",
     "client",
     "cluster",
-    "model",
     "namespace",
     "pytest_runtest_makereport",
     "requested",
@@ -86,3 +86,12 @@ def istio(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.istio.Istio:
 def trainer(cluster: lab.Cluster, istio: lab.istio.Istio) -> None:
     """Kubeflow's training-operator; its jobs are meant for the mesh."""
     lab.trainer.await_ready(cluster)
+
+
+@pytest.fixture
+def selected(
+    client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App
+) -> str:
+    """A new namespace that Istio injects and istio-aux looks after."""
+    await_selected(client, namespace)
+    return namespace

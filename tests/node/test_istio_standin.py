@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 import lab
 import lab.istio
 import pytest
-from lab import images, tools
+from lab import tools
 from lab.fixtures import await_account
-from lab.meshed import proxy_exit_code
+from lab.meshed import await_phase, proxy_exit_code, scripted
 from lightkube import ApiError
-from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
 HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
 UNMESHED = {"sidecar.istio.io/inject": "false"}
+pytestmark = pytest.mark.nightly("cluster/test_pilot_agent.py")
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 # Measured: a pod runs after 2 s and ends 2 s after its payload; 10 s on busy cores.
 SOON = 100
@@ -50,24 +50,16 @@ def meshed(cluster: lab.Cluster, requested: lab.istio.Istio) -> Iterator[str]:
             what="the root certificate",
             ignoring=(ApiError,),
         )
-        probe = pod(name, "probe", "true")
+        probe = scripted(name, "probe", "true")
         lab.until(
             lambda: "istio-proxy" in str(client.create(probe, dry_run=True)),
             timeout=SOON,
             what="the namespace to be injected",
         )
         for pod_name, (script, annotations) in PODS.items():
-            client.create(pod(name, pod_name, script, annotations))
+            client.create(scripted(name, pod_name, script, annotations))
         yield name
         client.delete(Namespace, name)
-
-
-def pod(namespace: str, name: str, script: str, annotations: dict[str, str] | None = None) -> Pod:
-    main = Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace=namespace, annotations=annotations),
-        spec=PodSpec(containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1),
-    )
 
 
 def run(
@@ -75,7 +67,7 @@ def run(
 ) -> int:
     """The exit code of a payload of the test's own."""
     with cluster.client() as client:
-        client.create(pod(namespace, name, script, annotations))
+        client.create(scripted(namespace, name, script, annotations))
     return code(cluster, namespace, name)
 
 
@@ -98,12 +90,8 @@ def exit_codes(pod: Pod) -> list[int]:
 
 
 def await_pod(cluster: lab.Cluster, namespace: str, name: str, phase: str) -> Pod:
-    def reached() -> Pod | None:
-        with cluster.client() as client:
-            found = client.get(Pod, name, namespace=namespace)
-        return found if found.status and found.status.phase == phase else None
-
-    return lab.until(reached, timeout=SOON, what=f"{namespace}/{name} to be {phase}")
+    with cluster.client() as client:
+        return await_phase(client, namespace, name, phase, timeout=SOON)
 
 
 def in_proxy(

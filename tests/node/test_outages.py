@@ -9,7 +9,6 @@ import pytest
 from chaos import outages
 from chaos.outages import Report, Stage
 from chaos.storm import Storm, make
-from lab.deployed import await_selected
 
 STORMS = [
     # The API server, the unit and Istio's injector.
@@ -34,11 +33,9 @@ def report(
     trainer: None,
     istio: lab.istio.Istio,
     istio_aux: lab.juju.App,
-    namespace: str,
+    selected: str,
 ) -> Report:
-    with cluster.client() as client:
-        await_selected(client, namespace)
-    found = outages.play(storm, Stage(cluster, istio_aux, istio, namespace))
+    found = outages.play(storm, Stage(cluster, istio_aux, istio, selected))
     istio.await_live()
     # Hooks may fail while the API server is down; they are tried again.
     istio_aux.settle(failing=True)
