@@ -25,7 +25,7 @@ from lab.parade import (
     RAY_AND_SPARK,
 )
 from lab.places import Place, await_ends
-from lab.witness import Connection, witness
+from lab.witness import Connection, connections
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
@@ -85,14 +85,13 @@ def parade(
 ) -> Parade:
     """All workloads without a sidecar and beside one, started at once and seen to their ends."""
     plain, meshed, native = namespaces
-    with witness(cluster) as seen:
-        for workload in STARTED:
-            beside = native if workload in NATIVE_SIDECARS else meshed
-            for namespace in (plain, beside):
-                client.create(workload.in_namespace(namespace))
-        without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
+    for workload in STARTED:
+        beside = native if workload in NATIVE_SIDECARS else meshed
+        for namespace in (plain, beside):
+            client.create(workload.in_namespace(namespace))
+    without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
     account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
-    return Parade(without, sidecars, [*seen.of(meshed), *seen.of(native)], account)
+    return Parade(without, sidecars, [*connections(cluster, meshed, native)], account)
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
