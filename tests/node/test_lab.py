@@ -6,73 +6,19 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import lab
 import lightkube
 import pytest
-from lab import cache, debian, images, leftovers, node, sweep
+from lab import cache, debian, leftovers, node, sweep
 from lab.harness import Harness, running
 from lab.meshed import await_phase, scripted
 from lightkube import KubeConfig
-from lightkube.resources.core_v1 import Pod
 
 SOON = 60
 pytestmark = pytest.mark.nightly("cluster/test_guardian.py, and every test of this tier")
-
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster) -> Iterator[lightkube.Client]:
-    cluster.load(images.busybox())
-    with cluster.client() as client:
-        yield client
-
-
-def test_a_pod_reaches_a_process_of_the_cluster(
-    cluster: lab.Cluster, client: lightkube.Client, namespace: str
-):
-    server = cluster.spawn("server", [sys.executable, "-m", "http.server", "19000"])
-    call = f"until wget -q -O - http://{cluster.host}:19000/; do sleep 0.1; done"
-    client.create(scripted(namespace, "caller", call))
-
-    await_phase(client, namespace, "caller", "Succeeded", timeout=SOON)
-    server.kill()
-
-
-def test_an_image_that_is_not_loaded_is_refused_at_once(client: lightkube.Client, namespace: str):
-    wanted = scripted(namespace, "stranger", "true")
-    assert wanted.spec
-    wanted.spec.containers[0].image = "registry.invalid/none:1"
-    client.create(wanted)
-
-    def refused() -> bool:
-        status = client.get(Pod, "stranger", namespace=namespace).status
-        waiting = [c.state.waiting for c in (status and status.containerStatuses) or [] if c.state]
-        return any(w and w.reason in {"ErrImagePull", "ImagePullBackOff"} for w in waiting)
-
-    lab.until(refused, timeout=60, what="the pull to fail")
-
-
-def test_a_pod_runs_on_while_the_api_server_is_killed(
-    cluster: lab.Cluster, client: lightkube.Client, namespace: str
-):
-    client.create(scripted(namespace, "steady", "sleep 1000"))
-    before = await_phase(client, namespace, "steady", "Running", timeout=SOON)
-
-    cluster.process("kube-apiserver").restart()
-    cluster.await_api()
-
-    after = await_phase(client, namespace, "steady", "Running", timeout=SOON)
-    assert before.status
-    assert after.status
-    assert before.status.containerStatuses
-    assert after.status.containerStatuses
-    assert (
-        after.status.containerStatuses[0].containerID
-        == before.status.containerStatuses[0].containerID
-    )
 
 
 def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
