@@ -19,7 +19,7 @@ picture: .venv/ready       ## run the demo and keep its timeline as the picture 
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
 	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,lint,static,docs,integration-collect; s=$$?; \
 	.venv/bin/python tests/summary.py test-results; exit $$s
-nightly: .venv/ready       ## what `make test` leaves out, and the cluster tier on Kubernetes 1.32; half an hour, cold one hour (root)
+nightly: .venv/ready       ## what `make test` leaves out, and the cluster tier on Kubernetes 1.32 (root)
 	@rm -rf test-results; LAB_KUBERNETES=1.32 $(TOX) -e lab -- build $(OLDEST) || exit; $(TOX) -e nightly,cluster-1.32; s=$$?; \
 	.venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
