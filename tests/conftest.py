@@ -1,20 +1,23 @@
-"""What all tiers share: tests that run at night only."""
+"""What belongs to `tox -e nightly` and not to `make test`: tests marked `nightly("why")`."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from lab.nightly import NIGHTLY
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    config.addinivalue_line("markers", "nightly(why): runs where the environment has NIGHTLY")
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers", 'nightly(why): runs only with NIGHTLY=1; "why" says what runs instead by day'
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of the night by day, and say why they are not for each run."""
-    for item in items:
-        mark = item.get_closest_marker("nightly")
-        if mark and not os.environ.get("NIGHTLY"):
-            item.add_marker(pytest.mark.skip(reason=f"at night (NIGHTLY=1): {mark.args[0]}"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of the night by day."""
+    if NIGHTLY:
+        return
+    later = [item for item in items if item.get_closest_marker("nightly")]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]

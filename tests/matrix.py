@@ -93,7 +93,7 @@ def run(row: str) -> Result:
         tox += ["--workdir", str(ROOT / ".tox" / python), "-x", f"testenv.base_python={python}"]
     subprocess.run(
         [*tox, "--", f"--junit-xml={report}"],
-        env={**os.environ, "LAB_KUBERNETES": kubernetes},
+        env={**os.environ, "LAB_KUBERNETES": kubernetes, "NIGHTLY": "1"},
         cwd=ROOT,
         check=False,
     )

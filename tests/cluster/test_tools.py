@@ -28,7 +28,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setenv("GOCACHE", shown.stdout.strip())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setitem(tools.PROGRAMS, "greeter", tools.Program("greeter", folder, ".", seconds=1))
     return folder
 

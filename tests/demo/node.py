@@ -116,24 +116,34 @@ def natively(
 
 
 def set_stage(
-    steps: Steps, cluster: lab.Cluster, *, units: int = 1
+    steps: Steps,
+    cluster: lab.Cluster,
+    *,
+    units: int = 1,
+    proxy_ready_delay: float = PROXY_READY_DELAY,
 ) -> tuple[lab.juju.App, lab.istio.Istio]:
     """Start all that the scenes need at once; the first error ends it.
 
     The training-operator may not be ready yet.
     """
-    return set_stage_with(steps, cluster, lambda: _charm(cluster, steps, units))
+    return set_stage_with(
+        steps, cluster, lambda: _charm(cluster, steps, units), proxy_ready_delay=proxy_ready_delay
+    )
 
 
 def set_stage_with(
-    steps: Steps, cluster: lab.Cluster, deploy: Callable[[], T]
+    steps: Steps,
+    cluster: lab.Cluster,
+    deploy: Callable[[], T],
+    *,
+    proxy_ready_delay: float = PROXY_READY_DELAY,
 ) -> tuple[T, lab.istio.Istio]:
     """Set the stage, with istio-aux as `deploy` does it; returns what that returns, and Istio."""
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
         deployed = pool.submit(deploy)
-        istio = pool.submit(_istio, cluster, steps)
+        istio = pool.submit(_istio, cluster, steps, proxy_ready_delay)
         others = [
             pool.submit(_trainer, cluster, steps),
             pool.submit(_datasets, cluster, steps, images),
@@ -151,8 +161,8 @@ def _images(cluster: lab.Cluster, steps: Steps) -> None:
     steps.done("image of the payload loaded")
 
 
-def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
-    istio = lab.istio.install(cluster, proxy_ready_delay=PROXY_READY_DELAY)
+def _istio(cluster: lab.Cluster, steps: Steps, delay: float) -> lab.istio.Istio:
+    istio = lab.istio.install(cluster, proxy_ready_delay=delay)
     steps.done("Istio's stand-in injects sidecars")
     return istio
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,13 +58,6 @@ def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.isti
     )
     yield istio
     istio.remove()
-
-
-@pytest.fixture
-def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
-    """An empty model of the test's own."""
-    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
-        yield model
 
 
 def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:

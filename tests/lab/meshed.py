@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from lightkube import Client
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.core_v1 import Pod
 
 from lab import images
+from lab.waiting import until
 
 PROXY = "istio-proxy"
 
@@ -61,6 +63,37 @@ def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what:
     made.metadata.name, made.metadata.generateName = None, "worker-"
     made.metadata.labels = dict(labels or {})
     return made
+
+
+def scripted(
+    namespace: str, name: str, script: str, annotations: Mapping[str, str] | None = None
+) -> Pod:
+    """A pod that runs a script of busybox's shell once."""
+    main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
+    metadata = meta_v1.ObjectMeta(
+        name=name, namespace=namespace, annotations=dict(annotations or {})
+    )
+    spec = core_v1.PodSpec(
+        containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1
+    )
+    return Pod(metadata=metadata, spec=spec)
+
+
+def await_phase(client: Client, namespace: str, name: str, phase: str, *, timeout: float) -> Pod:
+    """The pod once it is in this phase.
+
+    Raises:
+        TimeoutError: it does not get there.
+        AssertionError: it has ended in another one.
+    """
+
+    def reached() -> Pod | None:
+        found = client.get(Pod, name, namespace=namespace)
+        seen = found.status and found.status.phase
+        assert seen == phase or seen not in {"Failed", "Succeeded"}, found.status
+        return found if seen == phase else None
+
+    return until(reached, timeout=timeout, what=f"pod {namespace}/{name} to be {phase}")
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:

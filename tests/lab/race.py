@@ -14,7 +14,7 @@ import lab
 import lab.juju
 from lab.meshed import has_sidecar, is_ready
 
-MODEL, ELSEWHERE = "kubeflow", "elsewhere"
+MODEL, ELSEWHERE = "early", "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
 UNMESHED = {*(f"{name}-0" for name in EARLY), f"{ASKING}-0"}
 # Measured beside other work on 2 cores: all is repaired 10 s after the policy says so.
@@ -88,7 +88,7 @@ class World:
         """Return when neither model has anything to do."""
         # What one application writes is an event for the other, and so is the answer.
         for app in (self.istio_aux, self.asking, self.istio_aux, self.asking):
-            app.settle()
+            app.settle(waiting=True)
 
     def await_pods(self, *names: str, meshed: bool = False) -> None:
         """Return when these pods are ready, with a sidecar if they are to be meshed."""

@@ -13,15 +13,15 @@ import lab.trainer
 import pytest
 from demo.steps import Steps
 from lab import node
-from lab.deployed import charm, client, model, requested
+from lab.deployed import await_selected, charm, client, requested
 from lab.fixtures import namespace, pytest_runtest_makereport, running
+from lightkube import Client
 from rich.console import Console
 
 __all__ = [
     "charm",
     "client",
     "cluster",
-    "model",
     "namespace",
     "pytest_runtest_makereport",
     "requested",
@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--creations", type=int, default=25, help="pods a second in test_high_availability.py"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Play the deployment race first: it needs a Kubernetes in which no Istio is yet."""
+    items.sort(key=lambda item: item.path.stem != "test_race")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,8 +63,8 @@ def steps() -> Steps:
 
 @pytest.fixture(scope="session")
 def stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
-    """The stage of `make demo`, on which most tests play."""
-    return demo.node.set_stage(steps, cluster)
+    """The stage of `make demo`, on which most tests play; its proxies are ready sooner."""
+    return demo.node.set_stage(steps, cluster, proxy_ready_delay=1.5)
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +86,12 @@ def istio(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.istio.Istio:
 def trainer(cluster: lab.Cluster, istio: lab.istio.Istio) -> None:
     """Kubeflow's training-operator; its jobs are meant for the mesh."""
     lab.trainer.await_ready(cluster)
+
+
+@pytest.fixture
+def selected(
+    client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App
+) -> str:
+    """A new namespace that Istio injects and istio-aux looks after."""
+    await_selected(client, namespace)
+    return namespace

@@ -45,6 +45,7 @@ def test_they_pass_where_istio_aux_works(
     assert " passed" in run.stdout
 
 
+@pytest.mark.nightly("tests of tests: that they pass is shown by day")
 def test_they_say_in_one_line_that_it_does_not(
     cluster: lab.Cluster, istio: lab.istio.Istio
 ) -> None:
@@ -56,6 +57,7 @@ def test_they_say_in_one_line_that_it_does_not(
     )
 
 
+@pytest.mark.nightly("tests of tests: that they pass is shown by day")
 @pytest.mark.parametrize(
     ("image", "why"),
     [

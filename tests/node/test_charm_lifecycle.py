@@ -59,7 +59,12 @@ def test_the_webhook_configuration_waits_for_the_workload(
     app = model.deploy(
         charm, trust=True, images={CONTAINER: gated(tmp_path)}, config=CAN_REFUSE_PODS
     )
-    app.settle()
+    lab.until(
+        lambda: "workload" in app.status()[1],
+        timeout=SOON,
+        what="the charm to wait for its workload",
+    )
+    app.settle(waiting=True)
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
     (tmp_path / "gate" / "open").touch()

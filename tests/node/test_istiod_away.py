@@ -12,12 +12,10 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import images, tools
-from lab.deployed import await_selected
+from lab import tools
+from lab.meshed import await_phase, is_ready, scripted
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 PeerAuthentication = create_namespaced_resource(
@@ -28,24 +26,16 @@ SOON = 200
 
 
 @pytest.fixture
-def running(client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App) -> str:
+def running(client: Client, selected: str) -> str:
     """A meshed pod whose payload runs until the file `/tmp/end` is there."""
-    await_selected(client, namespace)
-    main = Container(
-        name="main",
-        image=images.BUSYBOX,
-        command=["sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.2; done"],
+    script = "while [ ! -e /tmp/end ]; do sleep 0.2; done"
+    client.create(scripted(selected, "train", script))
+    lab.until(
+        lambda: is_ready(client.get(Pod, "train", namespace=selected)),
+        timeout=SOON,
+        what="the pod to run beside its proxy",
     )
-    spec = PodSpec(containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1)
-    client.create(Pod(metadata=ObjectMeta(name="train", namespace=namespace), spec=spec))
-
-    def ready() -> bool:
-        status = client.get(Pod, "train", namespace=namespace).status
-        found = (status and status.containerStatuses) or []
-        return len(found) == 2 and all(container.ready for container in found)
-
-    lab.until(ready, timeout=SOON, what="the pod to run beside its proxy")
-    return namespace
+    return selected
 
 
 @pytest.fixture
@@ -86,12 +76,7 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
         check=True,
         timeout=SOON,
     )
-
-    def succeeded() -> bool:
-        status = client.get(Pod, "train", namespace=running).status
-        return bool(status) and status.phase == "Succeeded"
-
-    lab.until(succeeded, timeout=SOON, what="the pod to succeed")
+    await_phase(client, running, "train", "Succeeded", timeout=SOON)
     istio_aux.settle()
     assert "not applied: PeerAuthentication" in istio_aux.status()[1]
 

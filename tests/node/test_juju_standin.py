@@ -52,6 +52,7 @@ def test_what_the_charm_makes_gets_the_labels_of_juju(
     assert role.labels["app.juju.is/created-by"] == istio_aux.name
 
 
+@pytest.mark.nightly("the hooks that fail in test_outages.py")
 def test_a_hook_that_fails_is_tried_again_and_later_ones_wait(istio_aux: lab.juju.App) -> None:
     unit, hooks = istio_aux.leader, len(istio_aux.leader.history)
     with istio_aux.model.failing("config-get", "connection is shut down"):
@@ -64,15 +65,3 @@ def test_a_hook_that_fails_is_tried_again_and_later_ones_wait(istio_aux: lab.juj
     told = [outcome.event for outcome in unit.history[hooks:]]
     assert told[:2] == ["config-changed", "config-changed"]
     assert istio_aux.status()[0] == "active", istio_aux.status()
-
-
-def test_a_hook_that_fails_can_be_given_up(istio_aux: lab.juju.App) -> None:
-    """`juju resolved --no-retry`."""
-    with istio_aux.model.failing("config-get", "connection is shut down"):
-        istio_aux.configure(quit_grace=0)
-        with pytest.raises(lab.juju.DispatchError):
-            istio_aux.settle()
-        hooks = len(istio_aux.leader.history)
-        istio_aux.resolved(0, retry=False)
-    istio_aux.settle(failing=True)
-    assert "config-changed" not in [o.event for o in istio_aux.leader.history[hooks:]]

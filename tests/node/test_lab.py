@@ -6,91 +6,19 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import lab
 import lightkube
 import pytest
-from lab import cache, debian, images, leftovers, node, sweep
+from lab import cache, debian, leftovers, node, sweep
 from lab.harness import Harness, running
+from lab.meshed import await_phase, scripted
 from lightkube import KubeConfig
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Pod
 
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster) -> Iterator[lightkube.Client]:
-    cluster.load(images.busybox())
-    with cluster.client() as client:
-        yield client
-
-
-def pod(name: str, namespace: str, script: str) -> Pod:
-    container = Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace=namespace),
-        spec=PodSpec(
-            restartPolicy="Never", containers=[container], terminationGracePeriodSeconds=0
-        ),
-    )
-
-
-def await_phase(client: lightkube.Client, name: str, namespace: str, phase: str) -> Pod:
-    def reached() -> Pod | None:
-        found = client.get(Pod, name, namespace=namespace)
-        seen = found.status and found.status.phase
-        assert seen == phase or seen not in {"Failed", "Succeeded"}, found.status
-        return found if seen == phase else None
-
-    return lab.until(reached, timeout=60, what=f"pod {namespace}/{name} to be {phase}")
-
-
-def test_a_pod_reaches_a_process_of_the_cluster(
-    cluster: lab.Cluster, client: lightkube.Client, namespace: str
-):
-    server = cluster.spawn("server", [sys.executable, "-m", "http.server", "19000"])
-    call = f"until wget -q -O - http://{cluster.host}:19000/; do sleep 0.1; done"
-    client.create(pod("caller", namespace, call))
-
-    await_phase(client, "caller", namespace, "Succeeded")
-    server.kill()
-
-
-def test_an_image_that_is_not_loaded_is_refused_at_once(client: lightkube.Client, namespace: str):
-    wanted = pod("stranger", namespace, "true")
-    assert wanted.spec
-    wanted.spec.containers[0].image = "registry.invalid/none:1"
-    client.create(wanted)
-
-    def refused() -> bool:
-        status = client.get(Pod, "stranger", namespace=namespace).status
-        waiting = [c.state.waiting for c in (status and status.containerStatuses) or [] if c.state]
-        return any(w and w.reason in {"ErrImagePull", "ImagePullBackOff"} for w in waiting)
-
-    lab.until(refused, timeout=60, what="the pull to fail")
-
-
-def test_a_pod_runs_on_while_the_api_server_is_killed(
-    cluster: lab.Cluster, client: lightkube.Client, namespace: str
-):
-    client.create(pod("steady", namespace, "sleep 1000"))
-    before = await_phase(client, "steady", namespace, "Running")
-
-    cluster.process("kube-apiserver").restart()
-    cluster.await_api()
-
-    after = await_phase(client, "steady", namespace, "Running")
-    assert before.status
-    assert after.status
-    assert before.status.containerStatuses
-    assert after.status.containerStatuses
-    assert (
-        after.status.containerStatuses[0].containerID
-        == before.status.containerStatuses[0].containerID
-    )
+SOON = 60
+pytestmark = pytest.mark.nightly("cluster/test_guardian.py, and every test of this tier")
 
 
 def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
@@ -98,8 +26,8 @@ def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
         state = cache.root() / "run" / other.name
         config = KubeConfig.from_file(state / "kubeconfig")
         with lightkube.Client(config, trust_env=False) as its_client:
-            its_client.create(pod("there", "default", "sleep 1000"))
-            await_phase(its_client, "there", "default", "Running")
+            its_client.create(scripted("default", "there", "sleep 1000"))
+            await_phase(its_client, "default", "there", "Running", timeout=SOON)
 
         other.process.kill()
 

@@ -14,9 +14,18 @@ import lab.juju
 import pytest
 from lab import outcome
 from lab.deployed import SELECTED, await_selected
-from lab.parade import DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
+from lab.nightly import NIGHTLY
+from lab.parade import (
+    DRAINS,
+    JOBS,
+    NATIVE_SIDECARS,
+    NO_PORT,
+    OWN_PORT,
+    PARADE,
+    RAY_AND_SPARK,
+)
 from lab.places import Place, await_ends
-from lab.witness import Connection, witness
+from lab.witness import Connection, connections
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
@@ -27,7 +36,11 @@ QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 # All but the Job whose controller deletes the pod that has used up its tries.
 LEAVING_PODS = [workload for workload in PARADE if workload.codes]
-STARTED = [workload for workload in PARADE if not workload.needs or workload.needs.there]
+STARTED = [
+    workload
+    for workload in PARADE
+    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in RAY_AND_SPARK)
+]
 
 
 @dataclass(frozen=True)
@@ -72,20 +85,23 @@ def parade(
 ) -> Parade:
     """All workloads without a sidecar and beside one, started at once and seen to their ends."""
     plain, meshed, native = namespaces
-    with witness(cluster) as seen:
-        for workload in STARTED:
-            beside = native if workload in NATIVE_SIDECARS else meshed
-            for namespace in (plain, beside):
-                client.create(workload.in_namespace(namespace))
-        without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
+    for workload in STARTED:
+        beside = native if workload in NATIVE_SIDECARS else meshed
+        for namespace in (plain, beside):
+            client.create(workload.in_namespace(namespace))
+    without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
     account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
-    return Parade(without, sidecars, [*seen.of(meshed), *seen.of(native)], account)
+    return Parade(without, sidecars, [*connections(cluster, meshed, native)], account)
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
-    params = [
-        pytest.param(w, marks=w.needs.needed if w.needs else (), id=w.name) for w in workloads
-    ]
+    by_night = pytest.mark.nightly("the plain Jobs and pods of the same endings")
+
+    def marks(workload: Workload) -> list[pytest.MarkDecorator]:
+        needed = [workload.needs.needed] if workload.needs else []
+        return [*needed, *([by_night] if workload in RAY_AND_SPARK else [])]
+
+    params = [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
     return pytest.mark.parametrize("workload", params)
 
 

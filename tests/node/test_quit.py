@@ -6,38 +6,14 @@ import os
 import signal
 
 import lab
-import lab.istio
 import lab.juju
-import pytest
-from lab import images
-from lab.deployed import await_selected
-from lab.meshed import proxy_exit_code
+from lab.meshed import proxy_exit_code, scripted
 from lightkube import Client
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 # Measured: six pods are over 12 s after the first was made, 20 s on busy cores.
 SOON = 200
 PODS = 6
-
-
-@pytest.fixture
-def selected(
-    client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App
-) -> str:
-    """A namespace that Istio injects and istio-aux looks after."""
-    await_selected(client, namespace)
-    return namespace
-
-
-def pod(namespace: str, name: str, *, seconds: int) -> Pod:
-    """A pod of one container, which knows of no sidecar and ends by itself."""
-    main = Container(name="main", image=images.BUSYBOX, command=["sleep", str(seconds)])
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace=namespace),
-        spec=PodSpec(containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1),
-    )
 
 
 def test_pods_that_finish_while_the_workload_is_killed_are_freed(
@@ -48,7 +24,7 @@ def test_pods_that_finish_while_the_workload_is_killed_are_freed(
     killed = container.service_pid("istio-aux")
     assert killed
     for number in range(PODS):
-        client.create(pod(selected, f"job-{number}", seconds=min(number, 1)))
+        client.create(scripted(selected, f"job-{number}", f"sleep {min(number, 1)}"))
 
     def first_is_over() -> bool:
         status = client.get(Pod, "job-0", namespace=selected).status

@@ -1,8 +1,8 @@
 """The deployment race: charms, then Istio, then another charm; afterwards all have a sidecar.
 
 As canonical/istio-operators tells it. A model whose charms an administrator names, and another one
-whose charm asks by itself, with the library; packed charms, their `dispatch`, a Kubernetes of their
-own in which no Istio is yet.
+whose charm asks by itself, with the library; packed charms, their `dispatch`. This file is played
+first, while the tier's Kubernetes has no Istio yet.
 """
 
 from __future__ import annotations
@@ -21,20 +21,14 @@ import lab.pack
 import pytest
 from lab import images
 from lab.deployed import ROOT
-from lab.fixtures import running
 from lab.juju import pods
 from lab.race import ASKING, EARLY, ELSEWHERE, LATE, MODEL, SOON, UNMESHED, Seen, World
 from lightkube import Client
+from lightkube.resources.core_v1 import Namespace
 
 NOTICE = "istio-aux-pebble-custom-notice"
 # Measured beside other work on 2 cores: 0.2 s. Juju's update-status comes after minutes.
 PROMPT = 30.0
-
-
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
-    """A Kubernetes without Istio."""
-    yield from running(request, "node")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +50,8 @@ def world(cluster: lab.Cluster, charm: Path, client: Client) -> Iterator[World]:
         made.await_pods("modeloperator", *UNMESHED)
         made.settle()
         yield made
+    for name in (MODEL, ELSEWHERE):
+        client.delete(Namespace, name)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +86,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
+def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
     history = world.istio_aux.leader.history
     known = len(history)
@@ -110,7 +106,8 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
     unmeshed = world.istio_aux.action("list-unmeshed").results
     explained = world.istio_aux.action("explain", pod=f"{MODEL}/{EARLY[0]}-0").results
     seen = world.await_answer(live="true", meshed="false")
-    return Told(by, by.began - begun, unmeshed["results"], explained["results"], seen)
+    yield Told(by, by.began - begun, unmeshed["results"], explained["results"], seen)
+    istio.remove()
 
 
 def test_a_notice_of_the_workload_wakes_the_charm_once_istio_is_live(

@@ -18,6 +18,7 @@ from lightkube import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+pytestmark = pytest.mark.nightly("unit/rules/test_repair.py, by kind and restart policy")
 KINDS = {
     "TFJob": (TFJob, "Worker", "tensorflow"),
     "PyTorchJob": (PyTorchJob, "Master", "pytorch"),

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import matrix
+import summary
 
 
 def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
@@ -42,3 +43,18 @@ def test_a_report_of_make_test_is_taken_for_its_row(tmp_path: Path) -> None:
 
     assert (found.kubernetes, found.passed, found.failed, found.seconds) == ("1.32.2", 2, 1, 61)
     assert found.lacking == {"no policies": 1}
+
+
+def test_the_slowest_tests_of_a_report_come_first(tmp_path: Path) -> None:
+    report = tmp_path / "unit.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0" time="9">'
+        '<testcase classname="tests.unit.test_a" name="fast" time="0.5"/>'
+        '<testcase classname="tests.unit.test_a" name="slow" time="7.5"/>'
+        "</testsuite></testsuites>"
+    )
+
+    found = summary.times(report)
+
+    assert summary.slowest(found, 1) == [(("tests/unit/test_a.py", "slow"), 7.5)]
+    assert len(found) == 2

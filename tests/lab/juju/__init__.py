@@ -6,9 +6,8 @@ plays what goes well, and
 
 * rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
   charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
-* hook tools that fail (`Model.failing`); secret-remove once more, also for what is gone
-  (`App.secret_remove`), and what fails only at the commit; hooks that are tried again while later
-  ones wait, and `App.resolved`;
+* hook tools that fail (`Model.failing`), and what fails only at the commit; hooks that are tried
+  again while later ones wait;
 * units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
   with two revisions side by side (`App.refresh`), their containers restarted
   (`Container.process.restart`), their hooks at the same time;

@@ -84,11 +84,12 @@ class Agent:
                         self.units[name].queue.append(following)
         return outcome
 
-    def settle(self, timeout: float, *, failing: bool = False) -> None:
+    def settle(self, timeout: float, *, failing: bool = False, waiting: bool = False) -> None:
         """Return when every queue is empty and no Pebble has anything new to tell.
 
         ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
-        A unit whose status is waiting expects an event, so it gets `_EXPECTED_SECONDS` for it.
+        A unit whose status is waiting expects an event, so it gets `_EXPECTED_SECONDS` for it,
+        unless the caller knows that it is left ``waiting``.
 
         Raises:
             DispatchError: a hook failed since the last call.
@@ -100,7 +101,7 @@ class Agent:
             calm = self._turn.wait_for(
                 lambda: (
                     (self._failures and not failing)
-                    or (self._quiet_rounds >= goal and self._expects_nothing())
+                    or (self._quiet_rounds >= goal and (waiting or self._expects_nothing()))
                 ),
                 timeout,
             )

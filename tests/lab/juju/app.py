@@ -173,24 +173,6 @@ class App:
         target = self._unit(unit)
         return self.model.agent.run(target, Event(event, environment))
 
-    def secret_remove(self, label: str, revision: int) -> Outcome:
-        """Dispatch secret-remove to the leader now.
-
-        Juju does so again and again, also for revisions and secrets that are gone (juju#19036,
-        juju#20794).
-
-        Raises:
-            DispatchError: the hook failed, or Juju cannot commit it.
-        """
-        secrets: State = self.model.store.read()["secrets"]
-        own = (name for name, secret in secrets.items() if secret["label"] == label)
-        return self.run(
-            "secret-remove",
-            JUJU_SECRET_ID=f"secret:{next(own, 20 * '0')}",
-            JUJU_SECRET_LABEL=label,
-            JUJU_SECRET_REVISION=str(revision),
-        )
-
     def action(self, name: str, *, unit: int | None = None, **parameters: Any) -> Outcome:
         """Run an action on the leader or one unit; the outcome's `results` tell how it went.
 
@@ -207,17 +189,11 @@ class App:
         event = Event(f"actions/{name}", environment, {"action": values})
         return self.model.agent.run(self._unit(unit), event)
 
-    def resolved(self, number: int, *, retry: bool = True) -> None:
-        """Try the hook that failed in a unit again now, or give it up, as `juju resolved` does."""
-        with self.model.agent.lock:
-            unit = self._unit(number)
-            unit.succeed()
-            if not retry:
-                unit.queue.popleft()
-
-    def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
+    def settle(
+        self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
+    ) -> None:
         """Wait as `Model.settle` does."""
-        self.model.settle(timeout, failing=failing)
+        self.model.settle(timeout, failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:
         """Return status and message of the application as `juju status` shows them."""

@@ -143,16 +143,19 @@ class Model:
         self.close()
         self.client.delete(Namespace, self.namespace, cascade=CascadeType.FOREGROUND)
 
-    def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
+    def settle(
+        self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
+    ) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.
 
         ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
+        ``waiting``: what a unit's status waits for is not awaited.
 
         Raises:
             DispatchError: a hook failed.
             TimeoutError: events still come after so many seconds.
         """
-        self.agent.settle(timeout, failing=failing)
+        self.agent.settle(timeout, failing=failing, waiting=waiting)
         self.publish()
 
     def status(self) -> str:

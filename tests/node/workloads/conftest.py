@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import lab.juju
 import pytest
 from lab.deployed import await_selected
 from lab.fixtures import await_account
+from lab.seen import Seen, await_end
+from lab.workloads import Workload
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -27,3 +29,19 @@ def namespaces(client: Client, istio_aux: lab.juju.App) -> Iterator[tuple[str, s
     yield plain, meshed, alone
     for name in names:
         client.delete(Namespace, name)
+
+
+@pytest.fixture(scope="module")
+def ends(
+    request: pytest.FixtureRequest, client: Client, namespaces: tuple[str, str, str]
+) -> Mapping[str, tuple[Seen, Seen]]:
+    """Each of the file's `WORKLOADS` at its end, without sidecars and beside them; the first one
+    also runs where nobody frees it."""
+    workloads: Sequence[Workload] = request.module.WORKLOADS
+    plain, meshed, alone = namespaces
+    for workload in workloads:
+        for namespace in (plain, meshed):
+            client.create(workload.in_namespace(namespace))
+    client.create(workloads[0].in_namespace(alone))
+
+    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in workloads}

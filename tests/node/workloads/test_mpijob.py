@@ -31,18 +31,6 @@ def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
-    """Each MPIJob at its end, without sidecars and beside them."""
-    plain, meshed, alone = namespaces
-    for workload in WORKLOADS:
-        for namespace in (plain, meshed):
-            client.create(workload.in_namespace(namespace))
-    client.create(WORKLOADS[0].in_namespace(alone))
-
-    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in WORKLOADS}
-
-
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_nobody_can_tell_from_its_end_that_an_mpijob_had_sidecars(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload

@@ -56,18 +56,6 @@ def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
-    """Each workload at its end, without a sidecar and beside one."""
-    plain, meshed, alone = namespaces
-    for workload in WORKLOADS:
-        for namespace in (plain, meshed):
-            client.create(workload.in_namespace(namespace))
-    client.create(WORKLOADS[0].in_namespace(alone))
-
-    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in WORKLOADS}
-
-
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
