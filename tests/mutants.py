@@ -149,22 +149,23 @@ def baseline(module: str, most: float) -> tuple[list[str], float] | None:
     None: a test fails.
     """
     chosen: list[str] = []
-    spent = 0.0
+    spent = tried = 0.0
     for path in tests_of(module):
         began = time.monotonic()
         ran = subprocess.run(command([path]), check=False, capture_output=True, text=True)
         took = time.monotonic() - began
+        tried += took
         if ran.returncode:
             print(ran.stdout[-2000:])
             return None
         if spent + took <= most or not chosen:
             chosen, spent = [*chosen, path], spent + took
-        if spent + START > most:
+        if tried > 2 * most or spent + START > most:
             break
     return chosen, spent
 
 
-def tried(work: tuple[MutationSpec, str, float]) -> WorkResult:
+def result_of(work: tuple[MutationSpec, str, float]) -> WorkResult:
     """What the tests say of one change."""
     mutation, tests, timeout = work
     return mutate_and_test([mutation], tests, timeout)
@@ -211,7 +212,7 @@ def main() -> int:
                     continue
                 line, timeout = shlex.join(command(nearest[0])), 3 * nearest[1] + 10
                 work = [(one, line, timeout) for one in mutations(module, wish.most)]
-                results = list(pool.map(tried, work))
+                results = list(pool.map(result_of, work))
                 alive = [
                     (mutation, result)
                     for (mutation, _, _), result in zip(work, results, strict=True)
