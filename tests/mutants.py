@@ -6,7 +6,7 @@ What goes in: modules of the charm, its library or the workload; without any, th
 since `--base`; `--all`: every one. What comes out: for each change of one operator, number or
 condition whether a unit test fails, and the changes that survive. A module gets at most `--most`
 changes, spread over its lines, the same in each run, and the files of tests that are nearest to it
-and take `--seconds` together. The work is done on copies of the checkout. Exits with 1 if a test
+and take `--seconds` of CPU. The work is done on copies of the checkout. Exits with 1 if a test
 fails on the unchanged code.
 """
 
@@ -16,6 +16,7 @@ import argparse
 import ast
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -33,7 +34,6 @@ from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkResult
 
 ROOT = Path(__file__).resolve().parents[1]
-START = 1.0  # Seconds that no file of tests needs less than: to import what it tests.
 SOURCES = ("workload/src", "src", "lib")
 # Of the 213 operators those whose survivors are worth a look. `|` is nearly always a type.
 OPERATORS = re.compile(
@@ -81,9 +81,10 @@ def tests_of(module: str) -> list[str]:
     """The files of unit tests that import a module, the nearest first.
 
     The nearest have its name. Then come those that import it, those that do so through a helper of
-    the tests, and those that import a module of the product that imports it.
+    the tests, and those that import a module of the product that imports it; of each those first
+    that import the fewest other modules.
     """
-    helpers = {name(path): path for path in git("ls-files", "--", "tests/unit/*.py")}
+    helpers = {name(path): path for path in git("ls-files", "--", "tests/*.py")}
     product = {name(path): path for path in modules()}
     wanted, stem = name(module), Path(module).stem
 
@@ -98,14 +99,14 @@ def tests_of(module: str) -> list[str]:
             reached |= {each for path in through for each in imports(path)}
         return None
 
-    far = {path: distance(path) for path in helpers.values() if Path(path).name.startswith("test_")}
-    reach = [(value, path) for path, value in far.items() if value is not None]
-    return [
-        path
-        for _, _, path in sorted(
-            (stem not in Path(path).stem, value, path) for value, path in reach
-        )
-    ]
+    found = list[tuple[bool, int, int, str]]()
+    for path in git("ls-files", "--", "tests/unit/test_*.py", "tests/unit/*/test_*.py"):
+        far = distance(path)
+        if far is not None:
+            found.append(
+                (stem not in Path(path).stem, far, len(imports(path) & product.keys()), path)
+            )
+    return [path for *_, path in sorted(found)]
 
 
 def mutations(module: str, most: int) -> list[MutationSpec]:
@@ -144,25 +145,29 @@ def enter(folder: Path) -> None:
 
 
 def baseline(module: str, most: float) -> tuple[list[str], float] | None:
-    """The nearest tests of an unchanged module, and their seconds, of which there are so many.
+    """The nearest tests of an unchanged module, of so many seconds of CPU, and how long they take.
 
     None: a test fails.
     """
-    chosen: list[str] = []
-    spent = tried = 0.0
+    chosen = list[str]()
+    spent = lasted = 0.0
     for path in tests_of(module):
-        began = time.monotonic()
+        began, before = time.monotonic(), cpu()
         ran = subprocess.run(command([path]), check=False, capture_output=True, text=True)
-        took = time.monotonic() - began
-        tried += took
         if ran.returncode:
             print(ran.stdout[-2000:])
             return None
-        if spent + took <= most or not chosen:
-            chosen, spent = [*chosen, path], spent + took
-        if tried > 2 * most or spent + START > most:
+        took = cpu() - before
+        if chosen and spent + took > most:
             break
-    return chosen, spent
+        chosen, spent, lasted = [*chosen, path], spent + took, lasted + time.monotonic() - began
+    return chosen, lasted
+
+
+def cpu() -> float:
+    """Seconds of CPU that the tests have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def result_of(work: tuple[MutationSpec, str, float]) -> WorkResult:
