@@ -4,12 +4,13 @@ One webhook configuration has one caBundle for all units, and their certificates
 issuers: while the application's own authority is replaced, or the relation `certificates` comes,
 goes or changes. No unit may serve what the API server does not trust yet. So each unit publishes in
 the peer relation the issuers of what it serves and of what it wants to serve. The leader applies a
-caBundle with the issuers of all units, and then notes them as trusted. A unit serves what it wants
-once that is noted. What no unit publishes is first noted as not trusted, and leaves the caBundle
-in a later event.
+caBundle with the issuers of all units, and then writes their list to the relation. A unit serves
+the certificate that it wants when its issuer is in that list. The leader takes an issuer that no
+unit publishes from the list first, and from the caBundle in a later event.
 
-Juju stores data when a hook succeeds, and a hook may fail after it has changed the cluster. So a
-step counts on the data that Juju had when the event began, and never on what the event wrote.
+Juju stores relation data when a hook succeeds. A hook may fail after it has changed the cluster. So
+each step reads the data that Juju had stored when the event began, and ignores what the event
+itself has written.
 """
 
 from __future__ import annotations

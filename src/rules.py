@@ -3,9 +3,10 @@
 The workload has the start rules in `start/plan.py`; one table of cases runs through both forms
 (`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
 `proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
-CEL cannot parse YAML and moves no containers. Other sidecars are the webhook's, too: the policy
-runs once, and a later webhook may add them. The API server calls again only webhooks that it has
-called before (apiserver webhook/mutating/dispatcher.go), so ours sees all pods that may have any.
+CEL cannot parse YAML and moves no containers. The webhook also handles other sidecars: a later
+webhook may add them, and the policy runs once. The API server calls a webhook again only if it has
+called that webhook before (apiserver webhook/mutating/dispatcher.go). So our webhook is called for
+every pod that may get another sidecar.
 """
 
 from __future__ import annotations
@@ -158,8 +159,9 @@ def start_policy(
     """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
     Before them comes Istio's label for pods that `inject` matches, unless that is empty.
-    For conditions the API server converts pod and request once more, and without them it encodes
-    and decodes each pod that the patch leaves as it is. So there are none where most pods change.
+    Conditions cost one more conversion of pod and request. Without conditions the API server
+    encodes and decodes each pod that the patch does not change. So there are no conditions where
+    most pods change.
     CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
     """
     small = (

@@ -239,13 +239,13 @@ OPTIONS = {
     ),
     "pod-selector": Option(
         selector,
-        "label selector of the pods that start, quit and are repaired, but for those of "
-        "`applications`; the webhook has selectors of its own",
+        "label selector of the pods to look after; pods of `applications` need not match. "
+        "The webhook has selectors of its own",
     ),
     "inject-selector": Option(
         _chosen,
-        "label selector of the pods, among those, that get a sidecar although their annotation "
-        "`sidecar.istio.io/inject` says no (default: none)",
+        "label selector of the pods that get a sidecar although their annotation "
+        "`sidecar.istio.io/inject` says no; they match `pod-selector`, too (default: none)",
     ),
     "start-mode": Option(
         _one_of(StartMode),

@@ -3,11 +3,11 @@
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes one only on request if a
-kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask for one: an
-objection of a later webhook to native sidecars says nothing about the injector. A second dry run
-shows whether Istio makes a native sidecar and whether later webhooks keep it. Kubelets run native
-sidecars from 1.29 on (KEP-753).
+The request to the injector itself wants a native sidecar: Istio 1.24 to 1.28 makes one only on
+request if a kubelet is older than 1.33. The first dry run shows whether the injector injects at
+all. It wants no native sidecar, because a later webhook may refuse native sidecars, which says
+nothing about the injector. The second dry run shows whether Istio makes a native sidecar and
+whether later webhooks keep it. Kubelets run native sidecars from 1.29 on (KEP-753).
 """
 
 from __future__ import annotations
