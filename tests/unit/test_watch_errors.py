@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,11 @@ async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
 
 @pytest.mark.parametrize("how", ["in the stream", "as a status"])
 @driven
-async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(how: str) -> None:
-    """T28: 410, as the answer and within the stream."""
+async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T28: 410, as the answer and within the stream. It is normal, so nobody is warned."""
+    caplog.set_level(logging.INFO, "istio_aux.kube.watch")
     seen = Seen()
     async with paging() as api, watching(api, seen):
         await until(lambda: api.watches, "the watch is open")
@@ -62,6 +66,8 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(how: 
         await until(lambda: seen.names == {"b"}, "a has vanished")
         assert seen.told == ["+a", "+b", "-a"], "what did not change is not told again"
         assert "expired" in seen.restarts
+    expired = [each for each in caplog.records if vars(each).get("reason") == "expired"]
+    assert {each.levelname for each in expired} == {"INFO"}
 
 
 @driven
