@@ -190,7 +190,7 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
     """A tenant's program may send as much as it can."""
 
     async def flood(socket: web.WebSocketResponse, *_: str) -> None:
-        for _ in range(frames + 10):
+        for _number in range(frames + 10):
             await socket.send_bytes(frame)
 
     error = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
