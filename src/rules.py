@@ -161,8 +161,9 @@ def start_policy(
     """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
     Before them comes Istio's label for pods that `inject` matches, unless that is empty.
-    For conditions the API server converts pod and request once more, and without them it encodes
-    and decodes each pod that the patch leaves as it is. So there are none where most pods change.
+    Conditions cost one more conversion of pod and request. Without conditions the API server
+    encodes and decodes each pod that the patch does not change. So there are no conditions where
+    most pods change.
     CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
     """
     small = (

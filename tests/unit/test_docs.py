@@ -74,7 +74,14 @@ def blocks(file: Path) -> Iterator[Block]:
 BLOCKS = [block for file in DOCUMENTS for block in blocks(file)]
 SHELL = [block for block in BLOCKS if block.language in {"sh", "console"}]
 RUN_HERE = [block for block in SHELL if block.mark == f"run by {HERE}"]
-COMMANDS = sorted({(str(block), line.strip()) for block in SHELL for line in block.commands()})
+INLINE = {
+    (str(file.relative_to(ROOT)), command)
+    for file in DOCUMENTS
+    for command in re.findall(r"`((?:\.venv/bin/)?(?:tox|make) [^`]+)`", file.read_text())
+}
+COMMANDS = sorted(
+    INLINE | {(str(each), line.strip()) for each in SHELL for line in each.commands()}
+)
 
 
 def table(page: Path, under: str = "") -> list[list[str]]:
@@ -131,6 +138,11 @@ def words(command: str) -> list[str]:
     return found[: found.index("|")] if "|" in found else found
 
 
+def is_there(path: str) -> bool:
+    """Whether a file is in the checkout, or is not a part of it."""
+    return not path.startswith(("tests/", "src/", "workload/")) or (ROOT / path).exists()
+
+
 @pytest.mark.parametrize(("place", "command"), COMMANDS)
 def test_a_command_names_what_there_is(place: str, command: str) -> None:
     """Arguments of the program, options and actions of the charm, targets and environments."""
@@ -144,8 +156,11 @@ def test_a_command_names_what_there_is(place: str, command: str) -> None:
             assert {pair.partition("=")[0] for pair in pairs} <= known
         case ["make", target, *_]:
             assert f"\n{target}:" in MAKEFILE
-        case [*_, "run", "-e", environment] if "tox" in command:
-            assert f"\n[testenv:{environment}]\n" in TOX
+        case [tox, *others] if tox.endswith("tox") and "-e" in others:
+            environments, *arguments = others[others.index("-e") + 1 :]
+            for environment in environments.split(","):
+                assert f"\n[testenv:{environment}]\n" in TOX
+            assert [each for each in arguments if "/" in each and not is_there(each)] == []
         case _:
             pass
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
-from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
+from istio_aux.kube.exec import (
+    BYTES,
+    FRAMES,
+    OUTPUT,
+    EarlyEnd,
+    ExecChannels,
+    ExecResult,
+    execute,
+)
 from istio_aux.model.pod import Key
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import driven
@@ -155,6 +163,25 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
         await socket.close()
 
     assert await answered(close) == ExecResult(None, "OK", error="closed without a status (1000)")
+
+
+@pytest.mark.parametrize(
+    ("frame", "frames"),
+    [
+        pytest.param(b"\x01", FRAMES + 1, id="many frames"),
+        pytest.param(b"\x01" + b"x" * (64 << 10), BYTES // (64 << 10), id="many bytes"),
+    ],
+)
+@driven
+async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -> None:
+    """A tenant's program may send as much as it can."""
+
+    async def flood(socket: web.WebSocketResponse, *_: str) -> None:
+        for _number in range(frames + 10):
+            await socket.send_bytes(frame)
+
+    error = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
+    assert (await answered(flood)).error == error
 
 
 @driven

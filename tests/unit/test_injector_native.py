@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from unit.asynchronous import driven, until
 from unit.injecting import ENABLED, QUICK, Cluster, Istiod, chain, watching
 from unit.store import refusal
 
+NAME, OTHER = "istio-sidecar-injector", "istio-sidecar-injector-x"
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
 ON_REQUEST: World = "on request"
 Later = Callable[[dict[str, Any]], web.Response | None]
@@ -256,6 +258,42 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
                 lambda: watcher.control_planes.native.capability is U, "it is not known any more"
             )
             assert "429 TooManyRequests: later" in watcher.control_planes.native.why
+
+
+@driven
+async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not when another injector comes, and not when there is none any more."""
+    caplog.set_level(logging.INFO, "istio_aux.injector")
+    seen: list[tuple[list[str], Capability]] = []
+    nowhere = {"matchLabels": {"mesh": "none"}}
+
+    def lines() -> list[str]:
+        records = map(vars, caplog.records)
+        return [each["message"] for each in records if each.get("event") == "capability"]
+
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(
+            api,
+            changed=lambda found: seen.append(
+                ([each.configuration for each in found.injectors], found.native.capability)
+            ),
+        ),
+    ):
+        api.dry_run = chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: seen and seen[-1] == ([NAME], N), "it is native")
+        await api.configure(
+            OTHER, bundle=None, revision="x", service="x", namespaceSelector=nowhere
+        )
+        await until(lambda: seen[-1] == ([NAME, OTHER], N), "two are known")
+        for name in (NAME, OTHER):
+            await api.remove("mutatingwebhookconfigurations", "", name)
+        await until(lambda: seen[-1][1] is U, "there is none")
+    assert lines() == ["start: native: istio-sidecar-injector: sidecars are native on request"]
 
 
 @driven

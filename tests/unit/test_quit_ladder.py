@@ -75,6 +75,15 @@ async def test_a_way_that_is_forbidden_is_named_and_the_next_is_taken() -> None:
 
 
 @driven
+async def test_a_port_that_may_not_be_forwarded_is_not_waited_for() -> None:
+    """Nothing was sent, so nothing can come of it: the next attempt need not wait for a doubt."""
+    async with cluster(limits=replace(FAST, doubt=600.0)) as world:
+        world.refuse("/portforward", 403, "Forbidden", "not allowed")
+        await world.pod("job", annotations={"status.sidecar.istio.io/port": "18020"})
+        await until(lambda: world.api.execs, "the next way is tried")
+
+
+@driven
 async def test_an_exit_that_the_watch_shows_is_not_read_again() -> None:
     """T22: a quit costs one read and one connection, also if Istio <=1.25 drains for seconds."""
     async with cluster(limits=replace(FAST, confirm=20.0)) as world:

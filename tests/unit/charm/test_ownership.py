@@ -7,7 +7,11 @@ import json
 from typing import Any
 
 import httpx2
+import pytest
 from ops import testing
+
+import manifests
+from manifests import Values
 
 from .apiserver import MODEL_UID
 from .conftest import Unit
@@ -74,6 +78,16 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
     owner = {**OWNER, "blockOwnerDeletion": True}
     assert len(owners) > 6
     assert owners == {key: [owner] for key in owners}
+
+
+@pytest.mark.parametrize("uid", ["", MODEL_UID])
+def test_only_cluster_wide_objects_have_an_owner_once_its_uid_is_known(uid: str) -> None:
+    """The garbage collector deletes what belongs to an owner without one."""
+    values = Values("istio-aux", "kubeflow", owner=uid, repairs=True, repairs_jobs=True)
+    found = [each.to_dict()["metadata"] for each in manifests.render(values)]
+    assert any("namespace" in metadata for metadata in found)
+    owned = [metadata for metadata in found if metadata.get("ownerReferences")]
+    assert owned == ([each for each in found if "namespace" not in each] if uid else [])
 
 
 def test_a_namespace_that_may_not_be_read_is_missing_trust(new_unit: Unit) -> None:

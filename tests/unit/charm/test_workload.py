@@ -225,6 +225,7 @@ def test_a_workload_that_hangs_is_restarted() -> None:
 
 REFUSALS = [
     ("push", pebble.PathError("generic-file-error", "no space left on device"), "no space left"),
+    ("pull", pebble.PathError("generic-file-error", "stale file handle"), "stale file handle"),
     ("add_layer", pebble.APIError({}, 400, "Bad Request", "plan: bad layer"), "plan: bad layer"),
     ("replan_services", pebble.TimeoutError("timed out waiting for change 3"), "change 3"),
     ("get_services", pebble.ConnectionError("no socket"), "no socket"),

@@ -67,6 +67,13 @@ def one(configuration: Configuration, facts: Facts = LIVE) -> Injector:
     return found
 
 
+def test_a_configuration_without_webhooks_is_no_injector() -> None:
+    """An admin may apply one; `webhooks` is optional in the API."""
+    empty = edited(DEFAULT, lambda body: body.update(webhooks=None))
+    assert evaluate([empty, ACTIVE], LIVE) == evaluate([ACTIVE], LIVE)
+    assert targets([empty, ACTIVE]) == targets([ACTIVE])
+
+
 def without_bundle(value: str | None) -> Configuration:
     def edit(body: dict[str, Any]) -> None:
         for webhook in body["webhooks"]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from istio_aux.model.annotations import STARTED_WITH
+from istio_aux.model import pod as pods
+from istio_aux.model.annotations import INJECTED, STARTED_WITH
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Start, StartMode
+from istio_aux.start.plan import before_injection
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import document
 from unit.rules.starting import CONFIG, HOLD, STATUS, annotations_of, patched, planned
@@ -135,3 +137,12 @@ def test_a_mark_without_a_proxy_changes_nothing() -> None:
 def test_start_mode_off_keeps_the_order() -> None:
     """start-mode applies here, too."""
     assert planned(injected(), Start(mode=StartMode.OFF)).ops == ()
+
+
+@pytest.mark.parametrize("case", ["classic", "native", "hold"])
+def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case: str) -> None:
+    """`check` judges by it how a pod would start."""
+    pod = before_injection(pods.convert(recording(case)))
+    assert [container.name for container in pod.containers] == ["main"]
+    assert pod.init_containers == ()
+    assert INJECTED not in (pod.metadata.annotations or {})

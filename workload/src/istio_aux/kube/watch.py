@@ -325,7 +325,7 @@ class Watch(Generic[T]):
         if self._missing is not None:
             if key.uid:
                 self._missing.pop(key, None)
-            else:  # It may be any object that was not delivered yet.
+            else:  # Without a UID it may be any object that the list has not delivered yet.
                 others = (k for k in self._missing if key.name and k[:2] != key[:2])
                 self._missing = dict.fromkeys(others)
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:

@@ -200,12 +200,13 @@ class HeldPod(Protocol):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Pods that are held by the same, and what they hold in all.
+    """The containers that keep some pods running, and what these pods request together.
 
     Attributes:
-        since: since when the first of them is held; None: unknown.
-        unreadable: of how many of them the requests cannot be read.
-        text: all of this in one line for people.
+        by: the names of the containers.
+        since: when the first pod began to be held; None: unknown.
+        unreadable: the number of pods whose requests cannot be read.
+        text: the holder in one line for people.
     """
 
     by: tuple[str, ...]

@@ -41,10 +41,11 @@ class Conversion(Struct, frozen=True):
 def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     """Make the named containers of a pod that is about to be created native sidecars.
 
-    Without ``proxy_first`` none: a sidecar that starts before the proxy, and waits for its network
-    with a probe or a hook, would keep the pod from starting forever (istio-cni).
-    They come after the init containers, in their order. A pod's own annotation overrides the
-    option; one that cannot be used converts nothing.
+    The containers keep their order and come after the init containers. A pod's own annotation
+    overrides the option. A bad annotation converts nothing.
+
+    Without ``proxy_first`` nothing is converted: with istio-cni a sidecar that starts before the
+    proxy has no network. If it waits for the network in a probe or a hook, the pod never starts.
     """
     try:
         own = _own.of(pod.metadata)
