@@ -8,8 +8,8 @@ import msgspec
 
 from istio_aux.injector.injection import Hook, Policies
 from istio_aux.injector.injection_probe import NativeCheck, Probe, least
+from istio_aux.model.answers import Injector
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.report import Injector
 from istio_aux.model.webhooks import (
     ClientConfig,
     Configuration,

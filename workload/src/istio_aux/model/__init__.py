@@ -11,5 +11,5 @@ Facts about them: `completion` (is a container finished for the kubelet?), `reso
 hold?), `election` (the Lease and the checkpoint in it), `moment` (the present, by two clocks),
 `text` (what tenants write, made harmless for terminals).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
-`report` (the shape of /status and /pods).
+`answers` (the shape of /status and /pods).
 """

@@ -24,6 +24,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
+from istio_aux.model.answers import ApplicationMesh, Unmeshed
 from istio_aux.model.applications import (
     EVERY,
     Applications,
@@ -37,7 +38,6 @@ from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Container, OwnerReference, Pod
 from istio_aux.model.policy import Application, RepairPolicy
-from istio_aux.model.report import ApplicationMesh, Unmeshed
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair
 from istio_aux.repair.recorder import RepairRecorder

@@ -23,10 +23,10 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
+from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
 from istio_aux.model.pod import OwnerReference, Pod
-from istio_aux.model.report import SuspendedJob
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspension import (
