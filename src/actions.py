@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import httpx2
 import ops
-from istio_aux.model.report import PAGE, ListedPod, PodPage
+from istio_aux.model.answers import PAGE, ListedPod, PodPage
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from msgspec import structs
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import httpx2
 import msgspec
+from istio_aux.model.answers import PAGE, ApplicationMesh, Injector, PodPage, ProcessStatus
 from istio_aux.model.names import STATUS_PORT
 from istio_aux.model.policy import Capability
-from istio_aux.model.report import PAGE, ApplicationMesh, Injector, PodPage, ProcessStatus
 
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 # Seconds. The workload answers from memory.

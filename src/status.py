@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import ops
-from istio_aux.model.report import Injector
+from istio_aux.model.answers import Injector
 
 from certificates import Unreadable
 from cluster import Problem

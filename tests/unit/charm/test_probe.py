@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 import httpx2
 import msgspec
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
-from istio_aux.model.report import (
+from istio_aux.model.answers import (
     ApplicationMesh,
     Injector,
     ProcessStatus,
     SuspendedJob,
     Unmeshed,
 )
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
 from istio_aux.model.resources import Requests, group
 from unit.rules.pods import held
 

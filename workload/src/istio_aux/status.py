@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from istio_aux.model.policy import Capability
-from istio_aux.model.report import (
+from istio_aux.model.answers import (
     PAGE,
     STATES,
     TEXT,
@@ -23,6 +22,7 @@ from istio_aux.model.report import (
     PodPage,
     ProcessStatus,
 )
+from istio_aux.model.policy import Capability
 from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
 

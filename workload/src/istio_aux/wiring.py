@@ -31,7 +31,7 @@ from istio_aux.kube.lease import Lease
 from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
-from istio_aux.model import report
+from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
@@ -180,14 +180,14 @@ class Wiring:
             missing["webhook"] = "not listening"
         return self._ready, [f"{name}: {what}" for name, what in missing.items()]
 
-    def status(self) -> report.ProcessStatus:
+    def status(self) -> answers.ProcessStatus:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         expires = self._token_life().exp
-        return report.ProcessStatus(
+        return answers.ProcessStatus(
             ready=ready,
             missing=missing,
             version=version("istio-aux"),
@@ -204,12 +204,12 @@ class Wiring:
             lost_pods=self._quit.lost(),
             holders=group(pod for pod in (*stuck, *blocked) if pod.lasting)[:MOST],
             race=self._settings.repair_policy.race,
-            unmeshed_pods=self._repair.unmeshed(report.UNMESHED),
+            unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,
             unmeshed_unknown=self._repair.unknown,
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
-            unreadable_objects=unreadable[: report.UNREADABLE],
+            unreadable_objects=unreadable[: answers.UNREADABLE],
             unreadable_total=len(unreadable),
             quits_total=self.telemetry.quits_total,
             leader=self._leads,
@@ -219,10 +219,10 @@ class Wiring:
             certificate=self._certificate(),
         )
 
-    def pods(self, states: Collection[str]) -> tuple[list[report.ListedPod], bool]:
+    def pods(self, states: Collection[str]) -> tuple[list[answers.ListedPod], bool]:
         """Return the pods in these states, and whether this process leads."""
         listed = [
-            report.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
+            answers.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
                              attempts=pod.attempts)
             for state, troubled in (
                 ("stuck", self._quit.stuck), ("blocked", self._quit.blocked),
@@ -233,7 +233,7 @@ class Wiring:
         ]  # fmt: skip
         if "unmeshed" in states:
             listed += [
-                report.ListedPod(
+                answers.ListedPod(
                     pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
                 )
                 for pod in self._repair.unmeshed()
@@ -411,10 +411,10 @@ class Watches:
         """Return the endless tasks by name."""
         return {f"watch {name}": watch.run for name, (watch, _) in self._watches.items()}
 
-    def unreadable(self) -> list[report.UnreadableObject]:
+    def unreadable(self) -> list[answers.UnreadableObject]:
         """Return the objects that cannot be decoded, a bounded number of each watch."""
         return [
-            report.UnreadableObject(watch.path, key.namespace, key.name, why)
+            answers.UnreadableObject(watch.path, key.namespace, key.name, why)
             for watch, _ in self._watches.values()
             for key, why in watch.unreadable.items()
         ]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from istio_aux.injector.injection import Hook, Policies
+from istio_aux.model.answers import Injector
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.report import Injector
 from istio_aux.model.webhooks import (
     ClientConfig,
     Configuration,

@@ -10,5 +10,5 @@ a sidecar).
 Facts about them: `resources` (what do pods hold?), `election` (the Lease and the checkpoint in it),
 `moment` (the present, by two clocks), `text` (every function that makes text for people).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
-`report` (the shape of /status and /pods).
+`answers` (the shape of /status and /pods).
 """

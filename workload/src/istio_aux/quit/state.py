@@ -43,11 +43,11 @@ from typing import Literal
 
 import msgspec
 
+from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key, shared
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
-from istio_aux.model.report import TroubledPod
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule

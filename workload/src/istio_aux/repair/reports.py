@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from istio_aux.model.answers import ApplicationMesh, Unmeshed
 from istio_aux.model.applications import EVERY, Applications, new_pod, parse
 from istio_aux.model.policy import Application
-from istio_aux.model.report import ApplicationMesh, Unmeshed
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod
 

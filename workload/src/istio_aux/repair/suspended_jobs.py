@@ -23,10 +23,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
 from istio_aux.kube.objects import Key, key_of
+from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
-from istio_aux.model.report import SuspendedJob
 from istio_aux.quit.slots import Slots
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
