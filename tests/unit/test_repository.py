@@ -64,7 +64,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python. These numbers only go down: what is added is paid for elsewhere.
 # The goals are 58,000 and 15,500.
-TESTS, PRODUCT = 78_268, 18_009
+TESTS, PRODUCT = 73_458, 17_903
 
 
 def python(*folders: str) -> int:
@@ -183,7 +183,7 @@ def test_no_two_classes_of_the_workload_share_a_name() -> None:
 def test_a_module_of_the_workload_is_worth_a_file() -> None:
     """What has fewer than 40 lines is a part of its neighbour, but for what lint rules name."""
     small = {str(path.relative_to(WORKLOAD)) for path in modules() if lines(path) < 40}
-    assert small == {"kube/clock.py"}, "which alone may ask the clocks"
+    assert small == {"kube/clock.py", "model/moment.py"}, "who alone may ask the clocks, and what"
 
 
 def test_every_module_of_the_workload_is_described() -> None:

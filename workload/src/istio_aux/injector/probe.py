@@ -288,7 +288,7 @@ class InjectorProbe:
         return await connection.ended.wait()
 
 
-class _Version(Struct, frozen=True):
+class _ServerVersion(Struct, frozen=True):
     git_version: str = ""
 
 
@@ -296,7 +296,7 @@ async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
     body = await client.get("/version")
     try:
-        return msgspec.json.decode(body, type=_Version).git_version
+        return msgspec.json.decode(body, type=_ServerVersion).git_version
     except (ValueError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 

@@ -279,7 +279,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iter
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
     # All of its pods are found by this label.
     label = KINDS[jobs[-1].reference.kind].job_name
-    if pod.labels.get(label) != top.name:
+    if text_label(label).get(pod.metadata) != top.name:
         yield f"its pod has no label {label}: {top.name}"
 
 
