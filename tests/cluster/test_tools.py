@@ -27,6 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [toolchain.go(), "env", "GOCACHE"], capture_output=True, text=True, check=True
     )
     monkeypatch.setenv("GOCACHE", shown.stdout.strip())
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(tools.PROGRAMS, "greeter", tools.Program("greeter", folder, ".", seconds=1))
     return folder
@@ -53,3 +54,14 @@ def test_a_failed_build_names_the_program_its_error_and_the_log(module: Path):
     with pytest.raises(tools.BuildError, match=r"greeter: .*undefined: undefined.*greeter\.log"):
         tools.path("greeter")
     assert "greeter" in tools.missing()
+
+
+def test_programs_of_setup_envtest_are_taken_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Only those that its folder has; etcd alone here."""
+    (tmp_path / "etcd").touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+
+    assert tools.path("etcd") == tmp_path / "etcd"
+    assert "etcd" not in tools.missing()
