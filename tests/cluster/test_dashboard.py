@@ -65,6 +65,16 @@ def prometheus(
 def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
     """When it began and ended: Jobs finish, one is stuck, another container blocks one."""
     start = time.time()
+
+    def await_answer(*queries: str) -> None:
+        lab.until(
+            lambda: all(prometheus.history(q, start=start, end=time.time()) for q in queries),
+            timeout=SOON,
+            what=f"Prometheus to answer {', '.join(queries)}",
+        )
+
+    # A rate needs a sample from before the first quit.
+    await_answer('istio_aux_injectors{state="live"} > 0')
     stuck = selected.start("stuck")
     selected.kubelet.misbehave(stuck, "lie")
     blocked = selected.start("blocked", payload=["main", "uploader"])
@@ -75,14 +85,7 @@ def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
         selected.kubelet.finish(pod, "main")
         selected.await_phase(pod, "Succeeded")
     freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
-    live = 'istio_aux_injectors{state="live"} > 0'
-    lab.until(
-        lambda: all(
-            prometheus.history(each, start=start, end=time.time()) for each in (freed, live)
-        ),
-        timeout=SOON,
-        what="Prometheus to see the quits and the injector",
-    )
+    await_answer(freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0')
     return start, time.time()
 
 

@@ -15,9 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def content() -> dict[str, zipfile.ZipInfo]:
-    """What is in the packed charm of this checkout, by path."""
-    with zipfile.ZipFile(pack.pack(ROOT)) as archive:
+def charm() -> Path:
+    """The packed charm of this checkout."""
+    return pack.pack(ROOT)
+
+
+@pytest.fixture(scope="module")
+def content(charm: Path) -> dict[str, zipfile.ZipInfo]:
+    """What is in it, by path."""
+    with zipfile.ZipFile(charm) as archive:
         return {entry.filename: entry for entry in archive.infolist()}
 
 

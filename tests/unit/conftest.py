@@ -18,9 +18,14 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+LEVEL = logging.getLogger().level
+
+
 @pytest.fixture(autouse=True)
 def root_level() -> Iterator[None]:
-    """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
-    level = logging.getLogger().level
+    """Restore the root logger's level: ops sets it to debug, which breaks tests of the log.
+
+    A fixture of the whole session may have run ops before this one.
+    """
     yield
-    logging.getLogger().setLevel(level)
+    logging.getLogger().setLevel(LEVEL)
