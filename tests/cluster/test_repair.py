@@ -265,11 +265,14 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     A controller that another process gave up is not tried again: the Lease says so.
     """
 
+    gone = "its TFJob is gone"
+
     def over(workload: Workload) -> bool:
         series = 'istio_aux_sidecar_restarts_total{outcome="resumed"}'
         known = {kind_of(pod["name"]) for pod in workload.status().get("unmeshed-pods", [])}
+        refused = gone in workload.process.log.read_text()
         over = metric(workload, series) == 1 and "hopeless" in known and not stage.going()
-        return over and len(stage.keeper.pods("batch")) == KINDS["batch"].count
+        return over and refused and len(stage.keeper.pods("batch")) == KINDS["batch"].count
 
     jobs = stage.play("jobs", over, {"race-policy": "restart", "restart-jobs": True})
     assert jobs.gone() == {"batch": 2}
@@ -286,5 +289,7 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     # Whoever leads next does not suspend it again.
     assert "this job is resumed" in (job.metadata.annotations or {})[MARK]
     reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
-    assert "its TFJob is gone" in reasons["training"]
+    # Between two attempts the status says so, too.
+    refusals = [line for line in jobs.log if line["event"] == "restart-refused"]
+    assert {kind_of(line["pod"]) for line in refusals if gone in line["reason"]} == {"training"}
     assert "after another was evicted, has no sidecar either" in reasons["hopeless"]

@@ -46,6 +46,8 @@ TRIES = {
         }
     },
 }
+# A connection may end before its first word.
+LISTEN = "until echo welcome | nc -l -p $MASTER_PORT | grep hello; do usleep 200000; done"
 ASK = "until echo hello | nc $MASTER_ADDR $MASTER_PORT | grep welcome; do usleep 200000; done"
 
 JOBS = (
@@ -246,10 +248,7 @@ TRAINING = (
         "a-pytorchjob-whose-worker-finds-its-master",
         training_job(
             "PyTorchJob",
-            Master=(
-                1,
-                template(named("pytorch", "echo welcome | nc -l -p $MASTER_PORT | grep hello")),
-            ),
+            Master=(1, template(named("pytorch", LISTEN))),
             Worker=(1, template(named("pytorch", ASK))),
         ),
         "Succeeded",
