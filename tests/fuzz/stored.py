@@ -209,9 +209,12 @@ async def weighed(name: str, line: bytes) -> list[str]:
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether the API server could have written it, as deep as it is."""
+    """Whether the API server could have written it, as deep as it is.
+
+    Go writes U+FFFD for half a surrogate pair, so a text with one cannot be encoded here.
+    """
     try:
-        json.loads(shallow(body))
+        json.dumps(json.loads(shallow(body)), ensure_ascii=False).encode()
     except ValueError:
         return False
     return True
