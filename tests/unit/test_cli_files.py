@@ -221,7 +221,7 @@ def test_mutate_tells_what_it_left_alone(run: Run) -> None:
     ("argv", "message"),
     [
         (["mutate", "-f", "-", "--capability", "modern"], '"modern": expected native or classic'),
-        (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected one of: auto, native'),
+        (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected auto, native'),
         (["mutate"], "required: -f"),
         (["explain"], "expected a POD, or -f FILE"),
         (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),

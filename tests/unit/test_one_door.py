@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -26,15 +25,10 @@ from istio_aux.model.annotations import (
     text_label,
 )
 from istio_aux.model.pod import Metadata
+from unit.declared import KEYS, MODULES
 
 SOURCES = Path(istio_aux.__file__).parent
 FILES = sorted(SOURCES.rglob("*.py"))
-MODULES = [
-    importlib.import_module(found.name)
-    for found in pkgutil.walk_packages([str(SOURCES)], "istio_aux.")
-    if not found.name.endswith("__main__")
-]
-
 ELSEWHERE = {
     # They copy or measure annotations, and write them: no value decides.
     ("start/plan.py", "before_injection"),
@@ -133,19 +127,9 @@ def test_only_the_keys_read_annotations_and_values_of_labels() -> None:
     assert found.keys() == ELSEWHERE, found
 
 
-def keys_of(module: ModuleType) -> Iterator[Annotation[Any] | Label[Any]]:
-    for value in vars(module).values():
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, Annotation | Label):
-                yield each
-
-
 def test_each_key_is_declared_once_for_each_type() -> None:
     """Two declarations would be two bounds."""
-    declared = {
-        id(key): (type(key).__name__, key.name, key.longest) for m in MODULES for key in keys_of(m)
-    }
-    found = sorted(declared.values())
+    found = [(type(key).__name__, key.name, key.longest) for key in KEYS]
     assert len(found) == len(set(found)) > 20
 
 

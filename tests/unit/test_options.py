@@ -11,6 +11,7 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.settings import OPTIONS
+from unit.declared import ANNOTATIONS
 
 import config
 
@@ -93,6 +94,24 @@ def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
 def test_the_readme_of_the_workload_has_every_option(name: str) -> None:
     row = [f" `{name}`", shown(name), f"{OPTIONS[name].meaning} "]
     assert row in rows("workload/README.md"), f"wanted: |{' | '.join(row)}|"
+
+
+AUTHORS = {key.name: key for key in ANNOTATIONS if key.meaning}
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_the_readme_of_the_workload_has_every_annotation_of_authors(name: str) -> None:
+    key = AUTHORS[name]
+    effect = f"{key.meaning}; overrides `{key.overrides}`" if key.overrides else key.meaning
+    row = [f" `{name}`", key.expected, f"{effect} "]
+    assert row in rows("workload/README.md"), f"wanted: |{' | '.join(row)}|"
+
+
+@pytest.mark.parametrize("name", [name for name, key in AUTHORS.items() if key.overrides])
+def test_the_description_of_an_option_names_the_annotation_that_overrides_it(name: str) -> None:
+    description = " ".join(CHARM[AUTHORS[name].overrides]["description"].split())
+    wanted = f"The pod's annotation `{name}` overrides this option."
+    assert description.endswith(wanted), f"wanted at its end: {wanted}"
 
 
 def test_the_charm_imports_of_the_workload_what_it_packs() -> None:

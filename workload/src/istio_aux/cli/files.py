@@ -14,6 +14,7 @@ from istio_aux.model import documents
 from istio_aux.model import pod as pods
 from istio_aux.model.documents import decoded
 from istio_aux.model.policy import Start
+from istio_aux.model.text import alternatives
 from istio_aux.start import patch, review
 from istio_aux.start import plan as start
 
@@ -73,7 +74,7 @@ def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
     given = decoded(_kind.decode, document.body, most=sys.maxsize)
     kind = given.kind or ("Pod" if document.listed else "")
     if kind not in kinds:
-        raise ValueError(f'kind is "{given.kind}", expected {" or ".join(kinds)}')
+        raise ValueError(f'kind is "{given.kind}", expected {alternatives(kinds)}')
     if given.api_version not in {"", kinds[kind]}:
         raise ValueError(
             f'apiVersion of the {kind} is "{given.api_version}", expected {kinds[kind]}'

@@ -23,8 +23,8 @@ from istio_aux.model.annotations import (
     START,
     STARTED_WITH,
     WORKFLOW_NODE,
-    Annotation,
     BadValueError,
+    choice,
     inject_annotation,
     inject_label,
     injected,
@@ -62,7 +62,7 @@ _PATHS = {
     )
 }
 
-_mode = Annotation(START, StartMode, "auto, native, hold or off", longest=16)
+_mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
 _workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
 
 
