@@ -190,6 +190,7 @@ def _many(count: int) -> Iterator[tuple[str, list[dict[str, Any]], list[dict[str
 def _siblings(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     fields = {
         "lists": [[]] * count,
+        "lists of three levels": [[[[]]]] * (count // 3),
         "objects": [{}] * count,
         "texts": [""] * count,
         "numbers": [0] * count,

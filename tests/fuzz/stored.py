@@ -11,7 +11,6 @@ import gc
 import io
 import json
 import math
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
 from istio_aux.model import documents
 from istio_aux.model import pod as stored_pods
-from istio_aux.model.documents import decoded, shallow
+from istio_aux.model.documents import shallow
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
@@ -48,7 +47,7 @@ DEEP = 500
 """Levels beyond which a text may be too deep for a decoder. It is read again then, in slices of a
 millisecond between which other tasks run, so that it costs more, and delays nobody."""
 SLICES = 8
-"""Times the budget for that: `explain -f` reads such a text three times."""
+"""Times the budget for that."""
 MEMORY = 64.0
 """MiB while a pod is handled: what 480,000 texts take as objects of Python, twice."""
 KEPT = 2.0
@@ -120,7 +119,7 @@ def read_file(body: bytes) -> None:
     for document in documents.read(body):
         if isinstance(document, documents.Document):
             try:
-                pod = decoded(stored_pods.decode, document.body, most=sys.maxsize)
+                pod = stored_pods.decode(document.readable)
             except (ValueError, RecursionError):
                 continue
             report.explain(pod, Policy(), None)
