@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import yaml
 from ops import pebble, testing
 
 from .conftest import Unit, active
@@ -42,19 +41,16 @@ def test_a_new_failure_policy_does_not_restart_the_workload(unit: Unit) -> None:
     assert unit.container.plan == before
 
 
-def test_the_webhook_waits_until_the_workload_is_ready(new_unit: Unit) -> None:
-    new_unit.process.missing = ["the first list of pods"]
-
-    assert new_unit.configure() == testing.WaitingStatus("workload: the first list of pods")
-    assert "MutatingWebhookConfiguration" not in new_unit.api.kinds()
-
-
 def test_a_starting_workload_wakes_the_charm_until_it_is_ready(new_unit: Unit) -> None:
-    new_unit.process.running = False
-    new_unit.configure()
+    new_unit.process.missing = ["the list of pods", "the list of namespaces"]
+
+    assert new_unit.configure() == testing.WaitingStatus(
+        "workload: the list of pods; the list of namespaces"
+    )
+    assert "MutatingWebhookConfiguration" not in new_unit.api.kinds()
     assert new_unit.wakes
 
-    new_unit.process.running = True
+    new_unit.process.missing = []
 
     assert new_unit.run() == active()
     assert "MutatingWebhookConfiguration" in new_unit.api.kinds()
@@ -111,15 +107,6 @@ def test_an_object_of_an_older_version_is_deleted(unit: Unit) -> None:
     found = [o for o in unit.api.objects.values() if o["kind"] == "ClusterRole"]
     names = {role["metadata"]["name"] for role in found}
     assert names == {"kubeflow-istio-aux-workload", "foreign"}
-
-
-def test_istio_pilot_learns_which_versions_the_charm_reads(new_unit: Unit) -> None:
-    relation = testing.Relation("istio-pilot", interface="k8s-service")
-
-    new_unit.relate(relation)
-
-    databag = new_unit.state.get_relation(relation.id).local_app_data
-    assert yaml.safe_load(databag["_supported_versions"]) == ["v1"]
 
 
 def test_a_follower_runs_its_workload_and_leaves_the_cluster_to_the_leader(unit: Unit) -> None:

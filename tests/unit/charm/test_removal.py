@@ -7,6 +7,7 @@ import pytest
 from ops import testing
 
 from .conftest import Unit
+from .test_others_webhooks import MESH
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
@@ -16,6 +17,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 def test_the_last_unit_deletes_every_object_and_the_webhook_first(
     event: str, leader: bool, unit: Unit
 ) -> None:
+    unit.relate(MESH)
     unit.api.calls.clear()
 
     unit.remove(event, leader=leader)
