@@ -127,7 +127,11 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
 ) -> None:
     assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca]
     assert handshake(served(provided), trusted(provided.api), NAMES[2], tmp_path)
+    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256
+    files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
     assert provided.run() == active()
+    assert (provided.files, provided.api.objects) == (files, objects)
+    assert provided.state.relations == relations
 
 
 def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
@@ -144,16 +148,6 @@ def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
 
     assert served(asking).issuer == provider.ca
     assert old in certificates.parse_bundle(trusted(asking.api))
-
-
-def test_repeated_events_change_nothing(provided: Unit) -> None:
-    files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
-    provided.api.calls.clear()
-
-    provided.run()
-
-    assert (provided.files, provided.api.objects) == (files, objects)
-    assert provided.state.relations == relations
 
 
 def test_without_the_relation_the_unit_goes_back_to_its_own_authority(
@@ -182,17 +176,6 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
 
     assert served(provided) != before
     assert served(provided).issuer == before.issuer
-
-
-def test_a_provider_with_a_new_root_is_followed(provided: Unit) -> None:
-    (request,) = requested(provided)
-    new = Provider()
-
-    write(provided, pki.databag(new.issue(request)))
-    settle(provided)
-
-    assert served(provided).issuer == new.ca
-    assert certificates.parse_bundle(trusted(provided.api)) == [new.ca]
 
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -323,5 +306,3 @@ def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
     assert served(provided) == before
 
 
-def test_every_key_of_the_unit_is_of_the_same_kind(provided: Unit) -> None:
-    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from lab import pki
 from lab.pki import Provider
 from ops import testing
 
+import certificates
 import workload
 from certificates import Leaf
 from charm import IstioAuxCharm
+from issuers import Issuers
 
 from .apiserver import ApiServer
 from .conftest import NIGHTLY, TEXTS, Unit, Workload
@@ -200,3 +203,41 @@ def change(app: Application, number: int) -> None:
         case _:
             pass
     app.relate()
+
+
+NAMES = certificates.service_names("istio-aux", "kubeflow")
+OWN, OTHER = (certificates.make_authority(name, "kubeflow") for name in ("own", "other"))
+A, B = OWN.certificate, OTHER.certificate
+# What the unit serves, and what it wants to serve instead.
+OLD, NEW = certificates.issue(OWN, NAMES), certificates.issue(OTHER, NAMES)
+
+
+def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_trusted() -> None:
+    known = Issuers("a/0", {"a/0": frozenset({B})}, True, frozenset({B}), OWN, NEW, NEW)
+
+    assert known.needed() == {A, B}
+    assert dataclasses.replace(known, silent=False).needed() == {B}
+
+
+@pytest.mark.parametrize(
+    ("published", "noted", "applied", "serves"),
+    [
+        pytest.param({A, B}, {A, B}, (), NEW, id="published and noted"),
+        pytest.param({A, B}, {A}, (A, B), NEW, id="published and applied in this event"),
+        pytest.param({A, B}, {A}, (), OLD, id="not trusted yet"),
+        pytest.param({A}, {A, B}, (), OLD, id="trusted, but the next leader could drop it"),
+        pytest.param(None, {A, B}, (A, B), OLD, id="nothing published yet"),
+        pytest.param(None, None, (), OLD, id="nothing noted yet"),
+    ],
+)
+def test_a_unit_serves_another_issuers_certificate_when_it_is(
+    published: set[str] | None, noted: set[str] | None, applied: tuple[str, ...], serves: Leaf
+) -> None:
+    units = {"a/0": frozenset(published)} if published else dict[str, frozenset[str]]()
+    trusted = None if noted is None else frozenset(noted)
+    known = Issuers("a/0", units, False, trusted, OWN, OLD, NEW)
+
+    choice = known.choose(applied, NAMES, datetime.now(UTC))
+
+    assert choice.leaf == serves
+    assert choice.waits is (serves == OLD)

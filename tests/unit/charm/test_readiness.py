@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import httpx2
 import pytest
 from lab import ports
-from lightkube import Client
 from ops import testing
 
 import cluster
 import endpoints
 import probe
 import wake
-from cluster import Problem
 
 from .apiserver import ApiServer, endpoint
 from .conftest import Unit, active
@@ -27,38 +26,14 @@ from .conftest import Unit, active
 WEBHOOK = "MutatingWebhookConfiguration"
 
 
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The status port, one that nobody has at any local address."""
-    port = ports.reserve()
-    monkeypatch.setattr(probe, "STATUS_PORT", port)
-    return port
-
-
-@pytest.fixture
-def api(new_unit: Unit) -> ApiServer:
-    return new_unit.api
-
-
-@pytest.fixture
-def client(api: ApiServer) -> Iterator[Client]:
-    with cluster.connect(httpx2.MockTransport(api.answer)) as client:
-        yield client
-
-
-def looked(client: Client) -> endpoints.Endpoints:
-    return endpoints.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
-
-
 @contextlib.contextmanager
-def serving(address: str, port: int, code: int = 200, text: str = "ok\n") -> Iterator[None]:
-    """A status port that answers so."""
+def serving(address: str, port: int) -> Iterator[None]:
+    """A status port of a unit that is ready."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(code if self.path == "/readyz" else 404)
+            self.send_response(200)
             self.end_headers()
-            self.wfile.write(text.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
             pass
@@ -73,89 +48,60 @@ def serving(address: str, port: int, code: int = 200, text: str = "ok\n") -> Ite
             thread.join()
 
 
-def test_nothing_is_waited_for_when_every_unit_answers(
-    client: Client, api: ApiServer, port: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("new_unit")
+def test_units_are_reached_directly_and_one_that_hangs_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Directly: the model's proxy is for addresses outside the cluster."""
+    """The model's proxy is for addresses outside the cluster."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    port = ports.reserve()
+    monkeypatch.setattr(probe, "STATUS_PORT", port)
+    monkeypatch.setattr(probe, "_TIMEOUT", 0.5)
+    api = ApiServer()
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
 
-    with serving("127.0.0.2", port), serving("127.0.0.3", port):
-        assert looked(client).problem is None
+    with (
+        serving("127.0.0.2", port),
+        socket.create_server(("127.0.0.3", port)),
+        cluster.connect(httpx2.MockTransport(api.answer)) as client,
+    ):
+        found = endpoints.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
+
+    (silent,) = found.silent
+    assert silent.startswith(f"unit istio-aux/1: no answer at http://127.0.0.3:{port}/readyz: ")
+    assert "timed out" in silent
 
 
-def test_a_unit_that_is_not_ready_says_what_is_missing(
-    client: Client, api: ApiServer, port: int
+NOBODY = testing.WaitingStatus("waiting for a ready endpoint of Service istio-aux")
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        ([("istio-aux-0", "::1", True), ("istio-aux-0", "10.1.0.10", True)], active()),
+        ([("istio-aux-0", "10.1.0.10", None), ("istio-aux-1", "10.1.0.11", False)], active()),
+        ([("istio-aux-0", "10.1.0.10", False)], NOBODY),
+        ([], NOBODY),
+    ],
+    ids=["one address of two answers", "another unit is not ready", "none is ready", "no endpoint"],
+)
+def test_the_webhook_waits_for_ready_endpoints_only(
+    ends: list[tuple[str, str, bool | None]], status: Any, new_unit: Unit
 ) -> None:
-    api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
-
-    with serving("127.0.0.2", port), serving("127.0.0.3", port, 503, "pods\nnamespaces\n"):
-        problem = looked(client).problem
-
-    assert problem == Problem("waiting for unit istio-aux/1: pods; namespaces")
-
-
-def test_a_unit_that_does_not_answer_is_named_with_its_address(
-    client: Client, api: ApiServer, port: int
-) -> None:
-    api.endpoints = [endpoint("istio-aux-10", "127.0.0.2")]
-
-    problem = looked(client).problem
-
-    assert problem is not None
-    url = f"http://127.0.0.2:{port}/readyz"
-    assert problem.reason.startswith(f"waiting for unit istio-aux/10: no answer at {url}: ")
-
-
-def test_a_unit_that_hangs_counts_as_not_ready(
-    client: Client, api: ApiServer, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe, "_TIMEOUT", 0.1)
-    api.endpoints = [endpoint("istio-aux-0", "127.0.0.2")]
-
-    with socket.create_server(("127.0.0.2", port)):
-        problem = looked(client).problem
-
-    assert problem is not None
-    assert "timed out" in problem.reason
-
-
-def test_one_address_of_a_unit_is_enough(client: Client, api: ApiServer, port: int) -> None:
     """A cluster of two families has an EndpointSlice for each."""
-    api.endpoints = [endpoint("istio-aux-0", "::1"), endpoint("istio-aux-0", "127.0.0.2")]
+    new_unit.api.endpoints = [endpoint(pod, at, ready=ready) for pod, at, ready in ends]
 
-    with serving("127.0.0.2", port):
-        assert looked(client).problem is None
-
-
-def test_a_unit_without_a_ready_endpoint_is_not_asked(
-    client: Client, api: ApiServer, port: int
-) -> None:
-    api.endpoints = [
-        endpoint("istio-aux-0", "127.0.0.2", ready=None),
-        endpoint("istio-aux-1", "127.0.0.3", ready=False),
-    ]
-
-    with serving("127.0.0.2", port):
-        assert looked(client).problem is None
-
-
-@pytest.mark.parametrize("ends", [[], [endpoint("istio-aux-0", "127.0.0.2", ready=False)]])
-def test_without_a_ready_endpoint_the_webhook_waits(
-    client: Client, api: ApiServer, ends: list[dict[str, object]]
-) -> None:
-    api.endpoints = ends
-
-    problem = looked(client).problem
-
-    assert problem == Problem("waiting for a ready endpoint of Service istio-aux")
+    assert new_unit.configure() == status
+    assert (WEBHOOK in new_unit.api.kinds()) is (status == active())
 
 
 def test_the_webhook_comes_once_the_last_unit_answers(new_unit: Unit) -> None:
     new_unit.api.endpoints.append(endpoint("istio-aux-1", "10.1.0.11"))
-    new_unit.process.units["10.1.0.11"] = httpx2.Response(503, text="pods\n")
+    new_unit.process.units["10.1.0.11"] = httpx2.Response(503, text="pods\nleases\n")
 
-    assert new_unit.configure() == testing.WaitingStatus("waiting for unit istio-aux/1: pods")
+    assert new_unit.configure() == testing.WaitingStatus(
+        "waiting for unit istio-aux/1: pods; leases"
+    )
     assert WEBHOOK not in new_unit.api.kinds()
 
     new_unit.process.units["10.1.0.11"] = httpx2.Response(200)
