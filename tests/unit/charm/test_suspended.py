@@ -241,34 +241,6 @@ def test_no_grace_period_keeps_a_removal_for_ever(restarting: Unit) -> None:
     assert state(restarting.api) == (False, False)
 
 
-def test_a_removal_that_waits_for_many_jobs_names_the_first(restarting: Unit) -> None:
-    for number in range(5):
-        path = f"{JOBSET}-{number}"
-        suspend(restarting.api, path)
-        restarting.api.objects[f"{POD}-{number}"] = {
-            "kind": "Pod",
-            "metadata": {
-                "name": f"pod-{number}", "namespace": "training", "uid": f"p-{number}",
-                "labels": {"jobset.sigs.k8s.io/jobset-name": f"set-{number}"},
-            },
-        }  # fmt: skip
-
-    restarting.remove("stop")
-
-    names = ", ".join(f"JobSet training/set-{number}" for number in range(3))
-    assert testing.WaitingStatus(
-        f"the unit is being removed: waits for the pods of suspended Jobs: {names} and 2 more"
-    ) in (restarting.ctx.unit_status_history)
-
-
-def test_a_job_that_somebody_else_suspended_stays_suspended(restarting: Unit) -> None:
-    suspend(restarting.api, marked=False)
-
-    restarting.remove("stop")
-
-    assert state(restarting.api) == (True, False)
-
-
 def test_a_job_that_may_not_be_resumed_is_named_and_stops_nothing(
     restarting: Unit, caplog: pytest.LogCaptureFixture
 ) -> None:
