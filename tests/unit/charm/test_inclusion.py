@@ -212,18 +212,6 @@ def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:
     assert command == f"istio-aux serve --config {workload.CONFIG}"
 
 
-def test_rock_and_workload_have_one_version() -> None:
-    project = (ROOT / "workload" / "pyproject.toml").read_text()
-
-    assert f'\nversion = "{ROCK["version"]}"' in project
-
-
-def test_the_resource_names_the_image_of_this_version() -> None:
-    source = METADATA["resources"]["istio-aux-image"]["upstream-source"]
-
-    assert source.endswith(f"/{ROCK['name']}:{ROCK['version']}")
-
-
 def test_the_charm_says_where_its_documents_and_sources_are() -> None:
     # A charm with metadata.yaml has no `links`: charmcraft would drop them.
     links = {key: METADATA[key] for key in ("website", "docs", "source", "issues")}
