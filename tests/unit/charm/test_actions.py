@@ -60,15 +60,17 @@ def failure(action: Callable[..., object], *args: Any, **answer: Any) -> str:
 
 
 def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit) -> None:
-    unit.process.pods = [POD, replace(POD, name="bare", owner="")]
-    unit.process.unmeshed_unknown = 3
+    """A tenant cannot add lines."""
     status = unit.state.unit_status
+    assert list_unmeshed(unit) == {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
+    unit.process.pods = [POD, replace(POD, name="bare", owner="", reason="a\nteam-b/forged: b")]
+    unit.process.unmeshed_unknown = 3
 
     found = list_unmeshed(unit)
 
     assert (found["total"], found["unknown"], found["next"]) == (2, 3, "")
     assert found["pods"] == (
-        "team-a/bare no owner since 2026-11-21 19:40Z: created before Istio could inject\n"
+        "team-a/bare no owner since 2026-11-21 19:40Z: a team-b/forged: b\n"
         "team-a/web-0 StatefulSet/web since 2026-11-21 19:40Z: created before Istio could inject"
     )
     _, last = json.loads(found["json"])
@@ -81,10 +83,6 @@ def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit)
         "owner": "StatefulSet/web",
     }
     assert unit.state.unit_status == status
-
-
-def test_the_list_is_empty_when_every_pod_has_its_sidecar(unit: Unit) -> None:
-    assert list_unmeshed(unit) == {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
 
 
 def named_by_a_tenant(number: int) -> ListedPod:
@@ -130,12 +128,6 @@ def test_a_page_has_as_many_pods_as_asked_for(unit: Unit) -> None:
 
     assert [pod["name"] for pod in json.loads(found["json"])] == ["web-2", "web-3"]
     assert found["next"] == "team-a/web-3"
-
-
-def test_a_tenant_cannot_add_lines_to_the_list(unit: Unit) -> None:
-    unit.process.pods = [replace(POD, reason="a\nteam-b/forged: b")]
-
-    assert list_unmeshed(unit)["pods"].endswith(": a team-b/forged: b")
 
 
 @pytest.mark.parametrize(
@@ -279,18 +271,15 @@ def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:
     assert failure(explain, unit) == "container istio-aux: Pebble does not answer"
 
 
-def test_an_explanation_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+def test_an_answer_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+    said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
+    assert len(said.encode()) <= actions.LARGEST
+
     explain(unit, stdout="ä" * 200_000)
 
     shown = results(unit)["explanation"]
     assert len(f"explanation={shown}".encode()) <= actions.LARGEST
     assert shown.endswith("(cut: the answer is larger than an action can return)")
-
-
-def test_a_failure_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
-    said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
-
-    assert len(said.encode()) <= actions.LARGEST
 
 
 LIVE = {"check": "injector", "result": "ok", "what": "istio is live"}
@@ -324,11 +313,9 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     ]
 
 
-def test_a_check_that_finds_no_problem_says_that_istio_aux_works(unit: Unit) -> None:
+def test_a_result_that_only_a_newer_image_knows_is_no_good_news(unit: Unit) -> None:
     assert run_check(unit, LIVE)["works"] == "true"
 
-
-def test_a_result_that_only_a_newer_image_knows_is_no_good_news(unit: Unit) -> None:
     found = run_check(unit, LIVE, {"check": "moon", "result": "eclipsed", "what": "it is dark"})
 
     assert found["works"] == "false"
