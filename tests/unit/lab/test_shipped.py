@@ -1,4 +1,4 @@
-"""The bills of materials: valid, whole, and the same each time."""
+"""What ships: an image that follows its recipe, one version, and whole bills of materials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,58 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from lab import packages, sbom
+from lab import packages, rock, sbom
+from lab.rock import Recipe, RecipeError
+
+METADATA = yaml.safe_load((packages.ROOT / "metadata.yaml").read_text())
+
+
+def test_the_product_has_one_version() -> None:
+    """That of the workload; the rock, the charm, its image, the chart and the bills repeat it."""
+    image = METADATA["resources"]["istio-aux-image"]["upstream-source"]
+    chart = yaml.safe_load((packages.ROOT / "chart/Chart.yaml").read_text())
+    assert {
+        chart["version"],
+        chart["appVersion"],
+        packages.version(packages.ROOT),
+        Recipe.read(packages.WORKLOAD).version,
+        image.rpartition(":")[2],
+        json.loads(sbom.of_charm())["metadata"]["component"]["version"],
+        json.loads(sbom.of_image([]))["metadata"]["component"]["version"],
+    } == {packages.version()}
+
+
+def test_the_wheel_has_the_addresses_of_the_charm() -> None:
+    project = tomllib.loads((packages.WORKLOAD / "pyproject.toml").read_text())["project"]
+    assert project["urls"] == {
+        "Homepage": METADATA["website"],
+        "Documentation": METADATA["docs"],
+        "Source": METADATA["source"],
+        "Issues": METADATA["issues"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("plugin: nil", "plugin: go", "go"),
+        ("license:", "entrypoint-service: istio-aux\nlicense:", "entrypoint-service"),
+        ("build-snaps:", "stage-snaps: [pebble]\n    build-snaps:", "stage-snaps"),
+    ],
+)
+def test_what_the_maker_does_not_understand_of_a_recipe_is_an_error(
+    tmp_path: Path, old: str, new: str, named: str
+) -> None:
+    """Otherwise the image would silently differ from the rock."""
+    text = (packages.WORKLOAD / rock.RECIPE).read_text()
+    assert old in text
+    (tmp_path / rock.RECIPE).write_text(text.replace(old, new, 1))
+    with pytest.raises(RecipeError, match=f"{named}: expected one of"):
+        Recipe.read(tmp_path)
+
 
 DEBS = [Path("libc6_2.36-9+deb12u14_amd64.deb"), Path("zlib1g_1%3a1.2.13.dfsg-1_amd64.deb")]
 
