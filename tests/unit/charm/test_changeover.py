@@ -9,27 +9,26 @@ are emptied, and another unit leads.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import random
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from lab import pki
 from lab.pki import Provider
 from ops import testing
 
 import certificates
-import workload
 from certificates import Leaf
-from charm import IstioAuxCharm
 from issuers import Issuers
 
 from .apiserver import ApiServer
-from .conftest import NIGHTLY, TEXTS, Unit, Workload
+from .conftest import NIGHTLY, Unit, set_up
 from .test_authority import LABEL, bundle
 
 STEPS = 60
@@ -47,9 +46,9 @@ class Stored:
 class Application:
     """Three units, each with a container of its own."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, units: list[Unit], seed: int) -> None:
         self.chance = random.Random(seed)
-        self.api = ApiServer()
+        self.units, self.api = units, units[0].api
         self.leader = 0
         self.providers = (Provider(), Provider(), None)
         self.provider: Provider | None = None
@@ -57,27 +56,9 @@ class Application:
         self.stored = Stored({number: {} for number in range(3)}, {})
         self.past = [copy.deepcopy(self.stored)]
         self.seen = [0, 0, 0]  # How much of the past each unit has seen.
-        self.units = [self._unit(folder / str(number), number) for number in range(3)]
-
-    def _unit(self, folder: Path, number: int) -> Unit:
-        etc, process, api = folder / "etc", Workload(), self.api
-        etc.mkdir(parents=True)
-        # What the workload serves follows the file, later.
-        process.certificate = folder / "served.crt"
-
-        class Charm(IstioAuxCharm):
-            kubernetes_transport = httpx2.MockTransport(api.answer)
-            workload_transport = httpx2.MockTransport(process.answer)
-
-        mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
-        state = testing.State(
-            containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
-            model=testing.Model("kubeflow"),
-        )
-        ctx: testing.Context[IstioAuxCharm] = testing.Context(
-            Charm, app_name="istio-aux", unit_id=number, **TEXTS
-        )
-        return Unit(ctx, state, api, process, etc, folder / "kubeconfig")
+        for unit in units:
+            # What the workload serves follows the file, later.
+            unit.process.certificate = unit.kubeconfig.with_name("served.crt")
 
     def served(self, number: int) -> Leaf:
         """What the unit's workload serves."""
@@ -157,9 +138,14 @@ class Application:
 
 
 @pytest.fixture(params=range(8 if NIGHTLY else 1))
-def application(request: pytest.FixtureRequest, tmp_path: Path, new_unit: Unit) -> Application:
-    del new_unit  # It has set up the credentials.
-    return Application(tmp_path / "units", request.param)
+def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application]:
+    api = ApiServer()
+    with contextlib.ExitStack() as stack:
+        units = [
+            stack.enter_context(set_up(tmp_path / str(number), api, number=number))
+            for number in range(3)
+        ]
+        yield Application(units, request.param)
 
 
 def test_no_unit_ever_serves_what_the_api_server_does_not_trust(application: Application) -> None:

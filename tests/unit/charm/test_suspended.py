@@ -155,15 +155,11 @@ def test_a_set_is_resumed_when_no_pod_of_its_jobs_is_unfinished(
 ) -> None:
     """They name other owners, and finished ones stay."""
     suspend(restarting.api, TRAINJOB)
-    restarting.api.objects[POD] = {
-        "kind": "Pod",
-        "metadata": {
-            "name": "mnist-worker-0", "namespace": "training", "uid": "p",
-            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
-            "ownerReferences": [{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
-        },
-        "status": {"phase": phase},
-    }  # fmt: skip
+    pod = worker(
+        labels={"jobset.sigs.k8s.io/jobset-name": "train"},
+        ownerReferences=[{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
+    )
+    restarting.api.objects[POD] = pod | {"status": {"phase": phase}}
 
     with caplog.at_level(logging.WARNING):
         restarting.remove("stop")
