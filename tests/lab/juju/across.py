@@ -21,9 +21,10 @@ def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[
     `settle` each model in turn: what one writes is an event in the other.
 
     Raises:
-        ValueError: a charm has no such endpoint, or the interfaces differ.
+        KeyError: a charm has no such endpoint.
+        ValueError: the interfaces differ.
     """
-    wanted, found = consumer.interface(endpoint), offering.interface(offered)
+    wanted, found = consumer.interfaces[endpoint], offering.interfaces[offered]
     if wanted != found:
         raise ValueError(f"{offering.name}:{offered}: {found}: expected the interface {wanted}")
     with consumer.model.agent.lock, offering.model.agent.lock:

@@ -1,4 +1,4 @@
-"""A relation of two applications, deployed ones or one whose side the caller plays."""
+"""A relation of an application to one that the caller plays."""
 
 from __future__ import annotations
 
@@ -15,30 +15,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """A relation of an application to a remote one; a remote one that is played has one unit."""
+    """A relation of an application to a remote one, which has one unit."""
 
     app: App
     remote: str
     number: int
 
     @classmethod
-    def create(
-        cls, app: App, remote: str, ends: Mapping[str, str], data: Mapping[str, str]
-    ) -> Relation:
-        """Relate endpoints by application; queue created, joined and changed for every unit."""
-        agent, apps = app.model.agent, app.model.apps
-        with agent.edit() as state:
-            if remote not in apps:
-                state["applications"].setdefault(remote, application(remote, leader=f"{remote}/0"))
-            record = new_relation(state, ends)
-            record["units"] = {
-                name: [unit.name for unit in apps[name].units] if name in apps else [f"{name}/0"]
-                for name in ends
-            }
+    def create(cls, app: App, remote: str, endpoint: str, data: Mapping[str, str]) -> Relation:
+        """Relate the endpoint; queue created, joined and changed for every unit."""
+        unit = f"{remote}/0"
+        with app.model.agent.edit() as state:
+            state["applications"].setdefault(remote, application(remote, leader=unit))
+            record = new_relation(state, {app.name: endpoint, remote: endpoint})
+            record["units"] = {app.name: [unit.name for unit in app.units], remote: [unit]}
             record["data"][remote] = dict(data)
-            for end, other in ((app.name, remote), (remote, app.name)):
-                for unit in apps[end].units if end in apps else []:
-                    unit.queue.extend(events.joining(record, end, record["units"][other]))
+            for own in app.units:
+                own.queue.extend(events.joining(record, app.name, [unit]))
         return cls(app, remote, record["id"])
 
     def update(self, data: Mapping[str, str]) -> None:
@@ -55,19 +48,15 @@ class Relation:
         return self._record()["data"].get(app or self.app.name, {})
 
     def remove(self) -> None:
-        """Unrelate: every unit sees the other side's units depart, then the relation broken."""
-        agent, apps = self.app.model.agent, self.app.model.apps
-        record, ends = self._record(), (self.app.name, self.remote)
+        """Unrelate: every unit sees the other side's unit depart, then the relation broken."""
+        agent, app, record = self.app.model.agent, self.app, self._record()
+        away = f"{self.remote}/0"
         with agent.edit() as state:
-            state["relations"][str(self.number)]["units"] = {name: [] for name in ends}
-        for end, other in (ends, ends[::-1]):
-            for unit in apps[end].units if end in apps else []:
-                for away in record["units"][other]:
-                    departed = events.relation(
-                        record, end, "departed", remote_unit=away, departing=away
-                    )
-                    agent.run(unit, departed)
-                agent.run(unit, events.relation(record, end, "broken"))
+            state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
+        for unit in app.units:
+            for kind, who in (("departed", away), ("broken", "")):
+                told = events.relation(record, app.name, kind, remote_unit=who, departing=who)
+                agent.run(unit, told)
         with agent.edit() as state:
             del state["relations"][str(self.number)]
 

@@ -258,5 +258,3 @@ def test_a_secret_that_is_gone_is_not_removed(
 
     assert isinstance(status, testing.ActiveStatus)
     assert aging.ctx.removed_secret_revisions == []
-
-

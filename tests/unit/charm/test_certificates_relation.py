@@ -169,7 +169,9 @@ def of_another_key() -> str:
 
 REFUSED = "the certificate of pki is refused: "
 # What the provider issues, or what it changes in an entry of its databag, or all of the databag.
-UNUSABLE: dict[str, tuple[dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | str, str]] = {
+UNUSABLE: dict[
+    str, tuple[dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | str, str]
+] = {
     "another name": ({"names": ["istio-aux"]}, REFUSED),
     "expired": ({"age": 2 * YEAR}, REFUSED),
     "not valid yet": ({"age": -YEAR}, REFUSED),
@@ -256,5 +258,3 @@ def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
     provided.run()
 
     assert served(provided) == before
-
-

@@ -82,8 +82,10 @@ TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}
         ),
         (
             SILENT, [injector(), OLD], True, False,
-            "istio-metadata: the root namespace is not set yet;"
-            f" istio-sidecar-injector live {WHEN}, istio-old: no caBundle, {WHEN}",
+            (
+                "istio-metadata: the root namespace is not set yet;"
+                f" istio-sidecar-injector live {WHEN}, istio-old: no caBundle, {WHEN}"
+            ),
         ),
     ],
     ids=["a relation waits", "none does not", "unknown", "no Istio", "one live injector is enough"],

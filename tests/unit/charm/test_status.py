@@ -16,6 +16,7 @@ import config
 
 from .conftest import SINCE, WELL, Unit, active
 
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
@@ -35,21 +36,27 @@ from .conftest import SINCE, WELL, Unit, active
         (
             "ignore-containers",
             "a,,b",
-            'ignore-containers: "a,,b": expected container names separated by commas,'
-            " such as cloud-sql-proxy,vault-agent",
+            (
+                'ignore-containers: "a,,b": expected container names separated by commas,'
+                " such as cloud-sql-proxy,vault-agent"
+            ),
         ),
         (
             "quit-sidecars",
             "daprd,daprd=1/",
-            'quit-sidecars: "daprd=1/": expected names of cloud-sql-proxy, vault-agent,'
-            " linkerd-proxy, daprd, kuma-sidecar, or NAME=PORT/PATH or NAME=COMMAND for another"
-            " container, each once, separated by commas",
+            (
+                'quit-sidecars: "daprd=1/": expected names of cloud-sql-proxy, vault-agent,'
+                " linkerd-proxy, daprd, kuma-sidecar, or NAME=PORT/PATH or NAME=COMMAND for another"
+                " container, each once, separated by commas"
+            ),
         ),
         (
             "native-sidecars",
             "a,istio-proxy",
-            'native-sidecars: "a,istio-proxy": expected other containers than istio-proxy,'
-            " which Istio decides about",
+            (
+                'native-sidecars: "a,istio-proxy": expected other containers than istio-proxy,'
+                " which Istio decides about"
+            ),
         ),
         (
             "namespace-selector",

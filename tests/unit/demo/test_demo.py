@@ -42,9 +42,7 @@ HANGS = PodStory(
     "without", "", "Running", (run(1.1, 1.2, 1), run(13.1, 16.2, 0)), (run(1.2),), at(4.3)
 )
 # Held until the proxy is ready, works, and ends with its proxy.
-ENDS = PodStory(
-    "with", "", "Succeeded", (run(4.2, 7.3, 0),), (run(1.1, 8.2, 0),), at(4.1), at(4.3)
-)
+ENDS = PodStory("with", "", "Succeeded", (run(4.2, 7.3, 0),), (run(1.1, 8.2, 0),), at(4.1), at(4.3))
 WITHOUT, HELPED = job("without", "Running", HANGS), job("with", "Succeeded", ENDS)
 
 
