@@ -15,8 +15,7 @@ from .conftest import NIGHTLY, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_others_webhooks import MESH, SAID, policies
-from .test_readiness import woken
-from .test_reconcile import STANDING
+from .test_reconcile import STANDING, woken
 from .test_sidecar_relation import TENSORBOARD, named
 
 CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
