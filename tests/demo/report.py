@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import jinja2
 import msgspec
 
-from demo import table
 from demo.chart import Bar, Chart, Group, Kind, chart
 from demo.promise import Promise
 from demo.story import JobStory
@@ -122,9 +121,6 @@ def html(jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> str:
         .render(
             facts=facts,
             promise=promise,
-            jobs=jobs,
-            rows=table.rows,
-            headings=table.HEADINGS,
             picture=picture(chart(jobs), facts.title),
             Kind=Kind,
         )
