@@ -155,15 +155,6 @@ def test_no_log_is_sent_to_a_loki_that_has_left(unit: Unit) -> None:
     assert unit.container.plan.log_targets["loki/0"].services == ["-all"]
 
 
-def test_a_container_that_was_emptied_sends_its_log_again(unit: Unit) -> None:
-    unit.relate(loki({0: URL}))
-    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
-
-    unit.run(unit.on.pebble_ready(unit.container))
-
-    assert logs_to(unit) == {"loki/0": URL}
-
-
 @pytest.mark.parametrize(
     "endpoint",
     ["", "{", "[]", '{"url": 3100}', '{"url": "file:///etc/passwd"}', '{"url": "http://"}',

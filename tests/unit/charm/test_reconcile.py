@@ -49,16 +49,6 @@ def test_changed_settings_restart_the_workload(unit: Unit) -> None:
     assert unit.container.plan.services["istio-aux"].environment != before
 
 
-def test_a_new_failure_policy_does_not_restart_the_workload(unit: Unit) -> None:
-    before = unit.container.plan
-
-    unit.configure(failure_policy="Fail")
-
-    (webhook,) = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
-    assert webhook["failurePolicy"] == "Fail"
-    assert unit.container.plan == before
-
-
 def test_a_starting_workload_wakes_the_charm_until_it_is_ready(new_unit: Unit) -> None:
     new_unit.process.missing = ["the list of pods", "the list of namespaces"]
 
@@ -109,20 +99,6 @@ def test_the_webhook_stays_while_this_unit_restarts(unit: Unit) -> None:
     unit.run()
 
     assert WEBHOOK in unit.api.kinds()
-
-
-def test_an_object_of_an_older_version_is_deleted(unit: Unit) -> None:
-    role = unit.api.one("ClusterRole")
-    base = "/apis/rbac.authorization.k8s.io/v1/clusterroles/"
-    stray = {**role, "metadata": {**role["metadata"], "name": "of-an-older-version"}}
-    foreign = {"kind": "ClusterRole", "metadata": {"name": "foreign", "labels": {}}}
-    unit.api.objects |= {base + "of-an-older-version": stray, base + "foreign": foreign}
-
-    unit.run()
-
-    found = [o for o in unit.api.objects.values() if o["kind"] == "ClusterRole"]
-    names = {role["metadata"]["name"] for role in found}
-    assert names == {"kubeflow-istio-aux-workload", "foreign"}
 
 
 def test_a_follower_runs_its_workload_and_leaves_the_cluster_to_the_leader(unit: Unit) -> None:
