@@ -19,10 +19,9 @@ liveness probe or a PodDisruptionBudget does, offers between models, the exact w
 version. It emulates the hook tools that the charm calls; another one is not found.
 """
 
-from .across import consume
 from .app import App
 from .dispatch import DispatchError, Outcome
 from .model import Model
-from .relation import Relation
+from .relation import Relation, consume
 
 __all__ = ["App", "DispatchError", "Model", "Outcome", "Relation", "consume"]

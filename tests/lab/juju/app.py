@@ -16,7 +16,7 @@ from . import events, store, table
 from .dispatch import Event, Outcome
 from .image import Image
 from .kubernetes import Objects
-from .metadata import Metadata
+from .packed import Metadata
 from .relation import Relation
 from .store import State
 from .unit import Unit

@@ -15,10 +15,9 @@ from typing import Any
 from lab import Cluster, Process, interpreters
 
 from . import hooks, root
-from .metadata import Metadata
+from .packed import Metadata, hand_out
 from .root import Bind, User
 from .store import State, Store
-from .unpacked import hand_out
 
 VERSION = "3.6.9"
 # A first dispatch takes 2 s; a charm that hangs is told apart from one that works.

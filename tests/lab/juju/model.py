@@ -19,7 +19,7 @@ from .app import SETTLE, App
 from .dispatch import VERSION
 from .image import Image, of_workload
 from .labels import LabelWebhook
-from .metadata import Metadata
+from .packed import Metadata
 from .store import Store, application, new_relation
 
 _ROOT = Path(__file__).resolve().parents[3]

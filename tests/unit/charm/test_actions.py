@@ -425,8 +425,8 @@ def test_the_workload_may_evict_pods_only_while_it_restarts_them(unit: Unit) -> 
     found = restart(unit, PLAIN, HELD, dry_run=False, namespace="team", limit=3)
 
     assert (found["restarted"], found["kept"]) == (1, 1)
-    asked = understood(unit)
-    assert (asked.dry_run, asked.namespace, asked.limit) == (False, "team", 3)
+    given = understood(unit)
+    assert (given.dry_run, given.namespace, given.limit) == (False, "team", 3)
     assert evicting(unit) == [True, False]
 
 

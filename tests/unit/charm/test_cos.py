@@ -202,7 +202,7 @@ def test_a_pebble_that_refuses_the_target_stops_nothing(
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "databag", "asked"),
+    ("endpoint", "databag", "written"),
     [
         ("charm-tracing", {}, {"receivers": ["otlp_http"]}),
         ("charm-tracing", {"receivers": "{"}, {"receivers": ["otlp_http"]}),
@@ -212,7 +212,7 @@ def test_a_pebble_that_refuses_the_target_stops_nothing(
     ],
 )
 def test_whatever_tempo_and_its_authority_answer_to_ops_nothing_stops(
-    endpoint: str, databag: dict[str, str], asked: dict[str, Any], unit: Unit
+    endpoint: str, databag: dict[str, str], written: dict[str, Any], unit: Unit
 ) -> None:
     """Interface tracing v2. Which URL comes is the business of ops."""
     relation = testing.Relation(
@@ -221,4 +221,4 @@ def test_whatever_tempo_and_its_authority_answer_to_ops_nothing_stops(
 
     assert unit.relate(relation) == active()
 
-    assert app_data(unit, relation) == asked
+    assert app_data(unit, relation) == written

@@ -140,7 +140,7 @@ def test_both_forms_of_admission_choose_the_same_pods() -> None:
 
 
 def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
-    """The pod selector is not for webhooks that somebody has asked for by name."""
+    """The pod selector does not narrow the webhooks of named applications and namespaces."""
     policy, configuration = by_policy(
         failure_policy="Fail",
         pod_selector=PODS,
