@@ -134,6 +134,22 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
     assert provided.state.relations == relations
 
 
+def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
+    asking: Unit, provider: Provider, tmp_path: Path
+) -> None:
+    (request,) = requested(asking)
+    # What the workload has not read yet.
+    asking.process.certificate = tmp_path / "old.crt"
+    asking.process.certificate.write_text(served(asking).chain)
+    old = served(asking).issuer
+
+    write(asking, pki.databag(provider.issue(request)))
+    settle(asking)
+
+    assert served(asking).issuer == provider.ca
+    assert old in certificates.parse_bundle(trusted(asking.api))
+
+
 def test_without_the_relation_the_unit_goes_back_to_its_own_authority(
     provided: Unit, provider: Provider
 ) -> None:

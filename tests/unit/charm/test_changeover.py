@@ -198,6 +198,12 @@ A, B = OWN.certificate, OTHER.certificate
 OLD, NEW = certificates.issue(OWN, NAMES), certificates.issue(OTHER, NAMES)
 
 
+def test_what_no_unit_needs_stays_in_the_bundle_until_it_is_noted_as_not_trusted() -> None:
+    known = Issuers("a/0", {"a/0": frozenset({A})}, False, frozenset({A, B}), OWN, OLD, OLD)
+
+    assert (known.needed(), set(known.bundle())) == ({A}, {A, B})
+
+
 def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_trusted() -> None:
     known = Issuers("a/0", {"a/0": frozenset({B})}, True, frozenset({B}), OWN, NEW, NEW)
 
