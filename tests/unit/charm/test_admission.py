@@ -135,6 +135,26 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("start_mode", "hold"),
+        ("peers", "direct"),
+        ("native_sidecars", "vault-agent"),
+        ("inject_selector", "team"),
+        ("namespace_selector", "team"),
+        ("pod_selector", "team"),
+        ("failure_policy", "Fail"),
+    ],
+)
+def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> None:
+    before = spec(unit.api)
+
+    unit.configure(**{option: value})
+
+    assert spec(unit.api) != before
+
+
+@pytest.mark.parametrize(
     ("admission", "mode", "first", "said"),
     [
         (
