@@ -5,6 +5,8 @@ sees what Juju had stored when it began, which may be before the last hooks of t
 Some hooks fail at their end, after they have changed the cluster; some workloads are late to read
 their new certificate. Meanwhile a provider comes, changes its root, revokes, and goes, containers
 are emptied, and another unit leads.
+
+The last tests have single rules of the change.
 """
 
 from __future__ import annotations
