@@ -1,9 +1,9 @@
-"""Emulated hook tools of Juju 3.6; standard library only. Call `main` with a tool and arguments.
+"""Hook tools of Juju 3.6, emulated: `main` runs a tool with its arguments.
 
-They are those that the charm calls by ops 3.9, with the arguments that ops sends. The file runs
-under ``python3 -I -S`` from a wrapper on the hook's PATH, far from the lab's own environment, so
-nothing here may import from the lab. Half a hook's time goes into starting these programs, so they
-import next to nothing: ``json`` imports ``re``, and that or ``pathlib`` takes as long as a tool.
+The charm calls these tools through ops 3.9, which chooses their arguments. The file runs under
+``python3 -I -S`` from a wrapper on the hook's PATH, outside the lab's own environment, so it
+imports nothing from the lab. Starting the tools takes half of a hook's time, so the file imports
+next to nothing: ``json`` imports ``re``, and ``re`` or ``pathlib`` takes as long as a tool runs.
 
 A hook's folder holds ``state.json`` (its working copy of the model's state), ``context.json`` (the
 event), ``trace.jsonl`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when

@@ -94,20 +94,3 @@ def test_pilot_agent_answers_as_istios_does(
     answer = agent.run(command.split(), port)
 
     assert (answer.exit_code, answer.quits) == (exit_code, quits)
-
-
-@pytest.mark.parametrize(
-    ("request_line", "port", "found"),
-    [
-        (b"POST /quitquitquit HTTP/1.1", 15020, (b"200", True)),
-        (b"GET /quitquitquit HTTP/1.1", 15020, (b"405", False)),
-        (b"POST /elsewhere HTTP/1.1", 15020, (b"404", False)),
-        (b"POST /quitquitquit HTTP/1.1", 0, None),
-    ],
-)
-def test_the_status_port_wants_a_post(
-    request_line: bytes, port: int, found: tuple[bytes, bool] | None
-):
-    answer = agent.respond(request_line + b"\r\n\r\n", port, port)
-
-    assert (answer and (answer[0].split(b" ")[1], answer[1])) == found
