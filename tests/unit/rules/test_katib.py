@@ -63,14 +63,6 @@ def test_a_collector_that_waits_for_a_native_proxy_is_named_too(collector: str) 
     assert found.reason.endswith(f"held by {collector} (running); {KATIB_FIX}")
 
 
-def test_it_is_named_also_if_another_sidecar_runs_on() -> None:
-    """The setting does not end vault-agent, but without it the collector never ends."""
-    found = trial({**CLASSIC, "vault-agent": RUNNING})
-
-    assert {*blockers(found)} == {COLLECTOR, "vault-agent"}
-    assert found.fix == KATIB_FIX
-
-
 def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None:
     """The setting is made: the collector reports, and then its proxy is told to exit."""
     args = [*ARGS, "-w", "false"]

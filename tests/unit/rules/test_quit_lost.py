@@ -28,22 +28,12 @@ JOB = ("batch/v1", "Job")
         "istio-proxy exited 137 (OOMKilled)",
     ),
     Row(
-        "the proxy exited well under OnFailure, so that it stays away",
-        job({"istio-proxy": exited(0), "main": RUNNING}, restart="OnFailure"),
-        "istio-proxy exited 0",
-    ),
-    Row(
         "Envoy ran out of memory beside a payload that will be restarted",
         job(
             {"istio-proxy": exited(137, "OOMKilled"), "main": exited(1)},
             details={"main": {"restartPolicy": "OnFailure"}},
         ),
         "istio-proxy exited 137 (OOMKilled), not restarted",
-    ),
-    Row(
-        "one payload is finished, the other runs without a network",
-        job({"istio-proxy": exited(0), "main": exited(0), "wait": RUNNING}),
-        "not finished: wait (running)",
     ),
     Row(
         "a payload without a status may still run",
@@ -74,24 +64,24 @@ REPLACING = [
     (("kubeflow.org/v1", "PaddleJob"), "OnFailure"),
     (("kubeflow.org/v1", "PyTorchJob"), "OnFailure"),
 ]
-FAILING = [
-    (("kubeflow.org/v1", "JAXJob"), "Never"),
-    (("kubeflow.org/v1", "PyTorchJob"), "Never"),
-    (("kubeflow.org/v1", "TFJob"), "Never"),
-    (("kubeflow.org/v1", "TFJob"), "OnFailure"),
-    (("kubeflow.org/v2beta1", "MPIJob"), "OnFailure"),
-    (("kubeflow.org/v1", "XGBoostJob"), "OnFailure"),
-]
-KEEPING = [
-    ("argoproj.io/v1alpha1", "Workflow"),
-    ("sparkoperator.k8s.io/v1beta2", "SparkApplication"),
-    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
-    ("example.org/v1", "Job"),
-    ("kubeflow.org/v1", "Job"),
-    ("batch/v1", "CronJob"),
-    ("batch", "Job"),
-    ("v1", "Job"),
-    ("", ""),
+FAILS = "the {} would fail: its operator counts a pod that is deleted as failed"
+UNKNOWN = "its controller {} ({}) is not known to make a new pod"
+KEPT = [
+    *(
+        (owner, "OnFailure", FAILS)
+        for owner in (
+            ("kubeflow.org/v1", "TFJob"),
+            ("kubeflow.org/v2beta1", "MPIJob"),
+            ("kubeflow.org/v1", "XGBoostJob"),
+        )
+    ),
+    (("kubeflow.org/v1", "TFJob"), "Never", FAILS),
+    (("kubeflow.org/v1", "PyTorchJob"), "Never", FAILS),
+    (("argoproj.io/v1alpha1", "Workflow"), "Never", UNKNOWN),
+    (("example.org/v1", "Job"), "Never", UNKNOWN),
+    (("batch/v1", "CronJob"), "Never", UNKNOWN),
+    (("v1", "Job"), "Never", UNKNOWN),
+    (("", ""), "Never", UNKNOWN),
 ]
 
 
@@ -116,27 +106,15 @@ def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(
     assert "not deleted" not in decision.reason
 
 
-@pytest.mark.parametrize(("owner", "restart"), FAILING)
-def test_a_pod_with_which_its_job_would_fail_is_only_reported(
-    owner: tuple[str, str], restart: str
+@pytest.mark.parametrize(("owner", "restart", "why"), KEPT)
+def test_a_pod_that_may_not_be_replaced_is_only_reported(
+    owner: tuple[str, str], restart: str, why: str
 ) -> None:
     """`tests/node/test_training_deletion.py` shows what the training operator does (T30)."""
     decision = reported(lost(owner=owner, restart=restart))
     assert not decision.delete
-    assert decision.reason.endswith(
-        f"; not deleted: the {owner[1]} would fail: its operator counts a pod that is deleted as"
-        " failed"
-    )
-
-
-@pytest.mark.parametrize("owner", KEEPING, ids="/".join)
-def test_a_pod_of_another_controller_is_only_reported(owner: tuple[str, str]) -> None:
-    """Whether it would make a new one is not known, and the reason says so."""
-    decision = reported(lost(owner=owner))
-    assert not decision.delete
-    assert decision.reason.endswith(
-        f"; not deleted: its controller {owner[1]} ({owner[0]}) is not known to make a new pod"
-    )
+    version, kind = owner
+    assert decision.reason.endswith(f"; not deleted: {why.format(kind, version)}")
 
 
 def test_a_bare_pod_is_only_reported() -> None:
@@ -148,31 +126,13 @@ def test_a_bare_pod_is_only_reported() -> None:
     )
 
 
-@pytest.mark.parametrize("controller", [False, None])
-def test_an_owner_that_does_not_control_makes_no_new_pod(controller: bool | None) -> None:
-    """Owners may be named for garbage collection alone."""
+def test_the_one_owner_that_controls_the_pod_counts() -> None:
+    """In whatever place. The API server refuses two controllers; a file may hold them."""
     found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    found["metadata"]["ownerReferences"][0]["controller"] = controller
-    assert "no controller" in reported(pods.convert(found)).reason
-
-
-def test_the_controller_is_found_among_other_owners() -> None:
-    """Only one owner controls a pod, in whatever place it stands."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    other = {"apiVersion": "v1", "kind": "ConfigMap"}
-    for owners in (
-        [other, *found["metadata"]["ownerReferences"]],
-        [*found["metadata"]["ownerReferences"], other],
-    ):
+    [ours], other = found["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "ConfigMap"}
+    for owners, deleted in (([other, ours], True), ([ours, other], True), ([ours, ours], False)):
         found["metadata"]["ownerReferences"] = owners
-        assert reported(pods.convert(found)).delete
-
-
-def test_two_controllers_are_none() -> None:
-    """The API server refuses such a pod; a file may hold one."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    found["metadata"]["ownerReferences"] *= 2
-    assert not reported(pods.convert(found)).delete
+        assert reported(pods.convert(found)).delete is deleted
 
 
 def test_by_default_nothing_is_deleted() -> None:

@@ -106,28 +106,16 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     assert story.awake() == EXITED, "the watch is the proof: no second look"
 
 
-def test_a_proxy_that_drains_first_is_told_once() -> None:
-    """T22: Istio up to 1.25 drains for 5 s, and the kubelet reports the exit a second late."""
-    story = Story()
-    assert story.awake() == Look()
-    assert story.looked() == Send(Rung.EXEC, 15020)
-    waits = story.answered()
-    assert isinstance(waits, Sleep)
-    assert waits.seconds > 5 + 1
-    story.watched(pod(proxy=exited(0, at="2026-11-21T08:16:35Z")))
-    assert story.awake(6) == End(
-        QuitOutcome.EXITED, "istio-proxy exited with 0, 6 s after the payload", 6.0
-    )
-    assert story.task.attempts == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],
     ids=["well", "doubtful", "refused"],
 )
 def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
-    """T16, T17, T23: the status decides, not the answer; a refused attempt needs no wait."""
+    """T16, T17, T23: the status decides, not the answer; a refused attempt needs no wait.
+
+    T22: Istio up to 1.25 drains for 5 s, and the kubelet reports the exit a second late.
+    """
     story = Story()
     assert story.awake() == Look()
     story.looked()
@@ -179,37 +167,28 @@ def stop(story: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "seen", "outcome"),
     [
-        (deselect, "the pod is no longer selected"),
-        (depose, "another process leads"),
-        (stop, "this process is stopping"),
+        (deselect, pod(), superseded("the pod is no longer selected")),
+        (depose, pod(), superseded("another process leads")),
+        (stop, pod(), superseded("this process is stopping")),
+        (None, None, GONE),
+        (None, pod(main=RUNNING), superseded("not finished: main (running)")),
+        (None, pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
+        (None, pod(deleting=True), superseded("the pod is being deleted")),
     ],
+    ids=["deselected", "deposed", "stopping", "gone", "restarted", "exited before", "deleted"],
 )
-def test_no_quit_is_sent_once_the_pod_is_not_ours(change: Change, reason: str) -> None:
-    """T19: found out while it is read."""
-    story = Story()
-    assert story.awake() == Look()
-    change(story)
-    assert story.looked() == superseded(reason)
-    assert story.task.attempts == 0
-
-
-@pytest.mark.parametrize(
-    ("seen", "outcome"),
-    [
-        (None, GONE),
-        (pod(main=RUNNING), superseded("not finished: main (running)")),
-        (pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
-        (pod(deleting=True), superseded("the pod is being deleted")),
-    ],
-    ids=["gone", "restarted", "exited before", "deleted"],
-)
-def test_the_state_read_right_before_an_attempt_decides(seen: Pod | None, outcome: Any) -> None:
+def test_the_state_read_right_before_an_attempt_decides(
+    change: Change | None, seen: Pod | None, outcome: Any
+) -> None:
     """T19: and an exit that nobody asked for is none of ours."""
     story = Story()
-    story.awake()
+    assert story.awake() == Look()
+    if change:
+        change(story)
     assert story.looked(seen, gone=seen is None) == outcome
+    assert story.task.attempts == 0
 
 
 @pytest.mark.parametrize(
@@ -315,23 +294,20 @@ def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
         ("2026-11-21T08:16:10Z", "2026-11-21T08:00:00Z", None),
         ("2026-11-21T07:16:40Z", "2026-11-21T08:16:35Z", after(25)),
         ("2026-11-21T09:16:40Z", "2026-11-21T08:16:35Z", after(30)),
+        (None, "2026-11-21T08:16:35Z", after(30)),
     ],
-    ids=["10 s ago", "over", "before the pod was created", "in the future"],
+    ids=["10 s ago", "over", "before the pod was created", "in the future", "no time"],
 )
 def test_a_process_that_starts_later_believes_a_node_within_bounds(
-    at: str, created: str, until: Moment | None
+    at: str | None, created: str, until: Moment | None
 ) -> None:
     """A grace period of 30 s goes on where it was, and does not begin again."""
-    body = document({"istio-proxy": RUNNING, "main": exited(0, at=at)})
+    end = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
+    body = document({"istio-proxy": RUNNING, "main": end})
     body["metadata"]["creationTimestamp"] = created
     story = Story(pods.convert(body), policy=Policy(grace=30))
     assert story.state.until == until
     assert story.state.asks_for == "quit"
-
-
-def test_a_payload_whose_end_has_no_time_has_a_whole_grace_period() -> None:
-    story = Story(pod(main={"terminated": {"exitCode": 0}}), policy=Policy(grace=30))
-    assert story.state.until == after(30)
 
 
 def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:

@@ -15,19 +15,20 @@ from unit.rules.table import blockers
 
 POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
+VAULT, BOTH = (
+    {**DONE, "vault-agent": RUNNING},
+    {**DONE, "my-proxy": RUNNING, "vault-agent": RUNNING},
+)
+GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
+NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 
 
 def decide(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) -> quitting.Action:
     return table.decide(job(containers, **fields), policy)
 
 
-def target(decision: quitting.Action) -> str:
-    assert isinstance(decision, Quit), decision
-    return decision.target
-
-
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
-    decision = decide({**DONE, "vault-agent": RUNNING})
+    decision = decide(VAULT)
 
     assert isinstance(decision, Quit)
     assert (decision.target, decision.status_port, decision.rungs) == (
@@ -38,29 +39,34 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
 
 
-def test_sidecars_go_one_after_another_and_the_proxy_last() -> None:
-    both = {**DONE, "my-proxy": RUNNING, "vault-agent": RUNNING}
-    assert target(decide(both)) == "my-proxy"
-    assert target(decide({**both, "my-proxy": exited(143)})) == "vault-agent"
-    assert target(decide({**both, "my-proxy": exited(0), "vault-agent": exited(0)})) == (
-        "istio-proxy"
-    )
+@pytest.mark.parametrize(
+    ("containers", "fields", "target"),
+    [
+        (BOTH, {}, "my-proxy"),
+        ({**BOTH, "my-proxy": exited(143)}, {}, "vault-agent"),
+        ({**BOTH, "my-proxy": exited(0), "vault-agent": exited(1)}, {}, "istio-proxy"),
+        ({**BOTH, "main": RUNNING}, {}, Wait),
+        (GONE, NATIVE, "vault-agent"),
+        ({**GONE, "vault-agent": exited(0)}, NATIVE, Ignore),
+        ({**GONE, "istio-proxy": exited(0)}, {}, "vault-agent"),
+        (GONE, {}, Ignore),
+    ],
+    ids=[
+        "one after another", "the next", "the proxy is the last", "the payload runs",
+        "a native proxy ends by itself", "all is done", "the proxy is gone", "not of the mesh",
+    ],
+)  # fmt: skip
+def test_sidecars_go_one_after_another_and_the_proxy_last(
+    containers: dict[str, State], fields: dict[str, Any], target: str | type[quitting.Action]
+) -> None:
+    decision = decide(containers, **fields)
+    assert (decision.target if isinstance(decision, Quit) else type(decision)) == target
 
 
 def test_without_its_rule_a_sidecar_keeps_the_proxy() -> None:
-    decision = decide({**DONE, "vault-agent": RUNNING}, Policy())
+    decision = decide(VAULT, Policy())
     assert isinstance(decision, Wait)
     assert blockers(decision) == ("vault-agent",)
-
-
-def test_while_the_payload_runs_nothing_is_told_to_exit() -> None:
-    assert isinstance(
-        decide({"main": RUNNING, "istio-proxy": RUNNING, "vault-agent": RUNNING}), Wait
-    )
-
-
-def test_a_sidecar_that_ended_by_itself_is_no_concern() -> None:
-    assert target(decide({**DONE, "vault-agent": exited(1)})) == "istio-proxy"
 
 
 @pytest.mark.parametrize(
@@ -85,32 +91,16 @@ def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
     assert blockers(decision) == ("vault-agent",)
 
 
-def test_beside_a_native_proxy_only_the_sidecar_is_told() -> None:
-    containers = {"main": exited(0), "vault-agent": RUNNING}
-    native: dict[str, State] = {"istio-proxy": RUNNING}
-    assert target(decide(containers, sidecars=native)) == "vault-agent"
-    assert isinstance(decide({**containers, "vault-agent": exited(0)}, sidecars=native), Ignore)
-
-
-def test_a_sidecar_outlives_its_proxy_no_longer_than_the_payload() -> None:
-    gone = {"main": exited(0), "istio-proxy": exited(0), "vault-agent": RUNNING}
-    assert target(decide(gone)) == "vault-agent"
-
-
-def test_a_pod_without_the_mesh_is_left_alone() -> None:
-    assert isinstance(decide({"main": exited(0), "vault-agent": RUNNING}), Ignore)
-
-
 def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
     after = {"istio-aux.io/quit-after": "vault-agent"}
-    decision = decide({**DONE, "vault-agent": RUNNING}, annotations=after)
+    decision = decide(VAULT, annotations=after)
     assert isinstance(decision, Wait)
     assert decision.containers["vault-agent"].role == "payload"
 
 
 def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:
     policy = Policy(sidecars=POLICY.sidecars, via=QuitVia.EXEC)
-    decision = decide({**DONE, "vault-agent": RUNNING}, policy)
+    decision = decide(VAULT, policy)
 
     assert isinstance(decision, Wait)
     assert blockers(decision) == ("option quit-via",)
