@@ -122,14 +122,6 @@ def test_twice_is_once(found: dict[str, Any], how: Start) -> None:
 
 
 @given(documents(), HOWS)
-def test_our_own_application_agrees_with_the_library(found: dict[str, Any], how: Start) -> None:
-    """`mutate` shows what the API server would make of the patch."""
-    expected = patched(found, how)
-    patch.apply(planned(found, how).ops, found)
-    assert found == expected
-
-
-@given(documents(), HOWS)
 def test_what_a_pod_was_started_with_is_said_with_every_change_and_true(
     found: dict[str, Any], how: Start
 ) -> None:
