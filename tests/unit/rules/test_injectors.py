@@ -57,6 +57,10 @@ LIVE = Facts(
 )
 
 
+UNHEARD = Probe(injected=False, why="no connection within 1 s", reached=False)
+UNSEEN = frozenset({Service("istio-system", "istiod")})
+
+
 def but(**facts: Any) -> Facts:
     """What makes an injector live, with something else."""
     return msgspec.structs.replace(LIVE, **facts)
@@ -86,12 +90,7 @@ def without_bundle(value: str | None) -> Configuration:
     ("state", "configuration", "facts", "why"),
     [
         (State.LIVE, ACTIVE, LIVE, "it injects"),
-        (
-            State.DEACTIVATED,
-            recorded(ORIGINAL),
-            LIVE,
-            "none of its webhooks is called for new pods",
-        ),
+        (State.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
         (State.DEACTIVATED, each_webhook(DEFAULT, rules=None), LIVE, "none of its webhooks"),
         (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
         (State.NO_CA_BUNDLE, without_bundle(""), LIVE, "no caBundle"),
@@ -100,18 +99,24 @@ def without_bundle(value: str | None) -> Configuration:
         (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
         (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
         (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been asked yet"),
-        (
-            State.REFUSED,
-            ACTIVE,
-            but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
-            "connection refused",
-        ),
+        (State.REFUSED, ACTIVE,
+         but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
+         "connection refused"),
+        (State.NOT_PROBED, ACTIVE, but(probes={target(ACTIVE): UNHEARD}), "no connection"),
+        (State.NO_SERVICE, each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE}), LIVE,
+         "it names neither Service nor URL"),
+        (State.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "it injects"),
+        (State.LIVE, ACTIVE, but(slices=(), unseen=UNSEEN), "it injects"),
+        (State.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been asked"),
     ],
-)
+)  # fmt: skip
 def test_the_first_check_that_fails_is_the_state(
     state: State, configuration: Configuration, facts: Facts, why: str
 ) -> None:
-    """T40: a ready istiod alone is not live."""
+    """T40: a ready istiod alone is not live. A probe that reached no injector shows nothing.
+
+    Where endpoints cannot be seen, the probe alone decides.
+    """
     found = one(configuration, facts)
 
     assert (found.state, found.live) == (state, state is State.LIVE)
@@ -130,12 +135,6 @@ def test_without_any_configuration_the_injector_is_absent() -> None:
         assert (injector.state, injector.live) == (State.ABSENT, False)
         assert injector.why == "no webhook configuration of Istio's injector"
         assert (injector.configuration, injector.revision) == ("", "")
-
-
-def test_one_ready_slice_of_several_is_enough() -> None:
-    slices = [endpoints("istiod", GONE), endpoints("istiod", READY), endpoints("istiod")]
-
-    assert one(ACTIVE, but(slices=slices)).live
 
 
 @pytest.mark.parametrize(
@@ -158,26 +157,15 @@ def test_a_new_ca_bundle_is_not_what_was_probed() -> None:
     assert one(foreign).state is State.NOT_PROBED
 
 
-def test_an_injector_behind_a_url_is_live_by_its_probe_alone() -> None:
-    """There is no Service to look at."""
-    body = {"url": "https://istiod.example.com:15017/inject", "caBundle": BUNDLE}
+@pytest.mark.parametrize("more", [{"caBundle": BUNDLE}, {}], ids=["its own", "the system's"])
+def test_an_injector_behind_a_url_is_live_by_its_probe_alone(more: dict[str, str]) -> None:
+    """There is no Service. A vendor that runs istiod for its users needs no caBundle."""
+    body = {"url": "https://istiod.example.com:15017/inject", **more}
     configuration = each_webhook(DEFAULT, clientConfig=body)
     probed = {target(configuration): INJECTS}
 
     assert one(configuration, but(slices=())).state is State.NOT_PROBED
     assert one(configuration, but(slices=(), probes=probed)).live
-
-
-def test_a_webhook_that_leads_nowhere_is_not_live() -> None:
-    configuration = each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE})
-
-    assert one(configuration).why == "it names neither Service nor URL"
-
-
-def test_the_one_that_istioctl_deactivated_is_passed_over_beside_its_successor() -> None:
-    [found] = evaluate([recorded(ORIGINAL), ACTIVE], LIVE)
-
-    assert (found.configuration, found.live) == (DEFAULT, True)
 
 
 def test_control_planes_are_judged_one_by_one() -> None:
@@ -216,30 +204,6 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
 
     assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
     assert "istio-system/gone" in found.why
-
-
-def test_one_behind_a_url_may_be_trusted_as_the_system_does() -> None:
-    """A vendor's that runs istiod for its users has no caBundle."""
-    configuration = each_webhook(DEFAULT, clientConfig={"url": "https://mesh.example.com/inject"})
-    probed = {target(configuration): INJECTS}
-
-    assert one(configuration, but(probes={})).state is State.NOT_PROBED
-    assert one(configuration, but(probes=probed)).live
-
-
-def test_where_endpoints_cannot_be_seen_the_probe_alone_decides() -> None:
-    unseen = frozenset({Service("istio-system", "istiod")})
-
-    assert one(ACTIVE, but(slices=(), unseen=unseen)).live
-    assert one(ACTIVE, but(slices=(), unseen=unseen, probes={})).state is State.NOT_PROBED
-
-
-def test_a_probe_that_reached_no_injector_shows_nothing() -> None:
-    """T40: neither that it is live nor that it is not."""
-    unheard = Probe(injected=False, why="no connection within 1 s", reached=False)
-    found = one(ACTIVE, but(probes={target(ACTIVE): unheard}))
-
-    assert (found.state, found.why) == (State.NOT_PROBED, "no connection within 1 s")
 
 
 def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
@@ -340,11 +304,6 @@ def test_one_live_injector_is_enough_for_a_mesh(
     injectors: tuple[Injector, ...], known: bool, live: bool | None
 ) -> None:
     assert ControlPlanes(injectors=injectors, known=known).any_live is live
-
-
-def test_what_sidecars_are_is_what_live_injectors_make() -> None:
-    assert ControlPlanes(injectors=(UP, DOWN)).native.capability is Capability.NATIVE
-    assert ControlPlanes(injectors=(DOWN,)).native.capability is Capability.UNKNOWN
 
 
 def test_nothing_is_known_at_first() -> None:

@@ -1,14 +1,12 @@
-"""Which pod an injector is asked about, and what its answers show."""
+"""Which pod an injector is asked about, what its answers show, and what of native sidecars."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
-import jsonpatch
 import pytest
 from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of
 from istio_aux.injector.probe_rules import (
@@ -17,8 +15,11 @@ from istio_aux.injector.probe_rules import (
     Probe,
     Question,
     answered,
+    classic,
     created,
+    kubelets_assured,
     of_dry_run,
+    of_kubelets,
     questions,
 )
 from istio_aux.injector.rules import targets
@@ -27,8 +28,6 @@ from istio_aux.model.policy import Capability, Start
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import ClientConfig, Configuration
 from istio_aux.start.plan import plan
-from lab.istio import World, decision
-from unit.injecting import TEMPLATE
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
@@ -196,31 +195,6 @@ def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
     assert "\n" not in probe.why
 
 
-@pytest.mark.parametrize(
-    ("world", "wanted"),
-    [
-        ("default", Capability.NATIVE),
-        ("on request", Capability.NATIVE),
-        ("never", Capability.CLASSIC),
-    ],
-)
-def test_the_stand_in_answers_the_question_as_it_would_the_api_server(
-    world: World, wanted: Capability
-) -> None:
-    asks = Question("plain", {"istio.io/rev": "default"})
-    review = json.loads(asks.review("7"))
-    template = dataclasses.replace(TEMPLATE, native=world)
-
-    response, _ = decision.answer(review, template, native=world == "default")
-
-    possible = Probe(injected=True) if wanted is Capability.NATIVE else CLASSIC
-    assert answered(json.dumps(response).encode(), "7") == possible
-    patch = base64.b64decode(response["response"]["patch"])
-    pod = jsonpatch.apply_patch(json.loads(asks.body(native=True)), json.loads(patch))
-    assert created(json.dumps(pod).encode()) == Probe(injected=True)
-    assert of_dry_run(json.dumps(pod).encode()).capability is wanted
-
-
 @pytest.mark.parametrize(("native", "asked"), [(None, None), (True, "true"), (False, "false")])
 def test_a_dry_run_asks_for_a_native_sidecar_only_where_that_is_the_question(
     native: bool | None, asked: str | None
@@ -296,3 +270,77 @@ def test_a_sidecar_is_found_however_the_patch_puts_it_there(operation: dict[str,
 def test_a_dry_run_that_answers_no_pod_or_none_with_a_sidecar_shows_none() -> None:
     assert "a dry run is not a pod" in created(b"{").why
     assert "no sidecar" in created(b'{"spec": {"containers": [{"name": "main"}]}}').why
+
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+ALWAYS = {**PROXY, "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("version", "assured"),
+    [
+        ("v1.28.15", False),
+        ("v1.31.9", False),
+        ("v1.32.0", True),
+        ("v1.32.3-gke.1440000", True),
+        ("v1.33.1+k3s1", True),
+        ("v1.36.0-alpha.1", True),
+        ("v2.0.0", True),
+        ("1.30.1", False),
+        ("", False),
+        ("master", False),
+        ("v1.99999999999999999999", False),
+    ],
+)
+def test_only_a_new_api_server_has_no_old_kubelets(version: str, assured: bool) -> None:
+    assert kubelets_assured(version) is assured
+
+
+@pytest.mark.parametrize(
+    ("kubelets", "ruled_out", "why"),
+    [
+        ({"a": "v1.29.0", "b": "v1.31.2-eks-1"}, None, ""),
+        ({"a": "v1.31.0", "b": "v1.28.9"}, C, 'node b: kubelet "v1.28.9" runs no native sidecars'),
+        ({"a": "v1.19.10-vk-azure"}, C, "node a: "),
+        ({"a": ""}, C, 'node a: kubelet "" runs no'),
+        ({}, U, "there is no node"),
+    ],
+)
+def test_every_kubelet_has_to_run_native_sidecars(
+    kubelets: Mapping[str, str], ruled_out: Capability | None, why: str
+) -> None:
+    found = of_kubelets(kubelets)
+
+    assert (found.capability if found else None) is ruled_out
+    assert found is None or why in found.why
+
+
+@pytest.mark.parametrize(
+    ("spec", "capability", "why"),
+    [
+        ({"initContainers": [{"name": "istio-init"}, ALWAYS]}, N, "native on request"),
+        ({"initContainers": [PROXY]}, C, "removes restartPolicy"),
+        ({"initContainers": [{**PROXY, "restartPolicy": "Never"}]}, C, "removes restartPolicy"),
+        ({"containers": [{"name": "main"}, PROXY]}, C, "no native sidecars, not even on request"),
+        ({"containers": [{"name": "main"}]}, U, "a dry run shows no sidecar"),
+    ],
+)
+def test_a_dry_run_shows_what_a_pod_gets(
+    spec: dict[str, Any], capability: Capability, why: str
+) -> None:
+    found = of_dry_run(json.dumps({"spec": spec}).encode())
+
+    assert found.capability is capability
+    assert why in found.why
+
+
+@pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"spec": 3}', b"\xff"])
+def test_an_answer_that_is_no_pod_shows_nothing(body: bytes) -> None:
+    assert of_dry_run(body).capability is U
+
+
+def test_a_reason_is_one_line_of_bounded_length() -> None:
+    found = classic("a\nb " + "x" * 10_000)
+
+    assert found.why.startswith("a b x")
+    assert len(found.why) <= 300 + len("…")

@@ -15,13 +15,11 @@ import msgspec
 import pytest
 from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
-from istio_aux.injector.injection import Expectation, InjectionPolicy, expected, hooks_of
+from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Policy, Rung, Start
-from istio_aux.model.webhooks import ControlPlane
 from istio_aux.quit import rules as quitting
-from lab.istio import cni, decision, proxyconfig, sidecar, webhooks
-from unit.rules import mesh
+from lab.istio import cni, decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, exited, waiting
 from unit.rules.starting import patched
 from unit.rules.table import decide
@@ -218,32 +216,6 @@ def test_a_proxy_config_object_changes_neither_the_start_nor_the_end() -> None:
     assert isinstance(decide(finished(made)), quitting.Quit)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 126}}}, True),
-        ({"state": {"terminated": {"exitCode": 126}}, "lastState": {}}, False),
-        (
-            {
-                "state": {"terminated": {"exitCode": 0}},
-                "lastState": {"terminated": {"exitCode": 126}},
-            },
-            False,
-        ),
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1}}}, False),
-    ],
-)
-def test_istio_cni_repairs_what_failed_to_validate_and_will_again(
-    status: dict[str, Any], expected: bool
-) -> None:
-    pod = Istio(World("", world(cni=True), OLD, "", "", None)).inject(a_pod())
-    pod["status"] = {"initContainerStatuses": [{"name": sidecar.VALIDATION, **status}]}
-
-    assert cni.is_broken(pod) is expected
-    assert ("deletionTimestamp" in cni.repaired(pod, "delete")["metadata"]) is expected
-    assert (cni.LABEL in cni.repaired(pod, "label")["metadata"].get("labels", {})) is expected
-
-
 @pytest.mark.parametrize("restart", ["Never", "OnFailure"])
 @pytest.mark.parametrize("how", ["delete", "label"])
 def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repair) -> None:
@@ -270,20 +242,3 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repai
         assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
         assert not decide(read).blocked_by
         assert report.audit(read, Expectation(True, ""), Policy(), None) is None
-
-
-@pytest.mark.parametrize("revision", ["default", "1-30-3"])
-def test_a_pod_that_asks_by_a_tag_is_expected_to_get_a_sidecar_of_its_revision(
-    revision: str,
-) -> None:
-    documents = webhooks.configurations("istio-system", revision, tags=["prod"])
-    hooks = hooks_of(map(mesh.decode, documents))
-    policies = {ControlPlane("istio-system", revision): InjectionPolicy()}
-
-    by_namespace = expected(mesh.pod(), {"istio.io/rev": "prod"}, hooks, policies)
-    by_pod = expected(mesh.pod({"istio.io/rev": "prod"}), {}, hooks, policies)
-    other = expected(mesh.pod(), {"istio.io/rev": "canary"}, hooks, policies)
-
-    seen = [(e.expected, e.configuration, e.revision) for e in (by_namespace, by_pod)]
-    assert seen == [(True, "istio-revision-tag-prod", revision)] * 2
-    assert not other.expected
