@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import jsonpatch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START, STARTED_WITH
@@ -16,7 +15,7 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Start, StartMode
 from istio_aux.start import patch
 from lab.istio import decision, sidecar
-from unit.rules.starting import CONFIG, STATUS, annotations_of, patched, planned
+from unit.rules.starting import CONFIG, STATUS, patched, planned
 
 HOLD = "holdApplicationUntilProxyStarts"
 TEMPLATE = sidecar.Template("istio-system", "proxyv2")
@@ -119,32 +118,6 @@ def test_every_patch_applies_and_changes_nothing_but_the_start(
 def test_twice_is_once(found: dict[str, Any], how: Start) -> None:
     """The API server calls again whenever another webhook changed something."""
     assert planned(patched(found, how), how).ops == ()
-
-
-@given(documents(), HOWS)
-def test_what_a_pod_was_started_with_is_said_with_every_change_and_true(
-    found: dict[str, Any], how: Start
-) -> None:
-    """T31: never alone, and never about a sidecar on which it has no effect."""
-    result, after = planned(found, how), patched(found, how)
-    before, now = annotations_of(found), annotations_of(after)
-    assert bool(result.ops) == (result.started_with is not None)
-    if result.started_with is None:
-        assert after == found
-        return
-    assert now[STARTED_WITH] == result.started_with
-    inits = found["spec"].get("initContainers") or []
-    native = STATUS in before and any(
-        c["name"] == PROXY and c.get("restartPolicy") == "Always" for c in inits
-    )
-    if result.started_with == "native":
-        assert native or now[NATIVE_SIDECAR] == "true"
-    else:
-        assert not native
-        assert yaml.safe_load(now[CONFIG])[HOLD] is True
-        if STATUS in before:
-            first = after["spec"]["containers"][0]
-            assert (first["name"], bool(first["lifecycle"]["postStart"])) == (PROXY, True)
 
 
 @given(documents(injected=False), HOWS, st.booleans())

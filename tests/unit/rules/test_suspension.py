@@ -218,16 +218,16 @@ def ending(seconds: float) -> Sequence[Pod]:
 
 
 @pytest.mark.parametrize(
-    ("since", "left"),
+    ("bound", "left"),
     [
-        row("by a pod whose node is lost", 630, ending(-600)),
-        row("by a pod with a grace period of half an hour", 2400, ending(-600)),
-        row("by a pod that never has to end", 3600 + 600, ending(1e9)),
-        row("by pods that the operator noticed and did not delete", 600, pods("a")),
+        row("a pod whose node is lost, 30 s after its grace period and 10 min", 630, ending(-600)),
+        row("a pod with a grace period of half an hour", 2400, ending(-600)),
+        row("a pod that never has to end", 3600 + 600, ending(1e9)),
+        row("pods that the operator noticed and did not delete", 600, pods("a")),
     ],
 )
-def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
-    assert follow(suspended(), left, since=since) == Resume(
+def test_no_job_is_kept_suspended_longer_than_its_bound(bound: float, left: Sequence[Pod]) -> None:
+    assert follow(suspended(), left, since=bound) == Resume(
         reason="it was suspended for too long, and 1 of its pods are still there: a",
         unchanged=True,
     )
@@ -263,59 +263,47 @@ def test_when_a_job_was_suspended_is_known_to_the_next_leader(
     assert suspension.since(suspended(annotations=notes), SEEN) == since
 
 
-def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
-    found = suspended(policy={"suspend": False})
-    decision = follow(found, pods("a"))
-    assert isinstance(decision, Unmark)
-    assert suspension.patch(KINDS["TFJob"], found, decision, NOW) == {
-        "metadata": {
-            "uid": "job-1", "resourceVersion": "7",
-            "labels": {MARK: None}, "annotations": {MARK: RESUMED},
-        }
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("action", "suspend", "mark", "note"),
+    ("action", "spec", "mark", "note"),
     [
-        (Suspend(reason=""), True, SIDECAR, NOTE),
-        (Resume(reason=""), False, None, RESUMED),
-        (Resume(reason="", unchanged=True), False, None, RESUMED),
-        (Resume(reason="", unchanged=True, untouched=True), False, None, None),
+        (Suspend(reason=""), {"suspend": True}, SIDECAR, NOTE),
+        (Resume(reason=""), {"suspend": False}, None, RESUMED),
+        (Resume(reason="", unchanged=True), {"suspend": False}, None, RESUMED),
+        (Resume(reason="", unchanged=True, untouched=True), {"suspend": False}, None, None),
+        (follow(suspended(policy={"suspend": False}), pods("a")), None, None, RESUMED),
     ],
+    ids=["suspended", "resumed", "unchanged", "untouched", "resumed by somebody else"],
 )
 def test_mark_and_suspension_change_in_one_write_to_what_was_read(
-    action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
+    action: Suspend | Resume | Unmark,
+    spec: dict[str, bool] | None,
+    mark: str | None,
+    note: str | None,
 ) -> None:
     assert suspension.patch(KINDS["TFJob"], job(), action, NOW) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
             "labels": {MARK: mark}, "annotations": {MARK: note},
         },
-        "spec": {"runPolicy": {"suspend": suspend}},
+        **({"spec": {"runPolicy": spec}} if spec else {}),
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])
-def test_pods_of_a_job_of_the_same_name_are_not_its_own(left: Sequence[Pod]) -> None:
-    assert suspension.own(KINDS["TFJob"], job(), left) == []
-    assert suspension.own(KINDS["TFJob"], job(), [*left, pod()]) == [pod()]
+FINISHED = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
+OTHERS = [pod("c", owner_uid="job-0"), pod("d", owner=None)]
+IN_SET = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
 
 
 @pytest.mark.parametrize(
-    ("kind", "counts"), [("TFJob", True), ("Job", False), ("JobSet", False), ("TrainJob", False)]
+    ("kind", "left", "own"),
+    [
+        row("of another Job of the same name, or of nobody", "TFJob", OTHERS, []),
+        row("finished, which its operator deletes", "TFJob", FINISHED, FINISHED),
+        row("finished, which stay while a batch Job is suspended", "Job", FINISHED, []),
+        row("finished pods of a JobSet", "JobSet", FINISHED, []),
+        row("of a Job that a JobSet has made", "JobSet", IN_SET, IN_SET),
+        row("of a Job that a TrainJob has made", "TrainJob", IN_SET, IN_SET),
+    ],
 )
-def test_a_job_waits_for_its_finished_pods_only_if_its_operator_deletes_them(
-    kind: str, counts: bool
-) -> None:
-    """A pod of a batch Job that has succeeded stays while the Job is suspended."""
-    finished = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
-    assert suspension.own(KINDS[kind], job(), [*finished, pod("c")]) == [
-        *(finished if counts else []), pod("c"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
-def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> None:
-    found = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
-    assert suspension.own(KINDS[kind], job(), found) == found
+def test_a_job_waits_for_its_own_pods(kind: str, left: Sequence[Pod], own: Sequence[Pod]) -> None:
+    assert suspension.own(KINDS[kind], job(), [*left, pod()]) == [*own, pod()]
