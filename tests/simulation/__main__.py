@@ -1,6 +1,6 @@
 """Play seeds, and say which properties did not hold; exit 1 if there was one.
 
-`--seed K --trace` tells the story of one; `--breaks` shows that faults of the product are found.
+`--seed K --trace` tells the story of one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--off", default="", help="faults that are switched off, with commas")
-    parser.add_argument(
-        "--breaks", action="store_true", help="break the product, and see that it is found"
-    )
     options = parser.parse_args()
-    if options.breaks:
-        from simulation import breaks  # noqa: PLC0415  (it changes the product)
-
-        return breaks.main()
     if options.seed is not None:
         return _one(options.seed, options.off, trace=options.trace)
     return _many(range(options.begin, options.begin + options.seeds), options.jobs)

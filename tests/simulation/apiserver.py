@@ -15,6 +15,8 @@ from urllib.parse import unquote
 import msgspec
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.objects import INITIAL_END
+from istio_aux.model import selectors
+from unit.store import merged
 
 from simulation.world import World
 
@@ -35,12 +37,10 @@ KINDS = {
     ),
     "endpointslices": ("discovery.k8s.io/v1", "EndpointSlice"),
     "jobs": ("batch/v1", "Job"),
-    "tfjobs": ("kubeflow.org/v1", "TFJob"),
-    "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
-    "mpijobs": ("kubeflow.org/v1", "MPIJob"),
-    "paddlejobs": ("kubeflow.org/v1", "PaddleJob"),
-    "xgboostjobs": ("kubeflow.org/v1", "XGBoostJob"),
-    "jaxjobs": ("kubeflow.org/v1", "JAXJob"),
+    **{
+        f"{kind.lower()}s": ("kubeflow.org/v1", kind)
+        for kind in ("TFJob", "PyTorchJob", "MPIJob", "PaddleJob", "XGBoostJob", "JAXJob")
+    },
     "statefulsets": ("apps/v1", "StatefulSet"),
     "replicasets": ("apps/v1", "ReplicaSet"),
 }
@@ -109,27 +109,17 @@ Selects = Callable[[Stored], bool]
 
 @lru_cache(256)
 def selection(labels: str, fields: str, namespace: str) -> Selects:
-    """What a selector selects, as far as this model knows selectors."""
-    tests: list[tuple[tuple[str, ...], str, bool]] = []
-    for text, root in ((labels, ("metadata", "labels")), (fields, ())):
-        for term in filter(None, text.split(",")):
-            key, wanted, value = re.fullmatch(r"([^!=]+)(!?=?)=?(.*)", term).groups()  # type: ignore[union-attr]
-            place = (*root, key) if root else tuple(key.split("."))
-            tests.append((place, value if wanted else "", wanted != "!="))
+    """What a selector selects. A field selector is written like a label selector."""
+    by_label, by_field = selectors.parse(labels), selectors.parse(fields)
 
     def selects(found: Stored) -> bool:
         if namespace and found.meta.get("namespace") != namespace:
             return False
-        for place, value, same in tests:
-            at: Any = found.object
-            for step in place:
-                at = at.get(step) or {}
-            if not value:
-                if at == {}:
-                    return False
-            elif (at == value) is not same:
-                return False
-        return True
+        facts = {
+            f"{part}.{name}": found.object.get(part, {}).get(name, "")
+            for part, name in (("metadata", "name"), ("spec", "restartPolicy"), ("status", "phase"))
+        }
+        return by_label.matches(found.meta.get("labels") or {}) and by_field.matches(facts)
 
     return selects
 
@@ -276,8 +266,7 @@ class ApiServer:
             kept = {key: before.meta[key] for key in ("uid", "creationTimestamp")}
             found["metadata"] = {**found["metadata"], **kept}
             return self._store(to.resource, found, before).body
-        merged = _merged(before.object, found)
-        return self._store(to.resource, merged, before).body
+        return self._store(to.resource, merged(before.object, found), before).body
 
     def _resources(self, api: str) -> bytes:
         if api not in APIS:
@@ -385,16 +374,3 @@ def _line(change: Change, selects: Selects) -> bytes:
     meta = {**change.before.meta, "resourceVersion": str(change.version)}
     last = msgspec.json.encode({**change.before.object, "metadata": meta})
     return b'{"type":"DELETED","object":%b}\n' % last
-
-
-def _merged(before: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    found = dict(before) if isinstance(before, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = _merged(found.get(key), value)
-    return found

@@ -5,7 +5,6 @@ A break is found by a seed whose violation is not there without the break.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
@@ -30,35 +29,19 @@ SEEDS = 50  # Within which each break is found.
 _NEVER = 1e9
 
 
-class Found(NamedTuple):
-    """The first seed that finds a break, and by which property; -1: none does."""
+def find(name: str, seeds: Iterable[int]) -> tuple[int, str]:
+    """Find the first seed that finds the break of this name, and the property that it breaks.
 
-    name: str
-    seed: int
-    kind: str
-
-
-def find(name: str, seeds: Iterable[int]) -> Found:
-    """Look for a seed that finds the break of this name."""
+    Raises:
+        LookupError: no seed does.
+    """
+    guards, apply = BREAKS[name]
     for seed in seeds:
-        guards, apply = BREAKS[name]
         with apply():
             kinds = play(seed, first=False).kinds & guards
         if kinds and (new := kinds - play(seed, first=False).kinds):
-            return Found(name, seed, ", ".join(sorted(new)))
-    return Found(name, -1, "NOT FOUND")
-
-
-def main() -> int:
-    """Print a table of all breaks; returns the exit status."""
-    good = True
-    for name in BREAKS:
-        began = time.monotonic()
-        found = find(name, range(SEEDS))
-        good = good and found.seed >= 0
-        where = f"seed {found.seed}" if found.seed >= 0 else ""
-        print(f"{name:45} {where:8} {found.kind} ({time.monotonic() - began:.0f} s)", flush=True)
-    return 0 if good else 1
+            return seed, min(new)
+    raise LookupError(f"no seed finds the break: {name}")
 
 
 def _replace(owner: Any, name: str, made: Callable[[Any], Any]) -> AbstractContextManager[Any]:

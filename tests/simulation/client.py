@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import aiohttp
 from istio_aux.kube.client import READ_TIMEOUT, Client, Params
@@ -25,6 +25,7 @@ from istio_aux.kube.errors import (
 
 from simulation.apiserver import Path, Stored, Stream, parse
 from simulation.kubelet import Frame, Sandbox
+from simulation.world import World
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -57,6 +58,83 @@ class Request(NamedTuple):
     def writes(self) -> bool:
         """Whether it changes something in the cluster."""
         return self.method != "GET" and "dryRun" not in self.params
+
+
+Lost = Literal["", "unconnected", "before", "after", "reset"]
+
+_ERRORS = (
+    (500, "InternalError", "etcdserver: request timed out"),
+    (503, "ServiceUnavailable", "apiserver is shutting down"),
+    (504, "Timeout", "request did not complete within the allotted timeout"),
+)
+
+
+class Refusal(NamedTuple):
+    """An error that the API server answers, ``after`` it did what was asked, or instead."""
+
+    error: KubeError
+    after: bool = False
+
+
+class Network:
+    """Delays, losses and refusals. A partition cuts one unit off, and no other."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._slow_until = 0.0
+        self._ways = world.dice("ways")
+
+    def slow(self, seconds: float) -> None:
+        """Make the API server slow for a time."""
+        self._slow_until = self._world.now + seconds
+        self._world.tell("the API server is slow for {:.0f} s", seconds)
+
+    def latency(self) -> float:
+        """Seconds of one way."""
+        if self._world.now < self._slow_until:
+            return self._ways.choice((0.01, 0.3, 2.0, 6.0))
+        if self._world.happens("slow answers", 0.05):
+            return self._world.dice("slow answers").uniform(0.5, 8.0)
+        return 0.001 + 0.004 * self._ways.random()
+
+    def lag(self) -> float:
+        """Seconds from a change to its line in a watch."""
+        if self._world.happens("watch lag", 0.1):
+            return self._world.dice("watch lag").uniform(0.1, 8.0)
+        return 0.002
+
+    def lost(self, request: Request) -> Lost:
+        """What is lost of a request."""
+        world = self._world
+        if request.process.unit.partitioned:
+            return "unconnected" if self._ways.random() < 0.5 else "before"
+        if world.happens("lost requests", 0.02):
+            found = world.dice("lost requests").choice(("unconnected", "before"))
+            world.tell("{} never arrives", request)
+            return found
+        if world.happens("lost answers", 0.03):
+            found = world.dice("lost answers").choice(("after", "reset", "reset"))
+            world.tell("the answer to {} is lost", request)
+            return found
+        return ""
+
+    def refusal(self, request: Request) -> Refusal | None:
+        """The error that a request is answered with by chance."""
+        world = self._world
+        if world.happens("throttling", 0.02):
+            after = world.dice("throttling").choice((1.0, 1.0, 3.0, None))
+            error = ApiError(429, "too many requests", reason="TooManyRequests", retry_after=after)
+        elif world.happens("server errors", 0.02):
+            code, reason, text = world.dice("server errors").choice(_ERRORS)
+            error = ApiError(code, text, reason=reason)
+        elif request.writes and world.happens("late errors", 0.05):
+            world.tell("{} is performed, and answered with an error", request)
+            code, reason, text = world.dice("late errors").choice(_ERRORS)
+            return Refusal(ApiError(code, text, reason=reason), after=True)
+        else:
+            return None
+        world.tell("{} is answered with {}", request, error)
+        return Refusal(error)
 
 
 class Message(NamedTuple):

@@ -12,11 +12,11 @@ from istio_aux.model.webhooks import Address
 from istio_aux.quit.state import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
+from unit.rules.mesh import DEFAULT, document
 
 from simulation.apiserver import ApiServer, Change, Json, Stored
-from simulation.client import Request
+from simulation.client import Network, Request
 from simulation.kubelet import Nodes, Plan
-from simulation.network import Network
 from simulation.properties import Judge
 from simulation.unit import Unit
 from simulation.workloads import Owner, TFJob, has_sidecar, owner_of
@@ -25,23 +25,6 @@ from simulation.world import World
 NAMESPACES = ("apps", "batch", "greedy")
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 LEASE = ("istio-aux", "istio-aux")
-_BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tQUFBQS0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0="
-_RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
-CONFIGURATION: Json = {
-    "metadata": {"name": "istio-sidecar-injector", "labels": {"istio.io/rev": "default"}},
-    "webhooks": [
-        {
-            "name": "namespace.sidecar-injector.istio.io",
-            "clientConfig": {
-                "service": {"namespace": "istio-system", "name": "istiod", "path": "/inject"},
-                "caBundle": _BUNDLE,
-            },
-            "namespaceSelector": {"matchLabels": {"istio-injection": "enabled"}},
-            "rules": [_RULE],
-            "failurePolicy": "Fail",
-        }
-    ],
-}
 # Two ports, none of which has the webhook's name: the injector is asked by a dry run alone.
 SLICE: Json = {
     "metadata": {
@@ -105,7 +88,7 @@ class Cluster:
         self.world.tell("Istio is installed")
         self.injector = "live"
         self.server.create("endpointslices", SLICE)
-        self.server.create("mutatingwebhookconfigurations", CONFIGURATION)
+        self.server.create("mutatingwebhookconfigurations", document(DEFAULT))
 
     def _admit(self, pod: Json) -> Json:
         """What Istio's webhook makes of a new pod."""

@@ -149,25 +149,26 @@ def _budgets(cluster: Cluster, dice: Random) -> None:
 
 
 def _hang(cluster: Cluster, dice: Random) -> None:
+    _break_node(cluster, dice, "hung", "answers no exec", 20)
+
+
+def _die(cluster: Cluster, dice: Random) -> None:
+    _break_node(cluster, dice, "dead", "is lost", 10)
+
+
+def _break_node(cluster: Cluster, dice: Random, how: str, text: str, least: float) -> None:
+    """A node is out of order for a while, unless another one is."""
     node = dice.choice(cluster.nodes.nodes[1:])
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
-        cluster.world.tell("{} answers no exec", node.name)
-        node.hung = True
-        cluster.world.after(dice.uniform(20, 90), _recover, cluster, node)
+        cluster.world.tell("{} {}", node.name, text)
+        setattr(node, how, True)
+        cluster.world.after(dice.uniform(least, 90), _recover, cluster, node)
 
 
 def _recover(cluster: Cluster, node: Node) -> None:
     if node.hung or node.dead:
         cluster.world.tell("{} is well again", node.name)
         node.recover(cluster.world.now)
-
-
-def _die(cluster: Cluster, dice: Random) -> None:
-    node = dice.choice(cluster.nodes.nodes[1:])
-    if not any(each.hung or each.dead for each in cluster.nodes.nodes):
-        cluster.world.tell("{} is lost", node.name)
-        node.dead = True
-        cluster.world.after(dice.uniform(10, 90), _recover, cluster, node)
 
 
 def _crowd(cluster: Cluster, dice: Random) -> None:

@@ -191,11 +191,14 @@ class Nodes:
         self.sandboxes[pod.uid] = box
         self._world.after(0.3 + self._dice.random(), self._begin, box)
 
-    def _begin(self, box: Sandbox) -> None:
-        if box.gone or box.stopping:
-            return
+    def _lost(self, box: Sandbox, do: Callable[[Sandbox], None]) -> bool:
+        """Whether the node is lost; then the kubelet tries again later."""
         if box.node.dead:
-            self._world.after(2.0, self._begin, box)
+            self._world.after(2.0, do, box)
+        return box.node.dead
+
+    def _begin(self, box: Sandbox) -> None:
+        if box.gone or box.stopping or self._lost(box, self._begin):
             return
         for container in box.containers:
             self._start(box, container)
@@ -247,10 +250,7 @@ class Nodes:
             self._world.after(lag, self._write, box)
 
     def _write(self, box: Sandbox) -> None:
-        if box.gone:
-            return
-        if box.node.dead:
-            self._world.after(2.0, self._write, box)
+        if box.gone or self._lost(box, self._write):
             return
         box.reporting = False
 
@@ -280,8 +280,7 @@ class Nodes:
 
     def _stop(self, box: Sandbox) -> None:
         """Send SIGTERM to all containers; each takes its time, at most the grace period."""
-        if box.node.dead:
-            self._world.after(2.0, self._stop, box)
+        if self._lost(box, self._stop):
             return
         box.ready = False
         longest = 0.0
@@ -296,10 +295,7 @@ class Nodes:
         self._world.after(longest + 0.5 + self._dice.random(), self._remove, box)
 
     def _remove(self, box: Sandbox) -> None:
-        if box.gone:
-            return
-        if box.node.dead:
-            self._world.after(2.0, self._remove, box)
+        if box.gone or self._lost(box, self._remove):
             return
         for container in box.containers:
             if container.state != "terminated":

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulation import faults, kept
+from simulation import faults
 from simulation.cluster import Cluster
-from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
+from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND, left
 from simulation.world import Violation, World
 
 EMPTY = 200.0
@@ -106,9 +106,9 @@ def _play(cluster: Cluster, window: float, *, first: bool) -> None:
         world.violate(kind, text)
     cluster.clear()
     go_on(120.0, lambda: not cluster.server.objects["pods"])
-    if go_on(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units)):
+    if go_on(EMPTY, lambda: not any(left(unit) for unit in cluster.units)):
         for unit in cluster.units:
-            for what in kept.left(unit):
+            for what in left(unit):
                 world.violate("something is kept", f"{unit}: {what}")
 
 
