@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,7 +11,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import Kubelet, read
-from unit.rules.pods import RUNNING, exited, job
+from unit.rules.pods import RUNNING, State, exited, job
 
 POLICY = Policy()
 
@@ -40,9 +41,16 @@ def decide(
     return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
 
 
+def pair(
+    main: State, proxy: State = RUNNING, /, others: Mapping[str, State] = {}, **fields: Any
+) -> Pod:
+    """A pod with a payload container and a proxy in these states, and others."""
+    return job({"main": main, "istio-proxy": proxy, **others}, **fields)
+
+
 def done(**fields: Any) -> Pod:
     """A pod whose payload is finished, and whose proxy runs."""
-    return job({"main": exited(0), "istio-proxy": RUNNING}, **fields)
+    return pair(exited(0), **fields)
 
 
 def blockers(decision: quitting.Action) -> tuple[str, ...]:

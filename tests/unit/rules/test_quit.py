@@ -25,7 +25,7 @@ from unit.rules.pods import (
     statuses,
     waiting,
 )
-from unit.rules.table import Row, decide, done, table
+from unit.rules.table import Row, decide, done, pair, table
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
@@ -36,21 +36,10 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
     Row("the proxy may be the first container", job({"istio-proxy": RUNNING, "main": exited(0)})),
     Row(
         "several payload containers are finished, one of them failed",
-        job({"main": exited(1), "istio-proxy": RUNNING, "wait": exited(0)}),
+        pair(exited(1), others={"wait": exited(0)}),
     ),
     Row("another native sidecar that still runs", done(sidecars={"vault-agent": RUNNING})),
     Row("the annotation that allows quitting changes nothing", done(annotations={QUIT: "true"})),
-    Row(
-        "a proxy that is not ready, but runs",
-        done(
-            status={
-                "containerStatuses": [
-                    {"name": "istio-proxy", "ready": False, "state": RUNNING},
-                    *statuses({"main": exited(0)}),
-                ]
-            }
-        ),
-    ),
     Row(
         "an ephemeral container that still runs",
         done(
@@ -71,19 +60,6 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
             ]
         ),
     ),
-    Row(
-        "a container with a rule of RestartAllContainers that ran again, whatever it ended with",
-        job(
-            {**DONE, "wait": exited(0)},
-            details={"wait": ruled("RestartAllContainers", "In", 9)},
-            status={
-                "containerStatuses": [
-                    *statuses(DONE),
-                    {"name": "wait", "state": exited(0), "lastState": exited(9)},
-                ]
-            },
-        ),
-    ),
     Row("a report without a phase", done(phase=None)),
 )
 def test_quit(row: Row) -> None:
@@ -94,10 +70,10 @@ def test_quit(row: Row) -> None:
 
 
 @table(
-    Row("a payload that runs", job({"main": RUNNING, "istio-proxy": RUNNING}), "main (running)"),
+    Row("a payload that runs", pair(RUNNING), "main (running)"),
     Row(
         "a payload whose image cannot be had",
-        job({"main": waiting("ImagePullBackOff"), "istio-proxy": RUNNING}, phase="Pending"),
+        pair(waiting("ImagePullBackOff"), phase="Pending"),
         "main (waiting: ImagePullBackOff)",
     ),
     Row(
@@ -107,25 +83,22 @@ def test_quit(row: Row) -> None:
     ),
     Row(
         "one of two payloads without a status",
-        job({**DONE, "wait": MISSING}),
+        done(others={"wait": MISSING}),
         "not finished: wait (no status yet)",
     ),
     Row(
         "the moment between a failure and the next start",
-        job({"main": exited(1), "istio-proxy": RUNNING}, restart="OnFailure"),
+        pair(exited(1), restart="OnFailure"),
         "main (exited 1, will be restarted (restartPolicy OnFailure))",
     ),
     Row(
         "a rule restarts the payload after this exit code",
-        job(
-            {"main": exited(42), "istio-proxy": RUNNING},
-            details={"main": ruled("Restart", "In", 41, 42)},
-        ),
+        pair(exited(42), details={"main": ruled("Restart", "In", 41, 42)}),
         "will be restarted (restartPolicyRules: Restart)",
     ),
     Row(
         "a proxy that was killed and will be started again",
-        job({"main": exited(0), "istio-proxy": exited(137)}, restart="OnFailure"),
+        pair(exited(0), exited(137), restart="OnFailure"),
         "istio-proxy does not run: exited 137, will be restarted",
     ),
     Row(
@@ -140,16 +113,13 @@ def test_quit(row: Row) -> None:
     ),
     Row(
         "a proxy that seems lost, on a node that does not report",
-        job({"main": RUNNING, "istio-proxy": exited(0)}, phase="Unknown"),
+        pair(RUNNING, exited(0), phase="Unknown"),
         "phase Unknown: the node does not report",
     ),
     Row("a phase that no Kubernetes had so far", done(phase="Paused"), "phase Paused"),
     Row(
         "a rule of the payload restarts all containers",
-        job(
-            {"main": exited(9), "logger": exited(0), "istio-proxy": RUNNING},
-            details={"main": ruled("RestartAllContainers", "NotIn", 0)},
-        ),
+        pair(exited(9), details={"main": ruled("RestartAllContainers", "NotIn", 0)}),
         "all containers will be restarted: main exited 9",
     ),
     Row(
@@ -170,8 +140,8 @@ def test_quit(row: Row) -> None:
     ),
     Row(
         "a rule of an ignored container restarts all containers",
-        job(
-            {**DONE, "dind": exited(9)},
+        done(
+            others={"dind": exited(9)},
             annotations={IGNORE_CONTAINERS: "dind"},
             details={"dind": ruled("RestartAllContainers", "In", 9)},
         ),
@@ -179,12 +149,12 @@ def test_quit(row: Row) -> None:
     ),
     Row(
         "all containers are being restarted, and are still reported as they were",
-        job({"main": exited(0), "istio-proxy": exited(0)}, conditions=RESTARTING),
+        pair(exited(0), exited(0), conditions=RESTARTING),
         "all containers are being restarted",
     ),
     Row(
         "the proxy vanished while all were restarted, and the payload runs on",
-        job({"main": RUNNING, "istio-proxy": exited(137, "RestartingAllContainers")}),
+        pair(RUNNING, exited(137, "RestartingAllContainers")),
         "all containers are being restarted",
     ),
 )
@@ -222,17 +192,17 @@ def test_wait(row: Row) -> None:
     ),
     Row(
         "a pod that is being deleted although its payload still runs",
-        job({"main": RUNNING, "istio-proxy": exited(0)}, deleting=True),
+        pair(RUNNING, exited(0), deleting=True),
         "being deleted",
     ),
     Row(
         "a pod that succeeded",
-        job({"main": exited(0), "istio-proxy": exited(0)}, phase="Succeeded"),
+        pair(exited(0), exited(0), phase="Succeeded"),
         "phase Succeeded",
     ),
     Row(
         "a pod that ran into its deadline, with a proxy not yet reported as gone",
-        job({"main": exited(137), "istio-proxy": RUNNING}, phase="Failed"),
+        pair(exited(137), phase="Failed"),
         "phase Failed",
     ),
     Row("a pod whose author opted out", done(annotations={QUIT: "false"}), f'{QUIT}: "false"'),
@@ -243,12 +213,12 @@ def test_wait(row: Row) -> None:
     ),
     Row(
         "an opt-out of several lines and great length",
-        job({"main": RUNNING, "istio-proxy": RUNNING}, annotations={QUIT: "no\n" + "o" * 200}),
+        pair(RUNNING, annotations={QUIT: "no\n" + "o" * 200}),
         f'{QUIT}: "no\\n{"o" * 57}…"',
     ),
     Row(
         "a pod whose proxy just quit, before the phase follows",
-        job({"main": exited(3), "istio-proxy": exited(0)}),
+        pair(exited(3), exited(0)),
         "and istio-proxy too",
     ),
 )
@@ -276,31 +246,14 @@ def test_every_container_has_a_role() -> None:
 
 
 @pytest.mark.parametrize(
-    "owner",
-    [
-        ("kubeflow.org/v1", "TFJob"),
-        ("argoproj.io/v1alpha1", "Workflow"),
-        ("example.org/v1", "Unheard"),
-        None,
-    ],
-    ids=lambda owner: owner[1] if owner else "none",
+    "owner", [("kubeflow.org/v1", "TFJob"), ("a/v1", "Unheard"), None], ids=str
 )
 def test_a_pod_is_judged_by_itself_not_by_its_source(owner: tuple[str, str] | None) -> None:
     """T7, T29: no owner matters, nor what a template leaves behind; containers do."""
-    marked = decide(
-        job(
-            DONE,
-            labels={"sidecar.istio.io/inject": "false", "app": "web"},
-            annotations={
-                "sidecar.istio.io/inject": "false",
-                "sidecar.istio.io/status": '{"containers":[]}',
-                "kubectl.kubernetes.io/default-container": "istio-proxy",
-            },
-            owner=owner,
-        )
-    )
+    left = {"sidecar.istio.io/inject": "false", "sidecar.istio.io/status": '{"containers":[]}'}
+    marked = decide(done(labels=left, annotations=left, owner=owner))
     assert isinstance(marked, quitting.Quit)
-    assert marked == decide(job(DONE, owner=("batch/v1", "Job")))
+    assert marked == decide(done(owner=("batch/v1", "Job")))
 
 
 @pytest.mark.parametrize(

@@ -379,15 +379,6 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
     assert story.looked(seen, gone=seen is None) == End()
 
 
-def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
-    """T30: the two are reported one after the other."""
-    story = Story(TORN)
-    assert story.awake() == Sleep(QuitLimits().lost_after)
-    story.watched(pod(main=ENDED, proxy=ENDED, version=6))
-    assert not story.task.is_due(story.scope)
-    assert story.awake() == End()
-
-
 KEPT = pod(
     main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=4,
     annotations={"istio-aux.io/quit-grace": "soon"},
@@ -424,9 +415,3 @@ def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"
     assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
     assert story.state.due(story.scope) is None
-
-
-def test_a_blocked_pod_is_not_reported_by_a_process_that_no_longer_leads() -> None:
-    story = Story(BLOCKED)
-    depose(story)
-    assert story.awake(60) == End()
