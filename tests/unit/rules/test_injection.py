@@ -35,7 +35,6 @@ from unit.rules.mesh import (
     THEIRS,
     TRUE,
     each_webhook,
-    edited,
     pod,
     recorded,
     renamed,
@@ -350,34 +349,15 @@ def test_without_the_labels_of_the_namespace_nothing_is_known() -> None:
     assert expected(pod(FALSE), None, HOOKS, POLICIES).expected is False
 
 
-def _auto() -> tuple[Hook, ...]:
-    """With enableNamespacesByDefault (istio mutatingwebhook.yaml) there is a fifth webhook."""
-
-    def add(body: dict[str, Any]) -> None:
-        unlabelled = [
-            {"key": "istio-injection", "operator": "DoesNotExist"},
-            {"key": "istio.io/rev", "operator": "DoesNotExist"},
-        ]
-        system = {
-            "key": "kubernetes.io/metadata.name",
-            "operator": "NotIn",
-            "values": ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"],
-        }
-        body["webhooks"].append(
-            body["webhooks"][0]
-            | {
-                "name": "auto.sidecar-injector.istio.io",
-                "namespaceSelector": {"matchExpressions": [*unlabelled, system]},
-                "objectSelector": {
-                    "matchExpressions": [
-                        {"key": INJECT, "operator": "DoesNotExist"},
-                        unlabelled[1],
-                    ]
-                },
-            }
-        )
-
-    return hooks_of([edited(DEFAULT, add)])
+# With enableNamespacesByDefault (istio mutatingwebhook.yaml) there is a fifth webhook.
+SYSTEM = "kubernetes.io/metadata.name notin (kube-system,kube-public,kube-node-lease)"
+AUTO = Hook(
+    DEFAULT,
+    "auto.sidecar-injector.istio.io",
+    OURS,
+    parse(f"!istio-injection,!{REV},{SYSTEM}"),
+    parse(f"!{INJECT},!{REV}"),
+)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +374,7 @@ def _auto() -> tuple[Hook, ...]:
 def test_where_namespaces_are_enabled_by_default_nobody_has_to_ask(
     sentence: str, namespace: dict[str, str], labels: dict[str, str], webhook: str
 ) -> None:
-    answer = expected(pod(labels), namespace, _auto(), POLICIES)
+    answer = expected(pod(labels), namespace, (AUTO, *HOOKS), POLICIES)
 
     assert answer.webhook.removesuffix(".sidecar-injector.istio.io") == webhook, sentence
     assert answer.expected is bool(webhook)
