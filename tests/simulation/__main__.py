@@ -47,12 +47,11 @@ def _play(seed: int) -> Result:
 
 def _many(seeds: range, jobs: int) -> int:
     began, kinds, bad = time.monotonic(), Counter[str](), list[Result]()
-    simulated, counts = 0.0, Counter[int]()
+    simulated = 0.0
     with multiprocessing.Pool(jobs) as pool:
         results = pool.imap_unordered(_play, seeds, chunksize=5) if jobs > 1 else map(_play, seeds)
         for number, result in enumerate(results, 1):
             simulated += result.seconds
-            counts.update(dict(enumerate(result.counts)))
             if result.violations:
                 kinds.update(result.kinds)
                 bad.append(result)
@@ -61,7 +60,6 @@ def _many(seeds: range, jobs: int) -> int:
                 print(f"{number} seeds, {time.monotonic() - began:.0f} s", flush=True)
     took = time.monotonic() - began
     print(f"{len(seeds)} seeds, {simulated / 3600:.1f} simulated hours, {took:.0f} s")
-    print(f"{counts[0]} writes, {counts[1]} requests to exit ({counts[2]} in the last second)")
     for kind, number in kinds.most_common():
         examples = sorted(result.seed for result in bad if kind in result.kinds)[:8]
         print(f"{number:6} {kind}: seeds {', '.join(map(str, examples))}")

@@ -50,7 +50,6 @@ class Cluster:
         self.owners: dict[str, Owner] = {}
         self.acting: Unit | None = None
         self.logged: list[str] = []  # Of unhandled exceptions.
-        self.looked: Callable[[Stored], None] = lambda _pod: None  # A unit has read a pod.
         self.injector = "absent"  # Or `live`, or `down`: then no pod is created.
         self._place = world.dice("scheduler")
         self.server.admit = self._admit
@@ -155,8 +154,6 @@ class Cluster:
         self.judge.arrived(request, body)
         answer = do()
         self.judge.performed(request, body, before)
-        if before and request.method == "GET" and to.resource == "pods":
-            self.looked(before)
         return answer
 
     def calm_down(self) -> None:
@@ -165,7 +162,7 @@ class Cluster:
         self.world.calm = True
         self.server.budget = lambda _pod: ""
         for node in self.nodes.nodes:
-            node.recover(self.world.now)
+            node.recover()
         for unit in self.units:
             unit.calm_down()
         if self.injector == "down":

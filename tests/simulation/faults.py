@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from simulation.apiserver import Json, Stored
+from simulation.apiserver import Json
 from simulation.cluster import Cluster
 from simulation.kubelet import FOREVER, MISBEHAVING, Node, Plan, Run
 from simulation.workloads import Job, Owner, ReplicaSet, StatefulSet, TFJob, is_deleting, is_ready
@@ -18,7 +18,6 @@ OF_PODS = (
     "bad agents", "dead proxies", "failing payloads", "late status", "slow controllers",
     "never ready", "old kubelets",
 )  # fmt: skip
-_CROWDED = frozenset({"hung node", "crowd"})
 _OF_RESTARTS = frozenset(
     {
         "stubborn owners", "terminations", "crashes", "freezes", "slow controllers", "late errors",
@@ -27,7 +26,7 @@ _OF_RESTARTS = frozenset(
 )  # fmt: skip
 _OF_QUITS = frozenset(
     {
-        "recreated pods", "slow answers", "bad agents", "watch lag", "silent watches",
+        "slow answers", "bad agents", "watch lag", "silent watches",
         "failing payloads", "late errors", "old kubelets",
     }
 )  # fmt: skip
@@ -37,8 +36,6 @@ def choose(seed: int) -> frozenset[str]:
     """The faults of a seed: some of all, or most of those that belong together and few others."""
     dice = Random(f"{seed} faults")
     kind = dice.random()
-    if kind < 0.1:
-        return _CROWDED | {name for name in ("bad agents",) if dice.random() < 0.5}
     likely = _OF_RESTARTS if kind < 0.35 else _OF_QUITS if kind < 0.6 else frozenset[str]()
     rare = 0.1 if likely else 0.3
     return frozenset(name for name in ALL if dice.random() < (0.6 if name in likely else rare))
@@ -168,14 +165,7 @@ def _break_node(cluster: Cluster, dice: Random, how: str, text: str, least: floa
 def _recover(cluster: Cluster, node: Node) -> None:
     if node.hung or node.dead:
         cluster.world.tell("{} is well again", node.name)
-        node.recover(cluster.world.now)
-
-
-def _crowd(cluster: Cluster, dice: Random) -> None:
-    """Many pods finish at once on a node."""
-    for _ in range(12):
-        run = Run(dice.uniform(3, 5))
-        lone_pod(cluster, f"crowd-{cluster.server.version}", Plan({"main": [run]}))
+        node.recover()
 
 
 # Istio and workloads.
@@ -205,29 +195,6 @@ def _drain(cluster: Cluster, dice: Random) -> None:
             pod = dice.choice(pods)
             cluster.world.tell("somebody drains {}", pod.name[1])
             cluster.server.delete_pod(pod.name)
-
-
-def recreate(cluster: Cluster, pod: Stored) -> None:
-    """A pod is deleted, and made anew under its name with a payload that runs on."""
-    now = cluster.server.get("pods", *pod.name)
-    if cluster.world.calm or now is None or now.uid != pod.uid or cluster.injector == "down":
-        return
-    cluster.world.tell("{} is deleted and made anew", pod.name[1])
-    cluster.server.remove("pods", pod.name)
-    meta: Json = {"namespace": pod.name[0], "name": pod.name[1], "labels": {}}
-    run = Run(cluster.world.dice("recreated pods").uniform(20, 60))
-    cluster.create_pod(meta, "Never", Plan({"main": [run]}))
-
-
-def _recreate(cluster: Cluster, _dice: Random) -> None:
-    """From now on pods are made anew while somebody looks at them."""
-
-    def race(pod: Stored) -> None:
-        dice = cluster.world.dice("recreated pods")
-        if "ownerReferences" not in pod.meta and dice.random() < 0.3:
-            cluster.world.after(dice.choice((0.0, 0.2, 1.0, 3.0, 10.0)), recreate, cluster, pod)
-
-    cluster.looked = race
 
 
 def _stubborn(cluster: Cluster, dice: Random) -> None:
@@ -263,16 +230,12 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "budgets": _budgets,
     "hung node": _hang,
     "lost node": _die,
-    "crowd": _crowd,
     "injector away": _injector,
     "scaling": _scale,
     "drains": _drain,
-    "recreated pods": _recreate,
     "stubborn owners": _stubborn,
 }
 ALL = (*OF_REQUESTS, *OF_PODS, *SCHEDULED)
-QUIET = frozenset({"hung node", "crowd", "bad agents", "late status"})
-"""Faults of nodes and pods that delay no other pod by more than one attempt."""
 
 
 # What there is at the beginning, and what comes later.

@@ -153,12 +153,10 @@ class Node:
     version: str = NEW
     hung: bool = False
     dead: bool = False
-    well_since: float = 0.0  # When it last began to answer again.
 
-    def recover(self, now: float) -> None:
+    def recover(self) -> None:
         """It works again."""
-        if self.hung or self.dead:
-            self.hung, self.dead, self.well_since = False, False, now
+        self.hung = self.dead = False
 
 
 class Nodes:

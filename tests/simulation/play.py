@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from simulation import faults
 from simulation.cluster import Cluster
-from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND, left
+from simulation.properties import BOUND, GIVEN_UP, GIVEN_UP_BOUND, left
 from simulation.world import Violation, World
 
 EMPTY = 200.0
@@ -27,7 +27,7 @@ class Result:
     violations: tuple[Violation, ...]
     story: tuple[str, ...]
     seconds: float  # Simulated.
-    counts: tuple[int, ...]  # Of writes, of requests to exit, of tolerated ones.
+    writes: int
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -75,10 +75,9 @@ def play(
         _PRODUCT.removeHandler(listener)
         _PRODUCT.setLevel(level)
         _PRODUCT.propagate = True
-    judge = cluster.judge
     return Result(
         seed, world.faults, tuple(world.violations), tuple(world.story or ()), world.now,
-        (judge.writes, judge.tells, judge.tolerated),
+        cluster.judge.writes,
     )  # fmt: skip
 
 
@@ -121,25 +120,6 @@ def _begin(cluster: Cluster, window: float) -> None:
     world.at(dice.choice((0.1, 0.1, dice.uniform(4, 30))), cluster.install_istio)
     faults.begin(cluster, window)
     faults.grow(cluster, window)
-    if world.faults <= faults.QUIET:
-        _watch_crowd(cluster, {})
-
-
-def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
-    """While only nodes and agents are out of order, no pod waits for others for long."""
-    world = cluster.world
-    for box in cluster.nodes.sandboxes.values():
-        proxy = box.proxy
-        if box.finished is None or not proxy or proxy.state != "running" or box.plan.agent:
-            continue
-        well = not box.node.hung and box.node.well_since < box.finished
-        if not well or world.now < box.finished + CROWDED or box.uid in late:
-            continue
-        late[box.uid] = world.now
-        text = f"{box.name[1]} on {box.node.name} waits for {world.now - box.finished:.0f} s"
-        world.violate("a healthy pod is delayed by others", text)
-    if not world.calm:
-        world.after(1.0, _watch_crowd, cluster, late)
 
 
 def shrink(seed: int, kind: str) -> frozenset[str]:

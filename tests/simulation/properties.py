@@ -47,9 +47,6 @@ GIVEN_UP = "a pod without a sidecar is given up"
 GIVEN_UP_BOUND = 9000.0
 """The same for restarts. Where no new pod comes, a controller may have been scaled down: another of
 its pods is restarted after two hours (`RolloutLimits.unreplaced`)."""
-CROWDED = 25.0
-"""Seconds within which a pod is freed while nothing but nodes and agents is out of order: one
-attempt on another pod takes 10 s at most."""
 
 
 @dataclass
@@ -72,8 +69,6 @@ class Judge:
         self.suspended: dict[str, float] = {}  # Jobs that we suspended, until their new pods.
         self.held: dict[str, float] = {}  # When each process last sent a renewal that was accepted.
         self.writes = 0
-        self.tells = 0
-        self.tolerated = 0
         self._removed: dict[Name, int] = {}  # In which version a pod of this name was removed.
         self._deleting: dict[str, int] = {}  # Version in which a pod began to end, by UID.
 
@@ -202,12 +197,10 @@ class Judge:
 
     def told(self, request: Request, pod: Stored, box: Sandbox) -> None:
         """A request to exit arrives at a proxy."""
-        self.tells += 1
         sent, uid = request.process.read.get(pod.name, (-1e9, ""))
         if uid != pod.uid:
             age = request.sent - sent
             if age <= FRESH:
-                self.tolerated += 1
                 return
             text = f"{pod.name[1]} ({pod.uid}) is told to exit, {uid} was read {age:.1f} s before"
             self._world.violate("another pod is told to exit", text)

@@ -216,9 +216,6 @@ def patch(operations: object) -> bytes:
     ("body", "why"),
     [
         (b"", "its answer is not an AdmissionReview: Input data was truncated"),
-        (b"<html>", "its answer is not an AdmissionReview"),
-        (b"\xff\xfe", "its answer is not an AdmissionReview"),
-        (b"{}", "its answer is not an AdmissionReview"),
         (b'{"response": 3}', "its answer is not an AdmissionReview"),
         (b"[" * 100_000, "its answer is not an AdmissionReview"),
         (response(uid="8"), "its answer has another uid"),
@@ -231,7 +228,6 @@ def patch(operations: object) -> bytes:
             "its patch is not a JSON Patch",
         ),
         (response(), "no sidecar"),
-        (patch([]), "no sidecar"),
         (patch([{"op": "remove", "path": "/spec/containers/0"}]), "no sidecar"),
         (patch([{"op": "add", "path": "/a" * 100_000, "value": 1}]), "no sidecar"),
         (patch([{"op": "add", "path": "/spec/containers", "value": "istio-proxy"}]), "no sidecar"),
@@ -276,24 +272,12 @@ N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
 ALWAYS = {**PROXY, "restartPolicy": "Always"}
 
 
-@pytest.mark.parametrize(
-    ("version", "assured"),
-    [
-        ("v1.28.15", False),
-        ("v1.31.9", False),
-        ("v1.32.0", True),
-        ("v1.32.3-gke.1440000", True),
-        ("v1.33.1+k3s1", True),
-        ("v1.36.0-alpha.1", True),
-        ("v2.0.0", True),
-        ("1.30.1", False),
-        ("", False),
-        ("master", False),
-        ("v1.99999999999999999999", False),
-    ],
-)
-def test_only_a_new_api_server_has_no_old_kubelets(version: str, assured: bool) -> None:
-    assert kubelets_assured(version) is assured
+NEW = ("v1.32.0", "v1.33.1+k3s1", "v1.36.0-alpha.1", "v2.0.0")
+OTHERS = ("v1.31.9", "1.30.1", "", "v1.99999999999999999999")
+
+
+def test_only_a_new_api_server_has_no_old_kubelets() -> None:
+    assert [{*map(kubelets_assured, versions)} for versions in (NEW, OTHERS)] == [{True}, {False}]
 
 
 @pytest.mark.parametrize(

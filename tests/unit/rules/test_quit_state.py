@@ -211,25 +211,22 @@ def test_a_task_ends_between_attempts_once_nothing_is_due(
 
 
 @pytest.mark.parametrize(
-    ("read", "outcome"),
+    ("end", "outcome"),
     [
-        (pod(proxy=ENDED, phase="Succeeded"), EXITED),
-        (None, GONE),
-        (pod(), superseded(FINISHED)),
+        (lambda story: story.looked(pod(proxy=ENDED, phase="Succeeded")), EXITED),
+        (lambda story: story.looked(gone=True), GONE),
+        (lambda story: story.looked(pod()), superseded(FINISHED)),
+        (lambda story: story.failed(), superseded("not known: 503: busy")),
     ],
-    ids=["exited", "gone", "an older state"],
+    ids=["exited", "gone", "an older state", "it cannot be read"],
 )
-def test_the_outcome_for_a_pod_that_left_the_watch(read: Pod | None, outcome: Any) -> None:
+def test_the_outcome_for_a_pod_that_left_the_watch(
+    end: Callable[[Story], Action], outcome: Any
+) -> None:
     story = Story().told()
     leave(story)
     assert story.awake() == Look(), "the watch did not show the exit"
-    assert story.looked(read, gone=read is None) == outcome
-
-
-def test_the_outcome_is_unknown_if_a_pod_that_left_the_watch_cannot_be_read() -> None:
-    story = Story().told()
-    leave(story)
-    assert (story.awake(), story.failed()) == (Look(), superseded("not known: 503: busy"))
+    assert end(story) == outcome
 
 
 def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:

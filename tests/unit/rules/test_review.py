@@ -96,50 +96,38 @@ def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -
     assert answer(request(object=pod)).outcome is outcome
 
 
+NATIVE, OFF = Start(capability=Capability.NATIVE), Start(mode=StartMode.OFF)
+ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJECT: "false"}}
+
+
 @pytest.mark.parametrize(
-    ("capability", "annotation", "started_with"),
+    ("pod", "how", "reason", "started_with", "outcome"),
     [
-        (Capability.UNKNOWN, "proxy.istio.io/config", "hold"),
-        (Capability.NATIVE, start.NATIVE_SIDECAR, "native"),
+        ({}, UNKNOWN, f"{LABELLED}; added hold", "hold", Outcome.LABELLED),
+        ({}, NATIVE, f"{LABELLED}; added native sidecar", "native", Outcome.LABELLED),
+        ({}, OFF, LABELLED, None, Outcome.LABELLED),
+        (ASKS, UNKNOWN, "added holdApplication", "hold", Outcome.HOLD),
+        (REFUSES, UNKNOWN, 'annotation sidecar.istio.io/inject: "false"', None, Outcome.UNCHANGED),
     ],
+    ids=["label and hold", "label and native", "label alone", "it asks itself", "it refuses"],
 )
 def test_the_other_webhook_gives_pods_a_label_and_their_start(
-    capability: Capability, annotation: str, started_with: str
+    pod: dict[str, Any], how: Start, reason: str, started_with: str | None, outcome: Outcome
 ) -> None:
-    """A pod that gets its sidecar by us, in whichever namespace, starts after it."""
-    result = answer(found := request(), Start(capability=capability), inject=True)
+    """A pod that gets its sidecar by us, in whichever namespace, starts after it.
+
+    A pod that says something itself is left alone, and the audit log learns why.
+    """
+    found = request(object=document({"main": None}, **pod))
+    result = answer(found, how, inject=True)
     sent = response(result.body)
-    assert admitted(found, sent)["labels"] == {start.INJECT: "true"}
-    assert annotation in admitted(found, sent)["annotations"]
-    assert sent["auditAnnotations"]["started-with"] == started_with
-    assert sent["auditAnnotations"]["reason"].startswith(f"{LABELLED}; ")
-    assert result.outcome is Outcome.LABELLED
-
-
-def test_the_other_webhook_gives_its_start_to_a_pod_that_asks_itself() -> None:
-    found = request(object=document({"main": None}, labels={start.INJECT: "true"}))
-    result = answer(found, inject=True)
-    after = admitted(found, response(result.body))
-    assert after["annotations"][start.STARTED_WITH] == "hold"
-    assert after["labels"] == {start.INJECT: "true"}
-    assert result.outcome is Outcome.HOLD
-
-
-def test_the_other_webhook_gives_a_label_alone_where_start_is_off() -> None:
-    sent = response(answer(request(), Start(mode=StartMode.OFF), inject=True).body)
-    (op,) = json.loads(base64.b64decode(sent["patch"]))
-    assert op["path"] == "/metadata/labels"
-    assert sent["auditAnnotations"] == {"reason": LABELLED}
-
-
-def test_the_other_webhook_leaves_alone_what_says_something_itself() -> None:
-    """Nothing is done, and the audit log learns why."""
-    said = document({"main": None}, annotations={start.INJECT: "false"})
-    result = answer(request(object=said), inject=True)
-    sent = response(result.body)
-    assert sent.keys() == UNCHANGED
-    assert sent["auditAnnotations"] == {"reason": 'annotation sidecar.istio.io/inject: "false"'}
-    assert result.outcome is Outcome.UNCHANGED
+    assert (sent.keys() == UNCHANGED) is (outcome is Outcome.UNCHANGED)
+    after = admitted(found, sent) if "patch" in sent else found["request"]["object"]["metadata"]
+    assert after.get("labels") == (None if pod == REFUSES else {start.INJECT: "true"})
+    assert after.get("annotations", {}).get(start.STARTED_WITH) == started_with
+    assert sent["auditAnnotations"].get("started-with") == started_with
+    assert sent["auditAnnotations"]["reason"].startswith(reason)
+    assert result.outcome is outcome
 
 
 @pytest.mark.parametrize(

@@ -76,52 +76,36 @@ HELD_BY_US, NATIVE_BY_US = ({"istio-aux.io/started-with": way} for way in ("hold
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 HELD = {PROXY: {"lifecycle": WAIT}}
 DRAINED = {"istio-proxy": {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}}
-NO_EFFECT = "hold has no effect: istio-proxy has a lifecycle of its own, without postStart"
 MAIN, SIDECAR = {"main": RUNNING}, {PROXY: RUNNING}
+BOTH = SIDECAR | MAIN
+UNHELD = "istio-proxy does not hold the payload back"
+ABSENT = "no container is called istio-proxy"
 
 
 @pytest.mark.parametrize(
-    ("pod", "expected"),
+    ("pod", "asked", "but"),
     [
-        (job(SIDECAR | MAIN, details=HELD), None),
-        (job(SIDECAR | MAIN, details=HELD, annotations={STARTED_WITH: "luck"}), None),
-        (job(SIDECAR | MAIN, details=HELD, annotations=HELD_BY_US), "hold"),
-        (job(MAIN, sidecars=SIDECAR, annotations=NATIVE_BY_US), "native"),
-        (
-            job(SIDECAR | MAIN, details=DRAINED, annotations=HELD_BY_US),
-            f"asked for hold, but {NO_EFFECT}",
-        ),
-        (
-            job(MAIN | SIDECAR, details=HELD, annotations=HELD_BY_US),
-            "asked for hold, but istio-proxy does not hold the payload back",
-        ),
-        (
-            job(SIDECAR | MAIN, annotations=HELD_BY_US),
-            "asked for hold, but istio-proxy does not hold the payload back",
-        ),
-        (
-            job(MAIN, sidecars=SIDECAR, annotations=HELD_BY_US),
-            "asked for hold, but the sidecar is a native one",
-        ),
-        (
-            job(MAIN, annotations=HELD_BY_US),
-            "asked for hold, but no container is called istio-proxy",
-        ),
-        (
-            job(SIDECAR | MAIN, details=HELD, annotations=NATIVE_BY_US),
-            "asked for native, but the sidecar is a classic one",
-        ),
-        (
-            job(MAIN, annotations=NATIVE_BY_US),
-            "asked for native, but no container is called istio-proxy",
-        ),
+        (job(BOTH, details=HELD), None, ""),
+        (job(BOTH, details=HELD, annotations={STARTED_WITH: "luck"}), None, ""),
+        (job(BOTH, details=HELD, annotations=HELD_BY_US), "hold", ""),
+        (job(MAIN | SIDECAR, details=HELD, annotations=HELD_BY_US), "hold", UNHELD),
+        (job(BOTH, annotations=HELD_BY_US), "hold", UNHELD),
+        (job(BOTH, details=DRAINED, annotations=HELD_BY_US), "hold",
+         "hold has no effect: istio-proxy has a lifecycle of its own, without postStart"),
+        (job(MAIN, sidecars=SIDECAR, annotations=HELD_BY_US), "hold",
+         "the sidecar is a native one"),
+        (job(MAIN, annotations=HELD_BY_US), "hold", ABSENT),
+        (job(MAIN, sidecars=SIDECAR, annotations=NATIVE_BY_US), "native", ""),
+        (job(BOTH, details=HELD, annotations=NATIVE_BY_US), "native",
+         "the sidecar is a classic one"),
+        (job(MAIN, annotations=NATIVE_BY_US), "native", ABSENT),
     ],
-)
+)  # fmt: skip
 def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
-    pod: Any, expected: str | None
+    pod: Any, asked: str | None, but: str
 ) -> None:
     """T31: hold has no effect beside hooks of the mesh and in native mode."""
-    assert effective_start(pod) == expected
+    assert effective_start(pod) == (f"asked for {asked}, but {but}" if but else asked)
 
 
 def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:

@@ -20,7 +20,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.policy import Policy, Rung, Start
 from istio_aux.quit import rules as quitting
 from lab.istio import cni, decision, proxyconfig, sidecar
-from unit.rules.pods import RUNNING, exited, waiting
+from unit.rules.pods import RUNNING, exited, statuses, waiting
 from unit.rules.starting import patched
 from unit.rules.table import decide
 
@@ -152,31 +152,24 @@ class Istio:
 
 def start_of(pod: dict[str, Any]) -> str:
     """How a pod's payload is made to start after its proxy."""
-    init = [c["name"] for c in pod["spec"].get("initContainers", []) if "restartPolicy" in c]
-    first = pod["spec"]["containers"][0]
-    if init:
+    if any("restartPolicy" in container for container in pod["spec"].get("initContainers", [])):
         return "native"
-    return (
-        "hold"
-        if first["name"] == "istio-proxy" and "postStart" in first.get("lifecycle", {})
-        else ""
-    )
+    first = pod["spec"]["containers"][0]
+    held = first["name"] == "istio-proxy" and "postStart" in first.get("lifecycle", {})
+    return "hold" if held else ""
 
 
 def finished(pod: dict[str, Any]) -> pods.Pod:
     """The pod when its payload is over and its proxy still runs."""
-    classic = [c["name"] for c in pod["spec"]["containers"]]
-    inits = [c["name"] for c in pod["spec"].get("initContainers", [])]
-    proxy = {"name": "istio-proxy", "state": RUNNING}
+
+    def states(containers: str) -> list[dict[str, Any]]:
+        names = [container["name"] for container in pod["spec"].get(containers, [])]
+        return statuses({n: RUNNING if n == "istio-proxy" else exited(0) for n in names})
+
     pod["status"] = {
         "phase": "Running",
-        "containerStatuses": [
-            proxy if name == "istio-proxy" else {"name": name, "state": exited(0)}
-            for name in classic
-        ],
-        "initContainerStatuses": [
-            proxy if name == "istio-proxy" else {"name": name, "state": exited(0)} for name in inits
-        ],
+        "containerStatuses": states("containers"),
+        "initContainerStatuses": states("initContainers"),
     }
     return pods.decode(msgspec.json.encode(pod))
 
