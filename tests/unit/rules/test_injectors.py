@@ -211,16 +211,9 @@ def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
     assert targets([ACTIVE, OTHER], root="kubeflow") == ()
 
 
-@pytest.mark.parametrize(
-    ("facts", "worth"),
-    [
-        (LIVE, True),
-        (but(probes={}), True),
-        (but(slices=[endpoints("istiod", GONE)]), False),
-    ],
-)
-def test_only_one_that_could_be_live_is_worth_asking(facts: Facts, worth: bool) -> None:
-    assert can_be_probed(target(ACTIVE), facts) is worth
+def test_only_one_that_could_be_live_is_worth_asking() -> None:
+    found = (LIVE, but(probes={}), but(slices=[endpoints("istiod", GONE)]))
+    assert [can_be_probed(target(ACTIVE), facts) for facts in found] == [True, True, False]
 
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
@@ -270,44 +263,17 @@ FAR = Injector(state=State.NOT_PROBED, why="no connection", configuration="far")
 DOWN = Injector(state=State.REFUSED, why="it is no istiod", configuration="old")
 
 
-@pytest.mark.parametrize(
-    ("configuration", "known", "live"),
-    [
-        ("new", True, True),
-        ("new", False, True),
-        ("old", True, False),
-        ("old", False, None),
-        ("far", True, None),
-        ("gone", True, False),
-        ("gone", False, None),
-    ],
-)
-def test_an_injector_is_live_not_live_or_not_known(
-    configuration: str, known: bool, live: bool | None
-) -> None:
-    mesh = ControlPlanes(injectors=(UP, DOWN, FAR), known=known)
-
-    assert mesh.live(configuration) is live
+def test_an_injector_is_live_not_live_or_not_known() -> None:
+    names, injectors = ("new", "old", "far", "gone"), (UP, DOWN, FAR)
+    known = ControlPlanes(injectors=injectors, known=True)
+    assert [known.live(name) for name in names] == [True, False, None, False]
+    unknown = ControlPlanes(injectors=injectors, known=False)
+    assert [unknown.live(name) for name in names] == [True, None, None, None]
 
 
-@pytest.mark.parametrize(
-    ("injectors", "known", "live"),
-    [
-        ((DOWN, FAR, UP), False, True),
-        ((DOWN, FAR), True, None),
-        ((DOWN,), True, False),
-        ((DOWN,), False, None),
-        ((), False, None),
-    ],
-)
-def test_one_live_injector_is_enough_for_a_mesh(
-    injectors: tuple[Injector, ...], known: bool, live: bool | None
-) -> None:
-    assert ControlPlanes(injectors=injectors, known=known).any_live is live
-
-
-def test_nothing_is_known_at_first() -> None:
-    mesh = ControlPlanes()
-
-    assert not mesh.known
-    assert mesh.live("") is None
+def test_one_live_injector_is_enough_for_a_mesh() -> None:
+    assert ControlPlanes(injectors=(DOWN, FAR, UP)).any_live is True
+    assert ControlPlanes(injectors=(DOWN, FAR), known=True).any_live is None
+    assert ControlPlanes(injectors=(DOWN,), known=True).any_live is False
+    assert ControlPlanes(injectors=(DOWN,)).any_live is None
+    assert ControlPlanes().any_live is None, "nothing is known at first"

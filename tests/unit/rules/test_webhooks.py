@@ -128,20 +128,14 @@ def test_an_endpoint_counts_when_it_may_be_connected_to(
     assert found.ready is ready, sentence
 
 
-@pytest.mark.parametrize(
-    ("labels", "service"),
-    [
-        ({"kubernetes.io/service-name": "istiod"}, "istio-system/istiod"),
-        ({"kubernetes.io/service-name": ""}, "None"),
-        ({}, "None"),
-        (None, "None"),
-    ],
-)
-def test_a_slice_says_whose_endpoints_it_lists(labels: dict[str, str] | None, service: str) -> None:
-    metadata = {"name": "x", "namespace": "istio-system", "labels": labels}
-    found = msgspec.convert({"metadata": metadata}, EndpointSlice)
+def test_a_slice_says_whose_endpoints_it_lists() -> None:
+    def service(**labels: str) -> str:
+        metadata = {"name": "x", "namespace": "istio-system", "labels": labels or None}
+        return str(msgspec.convert({"metadata": metadata}, EndpointSlice).service)
 
-    assert str(found.service) == service
+    key = "kubernetes.io/service-name"
+    assert service(**{key: "istiod"}) == "istio-system/istiod"
+    assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
 
 
 TWO: dict[str, Any] = {"addresses": ["2001:db8::7", "2001:db8::8"]}
