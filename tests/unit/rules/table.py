@@ -26,7 +26,12 @@ class Row(NamedTuple):
 
 def table(*rows: Row) -> Any:
     """Parametrise a test with rows; their sentences are the ids."""
-    return pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in rows])
+    return pytest.mark.parametrize("row", [pytest.param(each, id=each.sentence) for each in rows])
+
+
+def row(sentence: str, *values: Any) -> Any:
+    """A row of another table, by its sentence."""
+    return pytest.param(*values, id=sentence)
 
 
 def decide(

@@ -12,6 +12,7 @@ import pytest
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.repair import rules as repair
 from istio_aux.repair.rules import EvictPod, KeepPod, SuspendJob
+from unit.rules.table import row
 from unit.rules.unmeshed import WITH_JOBS, YES
 from unit.rules.unmeshed import job as pod
 
@@ -38,10 +39,6 @@ def job(
 
 def rules(*found: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     return {"rules": [{"action": action, **on} for action, on in found]}
-
-
-def row(sentence: str, *values: Any) -> Any:
-    return pytest.param(*values, id=sentence)
 
 
 def ended(condition: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from istio_aux.repair.suspension import (
     Unmark,
 )
 from msgspec import structs
+from unit.rules.table import row
 from unit.rules.training import alone, job, pod, pods, suspended
 
 LIMITS = SuspensionLimits()
@@ -61,10 +62,6 @@ def noted(time: str) -> dict[str, Any]:
     return {"annotations": {MARK: f"{time} istio-aux was here"}}
 
 
-def row(sentence: str, *values: Any) -> Any:
-    return pytest.param(*values, id=sentence)
-
-
 @pytest.mark.parametrize(
     "found",
     [
@@ -82,47 +79,36 @@ def test_a_job_is_suspended(found: Job) -> None:
     assert isinstance(suspension.begin(alone(found), pod(), NOW), Suspend)
 
 
+AGAIN = "it was suspended for its sidecars on {}, and is not suspended again within a day"
+KUEUE = "Kueue decides when it is suspended: label kueue.x-k8s.io/"
+
+
+def left(sentence: str, because: str, its: Pod | None = None, /, **found: Any) -> Any:
+    """A Job that is left alone, with a condition or a field of its own, and a pod of it."""
+    conditions = found.pop("conditions", ())
+    return row(sentence, job(*conditions, **found), its or pod(), because)
+
+
 @pytest.mark.parametrize(
     ("found", "its", "because"),
     [
-        row("that succeeded", job("Succeeded"), pod(), "it is finished"),
-        row("that failed", job("Failed"), pod(), "it is finished"),
-        row(
-            "that is deleted", job(deletionTimestamp="2026-11-21T08:17:00Z"), pod(),
-            "it is being deleted",
-        ),
-        row(
-            "that a user suspended", job(policy={"suspend": True}), pod(),
-            "somebody else has suspended it",
-        ),
-        row(
-            "in a queue of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), pod(),
-            "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name",
-        ),
-        row(
-            "that Kueue manages without a queue", job(),
-            pod(labels={"kueue.x-k8s.io/podset": "worker"}),
-            "Kueue decides when it is suspended: label kueue.x-k8s.io/podset",
-        ),
-        row(
-            "of another manager", job(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), pod(),
-            "it is managed by kueue.x-k8s.io/multikueue",
-        ),
-        row(
-            "that we resumed less than a day ago", job(**noted("2026-11-20T09:00:01Z")), pod(),
-            "it was suspended for its sidecars on 2026-11-20 09:00:01Z, and is not suspended"
-            " again within a day",
-        ),
-        row(
-            "that we resumed, by a clock that is ahead", job(**noted("2026-11-22T08:59:59Z")),
-            pod(),
-            "it was suspended for its sidecars on 2026-11-22 08:59:59Z, and is not suspended"
-            " again within a day",
-        ),
-        row(
-            "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
-            "its pod has no label training.kubeflow.org/job-name: mnist",
-        ),
+        left("that succeeded", "it is finished", conditions=["Succeeded"]),
+        left("that failed", "it is finished", conditions=["Failed"]),
+        left("that is deleted", "it is being deleted", deletionTimestamp="2026-11-21T08:17:00Z"),
+        left("that a user suspended", "somebody else has suspended it", policy={"suspend": True}),
+        left("in a queue of Kueue's", f"{KUEUE}queue-name",
+             labels={"kueue.x-k8s.io/queue-name": "gpu"}),
+        left("that Kueue manages without a queue", f"{KUEUE}podset",
+             pod(labels={"kueue.x-k8s.io/podset": "worker"})),
+        left("of another manager", "it is managed by kueue.x-k8s.io/multikueue",
+             policy={"managedBy": "kueue.x-k8s.io/multikueue"}),
+        left("that we resumed less than a day ago", AGAIN.format("2026-11-20 09:00:01Z"),
+             **noted("2026-11-20T09:00:01Z")),
+        left("that we resumed, by a clock that is ahead", AGAIN.format("2026-11-22 08:59:59Z"),
+             **noted("2026-11-22T08:59:59Z")),
+        left("whose pods cannot be found",
+             "its pod has no label training.kubeflow.org/job-name: mnist",
+             pod(labels={"job-name": "mnist"})),
     ],
 )  # fmt: skip
 def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:

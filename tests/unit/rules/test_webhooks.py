@@ -166,7 +166,6 @@ def test_ready_endpoints_take_connections_at_the_port_of_a_name_or_the_only_one(
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
-ENABLED = {"matchLabels": {"istio-injection": "enabled"}}
 
 
 def configuration(name: str, webhooks: list[dict[str, Any]] | None) -> Configuration:

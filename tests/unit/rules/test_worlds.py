@@ -29,7 +29,6 @@ REFUSED = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"}
 OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
-STARTED_WITH = "istio-aux.io/started-with"
 AGENT = (15020, (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY))
 
 
