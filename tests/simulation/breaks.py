@@ -5,8 +5,8 @@ A break is found by a seed whose violation is not there without the break.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -15,11 +15,8 @@ from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module 
 from istio_aux.kube.lease import Lease
 from istio_aux.quit import facts
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.slots import Slots
-from istio_aux.quit.state import End, Task
 from istio_aux.repair import rollout, suspension
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
 from msgspec import structs
 
@@ -29,19 +26,21 @@ SEEDS = 50  # Within which each break is found.
 _NEVER = 1e9
 
 
-def find(name: str, seeds: Iterable[int]) -> tuple[int, str]:
-    """Find the first seed that finds the break of this name, and the property that it breaks.
+class Break(NamedTuple):
+    """A guard that is switched off while ``apply`` lasts, and the property that it guards."""
 
-    Raises:
-        LookupError: no seed does.
-    """
-    guards, apply = BREAKS[name]
+    kind: str
+    apply: Callable[[], AbstractContextManager[Any]]
+
+
+def find(found: Break, seeds: Iterable[int]) -> int:
+    """Find the first seed that finds a break; LookupError if none does."""
     for seed in seeds:
-        with apply():
-            kinds = play(seed, first=False).kinds & guards
-        if kinds and (new := kinds - play(seed, first=False).kinds):
-            return seed, min(new)
-    raise LookupError(f"no seed finds the break: {name}")
+        with found.apply():
+            broken = found.kind in play(seed, first=False).kinds
+        if broken and found.kind not in play(seed, first=False).kinds:
+            return seed
+    raise LookupError(f"no seed finds the break: {found.kind}")
 
 
 def _replace(owner: Any, name: str, made: Callable[[Any], Any]) -> AbstractContextManager[Any]:
@@ -71,14 +70,6 @@ def _held_by_nothing(next_step: Any) -> Any:
     return lambda before, *args: next_step(structs.replace(before, replacing=None, held={}), *args)
 
 
-def _helped(observed: Any) -> Any:
-    def never_fails(before: Rollout, *args: Any, **kwargs: Any) -> Rollout:
-        after = observed(before, *args, **kwargs)
-        return after if after.failure is None else structs.replace(after, failure=None)
-
-    return never_fails
-
-
 @contextmanager
 def _no_deadline() -> Generator[None]:
     def endless(stream: Any) -> Any:
@@ -90,71 +81,29 @@ def _no_deadline() -> Generator[None]:
         yield
 
 
-def _kept(take: Any) -> Any:
-    held: list[Any] = []
-
-    @asynccontextmanager
-    async def forever(self: Any, namespace: str, node: str) -> AsyncGenerator[None]:
-        held.append(take(self, namespace, node))
-        await held[-1].__aenter__()
-        yield
-
-    return forever
-
-
-def _believed(answered: Any) -> Any:
-    def believes(self: Task, rung: Any, answer: Any, scope: Any) -> Any:
-        action = answered(self, rung, answer, scope)
-        if not answer.well:
-            return action
-        self.state.settled = True
-        return End()
-
-    return believes
-
-
-class Break(NamedTuple):
-    """A guard that is switched off while ``apply`` lasts, and the properties that it guards."""
-
-    guards: frozenset[str]
-    apply: Callable[[], AbstractContextManager[Any]]
-
-
-def _break(apply: Callable[[], AbstractContextManager[Any]], *guards: str) -> Break:
-    return Break(frozenset(guards), apply)
-
-
-_TOLD, _AT_ONCE = "a proxy is told to exit while its payload runs", "two restarts at once"
-_NOT_FREED, _KEPT = "a finished pod is not freed", "something is kept"
-_REPEATED = "restart that did not help is repeated"
-
 BREAKS = {
-    "a restart policy does not count": _break(
+    "a restart policy does not count": Break(
+        "a proxy is told to exit while its payload runs",
         partial(_replace, facts, "should_restart", lambda _: lambda *_args: (False, "")),
-        _TOLD,
     ),
-    "evictions have no preconditions": _break(
-        partial(_replace, actions, "_preconditions", lambda _: lambda *_args: {}),
+    "evictions have no preconditions": Break(
         "write without preconditions",
+        partial(_replace, actions, "_preconditions", lambda _: lambda *_args: {}),
     ),
-    "a leader never stops to lead": _break(_leads_on, "acts without the Lease"),
-    "a restart under way holds nothing back": _break(
-        partial(_replace, rollout, "next_step", _held_by_nothing), _AT_ONCE
+    "a leader never stops to lead": Break("acts without the Lease", _leads_on),
+    "a restart under way holds nothing back": Break(
+        "two restarts at once", partial(_replace, rollout, "next_step", _held_by_nothing)
     ),
-    "what an earlier leader left is not recalled": _break(
-        partial(_replace, RepairController, "recall", lambda _: lambda *_args: None), _REPEATED
+    "what an earlier leader left is not recalled": Break(
+        "restart that did not help is repeated",
+        partial(_replace, RepairController, "recall", lambda _: lambda *_args: None),
     ),
-    "a restart always helps": _break(partial(_replace, rollout, "observed", _helped), _REPEATED),
-    "an exec has no deadline": _break(_no_deadline, _NOT_FREED),
-    "a slot is never free again": _break(partial(_replace, Slots, "take", _kept), _NOT_FREED),
-    "the answer of an agent is believed": _break(
-        partial(_replace, Task, "answered", _believed), _NOT_FREED
-    ),
-    "a Job is resumed while its pods end": _break(
-        partial(_replace, suspension, "own", lambda _: lambda *_args: []),
+    "an exec has no deadline": Break("a finished pod is not freed", _no_deadline),
+    "a Job is resumed while its pods end": Break(
         "a Job failed because of us",
+        partial(_replace, suspension, "own", lambda _: lambda *_args: []),
     ),
-    "a pod that is gone is not forgotten": _break(
-        partial(_replace, PodStore, "delete", lambda _: lambda *_args: None), _KEPT
+    "a pod that is gone is not forgotten": Break(
+        "something is kept", partial(_replace, PodStore, "delete", lambda _: lambda *_args: None)
     ),
 }
