@@ -3,9 +3,9 @@
 It emulates what a Job sees of Istio 1.28.10 (or 1.24.6, 1.30.3) installed by `istioctl install`:
 which pods are injected, how (classic, hold, native; for all of the mesh or one pod), when the
 webhooks become live, revisions and tags, how a sidecar starts, drains and ends. It has
-PeerAuthentications, which nobody can write while istiod is away, and the rule by which istio-cni
-repairs pods. It does not: have a data plane configuration, mutual TLS, routing, gateways, or a CNI
-plugin; ProxyConfig objects are given to it, not read from the API server.
+PeerAuthentications, which nobody can write while istiod is away. It does not: have a data plane
+configuration, mutual TLS, routing, gateways, or a CNI plugin; ProxyConfig objects are given to it,
+not read from the API server.
 """
 
 from __future__ import annotations
