@@ -1,18 +1,22 @@
 """When a pod's proxy is told to exit, and when it has to wait: the decision table, in English.
 
-`tests/oracle` shows many more pods to the kubelet's own code.
+Then whether a container is finished, by the kubelet's own rules. `tests/oracle` shows many more
+pods to the kubelet's own code.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import groupby
+from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import depends_on_kubelet, finished, obeys, should_restart
 from unit.rules.pods import (
+    EMPTY,
     MISSING,
     RECORDS,
     RUNNING,
@@ -25,7 +29,7 @@ from unit.rules.pods import (
     statuses,
     waiting,
 )
-from unit.rules.table import Row, decide, done, pair, table
+from unit.rules.table import Row, decide, done, pair, row, table
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
@@ -280,3 +284,151 @@ def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
         quitting.Ignore,
     ]
     assert decisions.count(quitting.Quit) == 1
+
+
+def both(*rules: dict[str, Any]) -> dict[str, Any]:
+    """Details of a container with two restart rules."""
+    return rules[0] | {"restartPolicyRules": [each["restartPolicyRules"][0] for each in rules]}
+
+
+RULED = ruled("Restart", "In", 42)
+
+
+@pytest.mark.parametrize(
+    ("details", "policy", "code", "again"),
+    [
+        row("Never: success is the end", {}, "Never", 0, False),
+        row("Never: failure is the end", {}, "Never", 1, False),
+        row("OnFailure: failure is not", {}, "OnFailure", 1, True),
+        row("Always: success is not the end", {}, "Always", 0, True),
+        row("its Never beats the pod's OnFailure", {"restartPolicy": "Never"},
+            "OnFailure", 1, False),
+        row("its OnFailure beats the pod's Never", {"restartPolicy": "OnFailure"},
+            "Never", 1, True),
+        row("an unknown policy leaves it to the pod", {"restartPolicy": "Sometimes"},
+            "Never", 1, False),
+        row("a rule with In matches", RULED, "Never", 42, True),
+        row("a rule with NotIn matches", ruled("Restart", "NotIn", 0, 2), "Never", 1, True),
+        row("a rule restarts even a success", ruled("Restart", "In", 0), "OnFailure", 0, True),
+        row("an unknown action is left to the policies", ruled("Pray", "In", 42),
+            "Never", 42, False),
+        row("an unknown operator matches nothing", ruled("Restart", "Near", 42),
+            "Never", 42, False),
+        row("a rule without exit codes matches nothing",
+            RULED | {"restartPolicyRules": [{"action": "Restart"}]}, "Never", 0, False),
+        row("without a policy of its own a container has no rules",
+            RULED | {"restartPolicy": None}, "Never", 42, False),
+        row("rules that do not match leave it to the container's policy",
+            RULED | {"restartPolicy": "OnFailure"}, "Never", 1, True),
+        row("a rule without values and NotIn matches everything",
+            ruled("Restart", "NotIn"), "Never", 0, True),
+        row("a second rule counts when the first does not match",
+            both(ruled("Restart", "In", 1), RULED), "Never", 42, True),
+        row("only the first rule that matches counts",
+            both(ruled("Pray", "In", 42), RULED), "Never", 42, False),
+    ],
+)  # fmt: skip
+def test_restart_rules(details: dict[str, Any], policy: str | None, code: int, again: bool) -> None:
+    """Rules, then the container's policy, then the pod's, as the kubelet asks them (T12)."""
+    pod = job({"main": exited(code)}, restart=policy, details={"main": details})
+    assert should_restart(pod.containers[0], pod.spec, code)[0] is again
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (MISSING, "no status yet"),
+        (EMPTY, "waiting"),
+        (RUNNING, "running"),
+        (waiting("CrashLoopBackOff"), "waiting: CrashLoopBackOff"),
+        ({"running": {}, "terminated": {"exitCode": 0}}, "running"),
+    ],
+)
+def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) -> None:
+    """Waiting, absent and contradictory reports are all "not finished" (T4, T9)."""
+    pod = job({"main": state})
+    result = finished(pod.containers[0], pod)
+    assert (result.finished, result.why) == (False, why)
+
+
+@pytest.mark.parametrize("reason", ["OOMKilled", "StartError", "Completed", ""])
+@pytest.mark.parametrize(
+    ("restart", "code", "expected"),
+    [("OnFailure", 0, True), ("OnFailure", 1, False), ("Never", 0, True), ("Never", 137, True)],
+)
+def test_the_reason_decides_nothing(reason: str, restart: str, code: int, expected: bool) -> None:
+    """Exit code and policy decide, whatever the reason is called (T1, T3)."""
+    pod = job({"main": exited(code, reason)}, restart=restart)
+    assert finished(pod.containers[0], pod).finished is expected
+
+
+MARKS = [
+    ("RestartingAllContainers", "will be restarted with all others"),
+    ("ContainerStatusUnknown", "will be restarted (its state is unknown)"),
+]
+
+
+@pytest.mark.parametrize(("reason", "why"), MARKS)
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+def test_the_kubelets_own_marks_mean_another_start(policy: str, reason: str, why: str) -> None:
+    """It reports the container as terminated, and starts it again (T12, kubernetes#22607)."""
+    pod = job({"main": exited(137, reason)}, restart=policy)
+    result = finished(pod.containers[0], pod)
+    assert (result.finished, result.why) == (False, f"exited 137 ({reason}), {why}")
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in MARKS])
+def test_nothing_restarts_in_a_pod_that_failed(reason: str) -> None:
+    """Not even a native sidecar, or a container whose state the kubelet does not know."""
+    pod = job({"main": exited(137, reason)}, sidecars={"a": exited(0)}, phase="Failed")
+    for container in (*pod.containers, *pod.init_containers):
+        assert finished(container, pod).finished
+
+
+def test_statuses_that_contradict_each_other_say_nothing() -> None:
+    """Whichever comes first (T9). A status that is there twice contradicts nothing."""
+    done, running = ({"name": "main", "state": state} for state in (exited(0), RUNNING))
+    for listed in ([done, running], [running, done], [done, running, done], [done, done]):
+        pod = job({"main": MISSING}, status={"containerStatuses": listed})
+        result = finished(pod.containers[0], pod)
+        assert result.finished is (running not in listed)
+        assert result.finished or result.why == "no status yet"
+
+
+OLD, NEW = ("v1.33.13", "v1.9.1"), ("v1.35.0", "v1.36.3+k3s1", "1.36")
+UNCLEAR = ("v1.34.4", "v1.350000", "v2.0.0", "", "v1." + "3" * 1_000_000)
+
+
+def test_which_kubelets_obey_the_restart_policy_of_a_single_container() -> None:
+    """From 1.35 on; 1.34 has a gate for it that nobody can ask for."""
+    found = [{*map(obeys, versions)} for versions in (OLD, NEW, UNCLEAR)]
+    assert found == [{False}, {True}, {None}]
+
+
+@pytest.mark.parametrize(
+    ("own", "restart", "code", "obeyed", "why"),
+    [
+        ("Never", "OnFailure", 1, False,
+         ("exited 1, will be restarted (restartPolicy OnFailure; "
+         "the kubelet ignores container restartPolicy Never)")),
+        ("Never", "OnFailure", 1, None,
+         ("exited 1, may be restarted (container restartPolicy Never, "
+         "which kubelets up to 1.34 ignore)")),
+        ("OnFailure", "Never", 1, None,
+         ("exited 1, may be restarted (container restartPolicy OnFailure, "
+         "which kubelets up to 1.34 ignore)")),
+        ("Never", "OnFailure", 1, True, ""),
+        ("OnFailure", "Never", 1, False, ""),
+        ("OnFailure", "Never", 0, None, ""),
+    ],
+)  # fmt: skip
+def test_a_container_is_finished_if_its_kubelet_says_so(
+    own: str, restart: str, code: int, obeyed: bool | None, why: str
+) -> None:
+    """Its own policy counts only for a kubelet that obeys it; unknown is not finished."""
+    pod = job({"main": exited(code)}, restart=restart, details={"main": {"restartPolicy": own}})
+    (main,) = pod.containers
+    found = finished(main, pod, obeyed=obeyed)
+    assert found.finished is not bool(why)
+    assert why in {"", found.why}
+    assert depends_on_kubelet(pod) is (code != 0)

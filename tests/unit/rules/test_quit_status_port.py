@@ -10,7 +10,7 @@ from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import command, rungs
 from unit.rules.pods import exited, job
-from unit.rules.table import blockers, decide, done
+from unit.rules.table import blockers, decide, done, row
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -24,44 +24,44 @@ def given(*arguments: str, config: str = "{}") -> dict[str, Any]:
 
 
 NOTHING: dict[str, Any] = {}
-ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
-    ("nothing is configured", None, NOTHING, 15020),
-    ("the ProxyConfig", None, configured('{"statusPort":15521}\n'), 15521),
-    ("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
-    ("the annotation turns the status server off", "0", NOTHING, 0),
-    ("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
-    ("the last port there is", "65535", NOTHING, 65535),
-    ("an annotation that is no number", "high", NOTHING, 15020),
-    ("an annotation that is empty", "", NOTHING, 15020),
-    ("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
-    ("an annotation just over the last port", "65536", NOTHING, 15020),
-    ("a very long annotation", "1" * 5000, NOTHING, 15020),
-    ("a bad annotation leaves it to the ProxyConfig", "x", configured('{"statusPort":1}'), 1),
-    ("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
-    ("a ProxyConfig without a port", None, configured("{}"), 15020),
-    ("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
-    ("a ProxyConfig without a value", None, configured(None), 15020),
-    ("an argument", None, given("--statusPort=15522"), 15522),
-    ("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
-    ("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
-    ("an argument beats the ProxyConfig", None,
-     given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
-    ("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
-    ("an argument before a thousand others", None,
-     given("--statusPort=15522", *["x"] * 1_000), 15020),
-    ("a very long ProxyConfig", None,
-     configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
-    ("an argument without its value", None, given("--statusPort"), 15020),
-    ("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
-    ("an argument of a similar name after the right one", None,
-     given("--statusPort=15522", "--statusPorts=1"), 15522),
-    ("an argument that is not the flag", None, given("statusPort=1"), 15020),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("annotation", "proxy", "port"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
-)
+    ("annotation", "proxy", "port"),
+    [
+        row("nothing is configured", None, NOTHING, 15020),
+        row("the ProxyConfig", None, configured('{"statusPort":15521}\n'), 15521),
+        row("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
+        row("the annotation turns the status server off", "0", NOTHING, 0),
+        row("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
+        row("the last port there is", "65535", NOTHING, 65535),
+        row("an annotation that is no number", "high", NOTHING, 15020),
+        row("an annotation that is empty", "", NOTHING, 15020),
+        row("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
+        row("an annotation just over the last port", "65536", NOTHING, 15020),
+        row("a very long annotation", "1" * 5000, NOTHING, 15020),
+        row("a bad annotation leaves it to ProxyConfig", "x", configured('{"statusPort":1}'), 1),
+        row("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
+        row("a ProxyConfig without a port", None, configured("{}"), 15020),
+        row("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
+        row("a ProxyConfig without a value", None, configured(None), 15020),
+        row("an argument", None, given("--statusPort=15522"), 15522),
+        row("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
+        row("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
+        row("an argument beats the ProxyConfig", None,
+            given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
+        row("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
+        row("an argument before a thousand others", None,
+            given("--statusPort=15522", *["x"] * 1_000), 15020),
+        row("a very long ProxyConfig", None,
+            configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
+        row("an argument without its value", None, given("--statusPort"), 15020),
+        row("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
+        row("an argument of a similar name after the right one", None,
+            given("--statusPort=15522", "--statusPorts=1"), 15522),
+        row("an argument that is not the flag", None, given("statusPort=1"), 15020),
+    ],
+)  # fmt: skip
 def test_the_status_port_is_the_one_of_this_pod(
     annotation: str | None, proxy: dict[str, Any], port: int
 ) -> None:
