@@ -29,6 +29,7 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Start, StartMode
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, before_injection, effective_start, plan_label
+from lab import start_texts
 from lab.istio import decision, sidecar
 from lab.start_cases import CASES, Case, outcome
 from unit.rules.mesh import RECORDS
@@ -270,24 +271,13 @@ def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case:
     assert INJECTED not in (pod.metadata.annotations or {})
 
 
-SPELT = "holdApplicationUntilProxyStarts"
+TEXTS = [text for text, _ in {**start_texts.DECIDED, **start_texts.REFUSED}.values()]
 TEMPLATE = sidecar.Template("istio-system", "proxyv2")
 
 ANNOTATIONS = st.fixed_dictionaries(
     {},
     optional={
-        CONFIG: st.sampled_from(
-            [
-                "a: b",
-                "{a: b}",
-                "- a",
-                "",
-                "{",
-                f"{SPELT}: false",
-                HOLD,
-                f'{{"{SPELT}": 1}}',
-            ]
-        ),
+        CONFIG: st.sampled_from(["a: b", "{a: b}", "", *TEXTS]),
         NATIVE_SIDECAR: st.sampled_from(["true", "false", "yes"]),
         START: st.sampled_from(["auto", "native", "hold", "off", "later"]),
         STARTED_WITH: st.sampled_from(["native", "hold"]),
@@ -391,13 +381,13 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
     assert planned(again, how).ops == ()
 
 
-SPELTS = st.text("ab/~1é", max_size=4)
+KEYS = st.text("ab/~1é", max_size=4)
 
 
 @given(
-    st.dictionaries(SPELTS, st.text(max_size=2), max_size=3),
+    st.dictionaries(KEYS, st.text(max_size=2), max_size=3),
     st.lists(st.integers(), min_size=1, max_size=4),
-    SPELTS,
+    KEYS,
     st.data(),
 )
 def test_our_own_application_of_any_patch_agrees_with_the_library(
