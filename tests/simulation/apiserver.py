@@ -1,4 +1,4 @@
-"""The API server: objects with versions, lists in pages, watches, and what it checks of a write.
+"""The API server: objects with versions, lists, watches, and what it checks of a write.
 
 It answers at the moment that a request arrives; what happens on the way is the client's. Objects
 are JSON, as the product's decoders read them. Versions are one counter, as in etcd.
@@ -150,13 +150,9 @@ class ApiServer:
         self.watchers: list[Callable[[str, Change], None]] = []
         self.budget: Callable[[Stored], str] = lambda _pod: ""  # Why a pod may not be disrupted.
         self.admit: Callable[[Json], Json] = lambda pod: pod  # Istio's injector; raises ApiError.
-        self.streaming = True  # Whether there are streaming lists.
-        self.page = 500  # Objects in a page, at most.
-        self.broken: set[str] = set()  # Collections whose list always fails.
         self._history: dict[str, list[Change]] = {resource: [] for resource in KINDS}
         self._oldest = 0  # Changes up to this version are forgotten.
         self._streams: dict[str, list[Stream]] = {resource: [] for resource in KINDS}
-        self._snapshots: dict[str, tuple[int, list[Stored]]] = {}
         self._uids = 0
 
     # What the model does.
@@ -201,7 +197,6 @@ class ApiServer:
         self._oldest = self.version
         for changes in self._history.values():
             changes.clear()
-        self._snapshots.clear()
 
     def delete_pod(self, name: Name) -> None:
         """Ask the kubelet to end a pod; one that is finished is gone at once."""
@@ -279,23 +274,9 @@ class ApiServer:
             if found := self.get(to.resource, to.namespace, to.name):
                 return found.body
             raise ApiError(404, f'{to.resource} "{to.name}" not found', reason="NotFound")
-        if to.resource in self.broken:
-            raise ApiError(500, "conversion webhook failed", reason="InternalError")
-        token = params.get("continue", "")
-        if token:
-            if token not in self._snapshots:
-                raise ApiError(410, "the provided continue parameter is too old", reason="Expired")
-            version, rest = self._snapshots.pop(token)
-        else:
-            selects = _selection(to, params)
-            version, rest = self.version, [o for o in self.list(to.resource) if selects(o)]
-        limit = min(int(params.get("limit", "500")), self.page) if "limit" in params else len(rest)
-        page, rest = rest[:limit], rest[limit:]
-        more = f"{to.resource}-{version}-{len(rest)}" if rest else ""
-        if rest:
-            self._snapshots[more] = version, rest
-        head = msgspec.json.encode({"resourceVersion": str(version), "continue": more})
-        return b'{"metadata":%b,"items":[%b]}' % (head, b",".join(each.body for each in page))
+        selects, meta = _selection(to, params), {"resourceVersion": str(self.version)}
+        items = b",".join(each.body for each in self.list(to.resource) if selects(each))
+        return b'{"metadata":%b,"items":[%b]}' % (msgspec.json.encode(meta), items)
 
     def _checked(self, to: Path, wanted: Mapping[str, Any]) -> Stored:
         found = self.get(to.resource, to.namespace, to.name)
@@ -322,8 +303,6 @@ class ApiServer:
         to = parse(path)
         stream.selects = _selection(to, params)
         if "sendInitialEvents" in params:
-            if not self.streaming:
-                raise ApiError(422, "sendInitialEvents is forbidden", reason="Invalid")
             for found in self.list(to.resource):
                 if stream.selects(found):
                     stream.put(b'{"type":"ADDED","object":%b}\n' % found.body, 0)

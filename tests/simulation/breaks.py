@@ -17,7 +17,6 @@ from istio_aux.quit import facts
 from istio_aux.quit.controller import Controller
 from istio_aux.repair import rollout, suspension
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.store import PodStore
 from msgspec import structs
 
 from simulation.play import play
@@ -102,8 +101,5 @@ BREAKS = {
     "a Job is resumed while its pods end": Break(
         "a Job failed because of us",
         partial(_replace, suspension, "own", lambda _: lambda *_args: []),
-    ),
-    "a pod that is gone is not forgotten": Break(
-        "something is kept", partial(_replace, PodStore, "delete", lambda _: lambda *_args: None)
     ),
 }

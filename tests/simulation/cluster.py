@@ -22,7 +22,7 @@ from simulation.unit import Unit
 from simulation.workloads import Owner, TFJob, has_sidecar, owner_of
 from simulation.world import World
 
-NAMESPACES = ("apps", "batch", "greedy")
+NAMESPACES = ("apps", "batch")
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 LEASE = ("istio-aux", "istio-aux")
 # Two ports, none of which has the webhook's name: the injector is asked by a dry run alone.
@@ -167,10 +167,3 @@ class Cluster:
             unit.calm_down()
         if self.injector == "down":
             self.injector = "live"
-
-    def clear(self) -> None:
-        """Delete all workloads and all pods."""
-        for owner in self.owners.values():
-            owner.delete()
-        for pod in list(self.server.list("pods")):
-            self.server.delete_pod(pod.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from simulation.apiserver import Json
 from simulation.cluster import Cluster
@@ -16,7 +17,7 @@ OF_REQUESTS = (
 )  # fmt: skip
 OF_PODS = (
     "bad agents", "dead proxies", "failing payloads", "late status", "slow controllers",
-    "never ready", "old kubelets",
+    "old kubelets",
 )  # fmt: skip
 _OF_RESTARTS = frozenset(
     {
@@ -118,16 +119,6 @@ def _forget(cluster: Cluster, _dice: Random) -> None:
     cluster.server.forget()
 
 
-def _no_streams(cluster: Cluster, dice: Random) -> None:
-    cluster.server.streaming = not cluster.server.streaming
-    cluster.server.page = dice.choice((2, 3, 5))
-
-
-def _failing_lists(cluster: Cluster, _dice: Random) -> None:
-    """The conversion webhooks of some kinds are gone, for good."""
-    cluster.server.broken |= {"pytorchjobs", "mpijobs", "paddlejobs", "xgboostjobs", "jaxjobs"}
-
-
 def _budgets(cluster: Cluster, dice: Random) -> None:
     """A controller whose pods are not all Ready may lose none."""
     cluster.world.tell("there are PodDisruptionBudgets")
@@ -207,11 +198,8 @@ def _stubborn(cluster: Cluster, dice: Random) -> None:
 
 
 def _service(cluster: Cluster, dice: Random) -> Owner | None:
-    found = [
-        owner
-        for owner in cluster.owners.values()
-        if isinstance(owner, ReplicaSet | StatefulSet) and owner.namespace != "greedy"
-    ]
+    owners = cluster.owners.values()
+    found = [owner for owner in owners if isinstance(owner, ReplicaSet | StatefulSet)]
     return dice.choice(found) if found else None
 
 
@@ -225,8 +213,6 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "broken watches": _break,
     "silent watches": _silence,
     "forgotten versions": _forget,
-    "no streaming lists": _no_streams,
-    "failing lists": _failing_lists,
     "budgets": _budgets,
     "hung node": _hang,
     "lost node": _die,
@@ -252,12 +238,6 @@ def lone_pod(cluster: Cluster, name: str, plan: Plan, policy: str = "Never") -> 
 def populate(cluster: Cluster) -> None:
     """Workloads from before Istio was installed."""
     dice = cluster.world.dice("workloads")
-    never = "never ready" in cluster.world.faults
-    for number in range(5 if never else 0):
-        cluster.add(
-            ReplicaSet(cluster, "greedy", f"greedy-{number}", 1,
-                       lambda: Plan({"main": [Run(FOREVER)]}, None))
-        )  # fmt: skip
     for name, kind in (("db", StatefulSet), ("web", ReplicaSet), ("cache", StatefulSet)):
         if dice.random() < 0.6:
             ready = dice.uniform(0.5, 8.0)
@@ -274,23 +254,16 @@ def grow(cluster: Cluster, window: float) -> None:
     """Workloads from after that, which finish."""
     dice, world = cluster.world.dice("work"), cluster.world
     for number in range(dice.randint(2, 5)):
-        plans = _plans(cluster, dice)
-        policy = dice.choice(("Never", "OnFailure"))
-        world.at(
-            dice.uniform(1, window / 2), lone_pod, cluster, f"task-{number}", next(plans), policy
-        )
+        plan, policy = _plan(cluster, dice), dice.choice(("Never", "OnFailure"))
+        world.at(dice.uniform(1, window / 2), lone_pod, cluster, f"task-{number}", plan, policy)
     for name, kind in (("resnet", TFJob), ("nightly", Job)):
         if dice.random() < 0.5:
-            plan = _jobs_plan(cluster, dice)
-            world.at(
-                dice.uniform(1, window / 2), _add, cluster, kind, name, dice.choice((1, 2)), plan
-            )
+            found = cluster, "batch", name, dice.choice((1, 2)), _jobs_plan(cluster, dice)
+            world.at(dice.uniform(1, window / 2), _add, kind, *found)
 
 
-def _add(
-    cluster: Cluster, kind: type[Job], name: str, replicas: int, plan: Callable[[], Plan]
-) -> None:
-    cluster.add(kind(cluster, "batch", name, replicas, plan))
+def _add(kind: type[Job], cluster: Cluster, *what: Any) -> None:
+    cluster.add(kind(cluster, *what))
 
 
 def _jobs_plan(cluster: Cluster, dice: Random) -> Callable[[], Plan]:
@@ -305,17 +278,15 @@ def _agent(cluster: Cluster) -> list[str]:
     return [dice.choice(MISBEHAVING) for _ in range(dice.choice((0, 1, 1, 2, 4)))]
 
 
-def _plans(cluster: Cluster, dice: Random) -> Iterator[Plan]:
-    world = cluster.world
-    while True:
-        runs, own = {"main": [Run(dice.uniform(2, 40))]}, ""
-        if dice.random() < 0.3:
-            runs["uploader"] = [Run(dice.uniform(2, 50))]
-        if "failing payloads" in world.faults:
-            odd = world.dice("failing payloads")
-            runs["main"] = [Run(odd.uniform(2, 10), odd.choice((0, 1, 137))), *runs["main"]]
-            own = odd.choice(("", "Never", "OnFailure"))
-        dies = None
-        if "dead proxies" in world.faults and world.dice("dead proxies").random() < 0.3:
-            dies = world.dice("dead proxies").uniform(1, 20)
-        yield Plan(runs, 1.0, _agent(cluster), dies, own)
+def _plan(cluster: Cluster, dice: Random) -> Plan:
+    world, dies, own = cluster.world, None, ""
+    runs = {"main": [Run(dice.uniform(2, 40))]}
+    if dice.random() < 0.3:
+        runs["uploader"] = [Run(dice.uniform(2, 50))]
+    if "failing payloads" in world.faults:
+        odd = world.dice("failing payloads")
+        runs["main"] = [Run(odd.uniform(2, 10), odd.choice((0, 1, 137))), *runs["main"]]
+        own = odd.choice(("", "Never", "OnFailure"))
+    if "dead proxies" in world.faults and world.dice("dead proxies").random() < 0.3:
+        dies = world.dice("dead proxies").uniform(1, 20)
+    return Plan(runs, 1.0, _agent(cluster), dies, own)

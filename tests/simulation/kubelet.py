@@ -77,7 +77,7 @@ class Plan:
     """What a new pod will do: runs of each payload container, and when it is Ready."""
 
     runs: dict[str, list[Run]]
-    ready: float | None = 1.0  # Seconds after the start; None: never.
+    ready: float = 1.0  # Seconds after the start.
     agent: list[str] = field(default_factory=list)  # How the agent answers first.
     proxy_dies: float | None = None  # When the proxy ends by itself.
     policy: str = ""  # The payload containers' own restart policy, which old kubelets ignore.
@@ -200,8 +200,7 @@ class Nodes:
             return
         for container in box.containers:
             self._start(box, container)
-        if box.plan.ready is not None:
-            self._world.after(box.plan.ready, self._get_ready, box)
+        self._world.after(box.plan.ready, self._get_ready, box)
         if box.plan.proxy_dies is not None and box.proxy:
             self._world.after(box.plan.proxy_dies, self._exit, box, box.proxy, 0)
 

@@ -1,4 +1,4 @@
-"""Plays one seed: some minutes with faults, some without, and then nothing must be left."""
+"""Plays one seed: some minutes with faults, and some without, after which all must be done."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from dataclasses import dataclass
 
 from simulation import faults
 from simulation.cluster import Cluster
-from simulation.properties import BOUND, GIVEN_UP, GIVEN_UP_BOUND, left
+from simulation.properties import BOUND, GIVEN_UP, GIVEN_UP_BOUND
 from simulation.world import Violation, World
 
-EMPTY = 200.0
-"""Seconds after the last pod is gone in which it is forgotten. A silent watch is dead
-after 70 s."""
 _PRODUCT = logging.getLogger("istio_aux")
 
 
@@ -103,12 +100,6 @@ def _play(cluster: Cluster, window: float, *, first: bool) -> None:
     judge.errors()
     for kind, text in judge.unfinished():
         world.violate(kind, text)
-    cluster.clear()
-    go_on(120.0, lambda: not cluster.server.objects["pods"])
-    if go_on(EMPTY, lambda: not any(left(unit) for unit in cluster.units)):
-        for unit in cluster.units:
-            for what in left(unit):
-                world.violate("something is kept", f"{unit}: {what}")
 
 
 def _begin(cluster: Cluster, window: float) -> None:

@@ -6,13 +6,8 @@ true then.
 
 from __future__ import annotations
 
-import asyncio
-import re
 import traceback
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +28,7 @@ from simulation.workloads import (
 if TYPE_CHECKING:
     from simulation.client import Request
     from simulation.cluster import Cluster
-    from simulation.unit import Process, Unit
+    from simulation.unit import Process
 
 LEASE = 15.0  # Seconds for which a renewed Lease holds.
 FRESH = 1.0
@@ -97,7 +92,7 @@ class Judge:
         to, seen = request.to, request.seen
         pod = self._cluster.server.get("pods", to.namespace, to.name)
         owner = self._cluster.owner(pod) if pod else None
-        if pod is None or not isinstance(owner, ReplicaSet | StatefulSet) or owner.deleted:
+        if pod is None or not isinstance(owner, ReplicaSet | StatefulSet):
             return
         if not is_ready(pod):  # It serves nobody, and may be why another one is not back.
             return
@@ -267,7 +262,7 @@ class Judge:
                 text = f"{box.name[1]} ({box.uid}), finished at {box.finished or 0:.1f} s"
                 found.append(("a finished pod is not freed", text))
         for owner in self._cluster.owners.values():
-            if isinstance(owner, Job) and owner.suspended and not owner.deleted:
+            if isinstance(owner, Job) and owner.suspended:
                 found.append(("a suspended Job is not resumed", str(owner)))
             if isinstance(owner, ReplicaSet | StatefulSet) and self._restartable(owner):
                 names = [p.name[1] for p in owner.pods if not has_sidecar(p)]
@@ -276,7 +271,7 @@ class Judge:
 
     def _restartable(self, owner: Owner) -> bool:
         """Whether pods of a controller are without a sidecar for no reason."""
-        if owner.deleted or owner.uid in self.hopeless or owner.stubborn or not owner.plan().ready:
+        if owner.uid in self.hopeless or owner.stubborn:
             return False
         return any(not has_sidecar(pod) and not is_deleting(pod) for pod in owner.pods)
 
@@ -297,64 +292,3 @@ def _what(request: Request) -> str:
     if request.method == "PATCH":
         text += f" {msgspec.json.decode(request.body).get('spec')}"
     return text
-
-
-# What a process still holds of pods that are gone: found by walking through its objects.
-
-_UID = re.compile(r"uid-[0-9]+")
-_CONTAINERS = (dict, list, set, frozenset, tuple, deque)
-# A controller without pods is remembered for a while: it may have been scaled down.
-_REMEMBERED = frozenset({"PodOwner", "Recalled", "Rollout"})
-_TASKS = ("quit ", "restart ")
-
-
-def left(unit: Unit) -> list[str]:
-    """What should not be there once no pod is: tasks about pods, and places with their UIDs."""
-    process = unit.process
-    if process is None:
-        return []
-    server = unit.cluster.server
-    gone = {f"uid-{n}" for n in range(server.version)} - {
-        found.uid for objects in server.objects.values() for found in objects.values()
-    }
-    names = sorted(task.get_name() for task in asyncio.all_tasks(process.loop))
-    found = [f"task {name}" for name in names if name.startswith(_TASKS)]
-    return found + sorted(set(_places(process.wiring, gone)))
-
-
-def _places(root: object, gone: set[str]) -> Iterator[str]:
-    seen: set[int] = set()
-    todo: deque[tuple[str, Any]] = deque([("wiring", root)])
-    while todo:
-        path, value = todo.popleft()
-        if isinstance(value, str):
-            if value in gone and _UID.fullmatch(value):
-                yield f"{path}: {value}"
-            continue
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, MethodType):
-            todo.append((path, value.__self__))
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                todo += ((path, key), (path, item))
-        elif isinstance(value, _CONTAINERS):
-            todo += ((path, item) for item in value)
-        elif _is_ours(type(value)):
-            todo += ((f"{path}.{name}", item) for name, item in _fields(value))
-
-
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.startswith("istio_aux") and kind.__name__ not in _REMEMBERED
-
-
-def _fields(value: object) -> Iterator[tuple[str, Any]]:
-    names = dict.fromkeys(getattr(value, "__dict__", ()))
-    for each in type(value).__mro__:
-        slots = each.__dict__.get("__slots__", ())
-        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    names |= dict.fromkeys(getattr(value, "__struct_fields__", ()))
-    for name in names:
-        if name not in {"__dict__", "__weakref__", "_client"} and hasattr(value, name):
-            yield name, getattr(value, name)

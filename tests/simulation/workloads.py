@@ -56,7 +56,6 @@ class Owner:
         self.cluster, self.world, self.server = cluster, cluster.world, cluster.server
         self.namespace, self.name, self.replicas, self.plan = namespace, name, replicas, plan
         self.stubborn = False  # Whether its new pods get no sidecar, whatever the injector does.
-        self.deleted = False
         self._poked = False
         self._dice = cluster.world.dice(f"owner {name}")
         self._made = 0
@@ -83,7 +82,7 @@ class Owner:
 
     def poke(self) -> None:
         """Something has changed: look at it a little later."""
-        if not (self._poked or self.deleted):
+        if not self._poked:
             self._poked = True
             pause = 0.05 + 0.2 * self._dice.random()
             if self.world.happens("slow controllers", 0.1):
@@ -92,7 +91,7 @@ class Owner:
 
     def _look(self) -> None:
         self._poked = False
-        if self.deleted or self.object is None:
+        if self.object is None:
             return
         try:
             self.sync()
@@ -116,13 +115,6 @@ class Owner:
         """A name that no pod had."""
         self._made += 1
         return f"{self.name}-{self._made}"
-
-    def delete(self) -> None:
-        """Delete it with its pods."""
-        self.deleted = True
-        self.server.remove(self.resource, (self.namespace, self.name))
-        for pod in self.pods:
-            self.server.delete_pod(pod.name)
 
 
 def owner_of(pod: Stored) -> str:
