@@ -19,8 +19,17 @@ from istio_aux.injector.rules import (
     targets,
 )
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service
-from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
+from istio_aux.model.webhooks import Configuration, EndpointSlice, Service
+from unit.rules.mesh import (
+    DEFAULT,
+    ORIGINAL,
+    REVISED,
+    REVISION,
+    each_webhook,
+    edited,
+    recorded,
+    target,
+)
 
 READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
 GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
@@ -41,11 +50,6 @@ def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) ->
         **fields,
     }
     return msgspec.json.decode(json.dumps(body), type=EndpointSlice)
-
-
-def target(configuration: Configuration) -> ClientConfig:
-    assert configuration.webhooks
-    return configuration.webhooks[0].client_config
 
 
 ACTIVE = recorded(DEFAULT)

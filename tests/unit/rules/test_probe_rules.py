@@ -39,6 +39,7 @@ from unit.rules.mesh import (
     each_webhook,
     edited,
     recorded,
+    target,
 )
 
 ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
@@ -46,13 +47,9 @@ Namespaces = Mapping[str, Mapping[str, str]]
 PLAIN = {"kubernetes.io/metadata.name": "plain"}
 NEVER = "Istio makes no native sidecars, not even on request"
 CLASSIC = Probe(injected=True, native=NativeCheck(Capability.CLASSIC, NEVER))
-OF_REVISION = {"istio.io/rev": REVISION}
-
-
-def target(name: str) -> ClientConfig:
-    webhooks = recorded(name).webhooks
-    assert webhooks
-    return webhooks[0].client_config
+ALL_KINDS = {"meshed": ENABLED, "plain": PLAIN, "revised": {"istio.io/rev": REVISION}}
+ISTIOD = target(recorded(DEFAULT))
+NO_SIDECAR = Probe(injected=False, why="it gives no sidecar to a pod that asks for one")
 
 
 def asked(
@@ -62,26 +59,22 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    "namespaces",
+    ("whom", "namespaces"),
     [
-        {"meshed": ENABLED},
-        {"plain": PLAIN},
-        {"meshed": ENABLED, "plain": PLAIN, "revised": OF_REVISION},
+        (DEFAULT, {"meshed": ENABLED}),
+        (DEFAULT, {"plain": PLAIN}),
+        (DEFAULT, ALL_KINDS),
+        (REVISED, {"plain": PLAIN}),
+        (REVISED, ALL_KINDS),
     ],
 )
-@pytest.mark.parametrize("whom", [DEFAULT, REVISED])
 def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
     whom: str, namespaces: Namespaces
 ) -> None:
-    found = asked(target(whom), namespaces)
+    found, hooks = asked(target(recorded(whom)), namespaces), hooks_of(ALL)
 
-    if whom == REVISED and "plain" not in namespaces:
-        assert not found.selected
-        return
-    document = json.loads(found.body())
-    pod = pods.convert(document)
-    hooks = hooks_of(ALL)
     policies = {hook.control_plane: InjectionPolicy(policy="disabled") for hook in hooks}
+    pod = pods.convert(json.loads(found.body()))
     verdict = expected(pod, namespaces[found.namespace], hooks, policies)
     assert found.selected
     assert (verdict.expected, verdict.configuration) == (True, whom)
@@ -93,7 +86,7 @@ def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants
     def only_by_object(body: dict[str, Any]) -> None:
         body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
 
-    found = asked(target(DEFAULT), {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
+    found = asked(ISTIOD, {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
 
     assert (found.labels, found.selected) == (TRUE, True)
 
@@ -104,9 +97,10 @@ def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants
 def test_where_no_pod_would_be_it_is_asked_all_the_same_but_not_by_a_dry_run(
     namespaces: Namespaces,
 ) -> None:
-    found = asked(target(DEFAULT), namespaces)
+    found = asked(ISTIOD, namespaces)
 
     assert (found.namespace, found.selected) == ("istio-system", False)
+    assert not asked(target(recorded(REVISED)), {"meshed": ENABLED}).selected
 
 
 def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing() -> None:
@@ -123,26 +117,26 @@ def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing()
     )
     rivals = {"a": {"rival": "yes"}}
 
-    assert not asked(target(DEFAULT), rivals, [both, rival]).selected
-    assert asked(target(DEFAULT), {**rivals, "b": {}}, [both, rival]).namespace == "b"
+    assert not asked(ISTIOD, rivals, [both, rival]).selected
+    assert asked(ISTIOD, {**rivals, "b": {}}, [both, rival]).namespace == "b"
 
 
 def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
     restricted = {**ENABLED, "pod-security.kubernetes.io/enforce": "restricted"}
 
-    assert asked(target(DEFAULT), {"a": restricted, "b": ENABLED}).namespace == "b"
-    assert asked(target(DEFAULT), {"a": restricted}).namespace == "a"
+    assert asked(ISTIOD, {"a": restricted, "b": ENABLED}).namespace == "b"
+    assert asked(ISTIOD, {"a": restricted}).namespace == "a"
 
 
 def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
     """A webhook after Istio's may be called in some namespaces only."""
     namespaces = {"a": ENABLED, "b": {**ENABLED, "team": "x"}, "c": {}}
-    found = questions(target(DEFAULT), hooks_of(ALL), namespaces, parse("team=x"))
+    found = questions(ISTIOD, hooks_of(ALL), namespaces, parse("team=x"))
     order = [question.namespace for question in found]
 
     assert order[0] == "b"
     assert set(order) == {"a", "b", "c"}
-    assert asked(target(DEFAULT), namespaces).namespace != "b"
+    assert asked(ISTIOD, namespaces).namespace != "b"
 
 
 @pytest.mark.parametrize("name", ["kube-system", ""])
@@ -164,31 +158,21 @@ def test_our_own_admission_leaves_the_pod_alone() -> None:
     assert pod.metadata.name == ""
 
 
-@pytest.mark.parametrize(
-    ("case", "expected_probe"),
-    [
-        ("classic", CLASSIC),
-        ("hold", CLASSIC),
-        ("native", Probe(injected=True)),
-        ("annoff", Probe(injected=False, why="it gives no sidecar to a pod that asks for one")),
-        (
-            "kube-system",
-            Probe(injected=False, why="it gives no sidecar to a pod that asks for one"),
-        ),
-    ],
-)
-def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
+def answer_of_istiod(case: str) -> Probe:
+    """What a recorded answer of a real istiod shows."""
     recording = json.loads((RECORDS / f"inject-{case}.json").read_text())
     uid = recording["request"]["request"]["uid"]
+    return answered(json.dumps(recording["response"]).encode(), uid)
 
-    assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
+
+def test_the_answers_of_a_real_istiod_are_understood() -> None:
+    assert [answer_of_istiod(case) for case in ("classic", "hold")] == [CLASSIC, CLASSIC]
+    assert answer_of_istiod("native") == Probe(injected=True)
+    assert [answer_of_istiod(case) for case in ("annoff", "kube-system")] == [NO_SIDECAR] * 2
 
 
 def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
-    recording = json.loads((RECORDS / "inject-badcfg.json").read_text())
-    uid = recording["request"]["request"]["uid"]
-
-    probe = answered(json.dumps(recording["response"]).encode(), uid)
+    probe = answer_of_istiod("badcfg")
 
     assert (probe.injected, probe.reached) == (False, True)
     assert probe.why.startswith("it refuses a pod: failed to run injection template: 1 error")
