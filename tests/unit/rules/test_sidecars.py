@@ -11,14 +11,12 @@ from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from unit.rules import table
 from unit.rules.pods import RUNNING, State, exited, job, waiting
-from unit.rules.table import blockers
+from unit.rules.table import blockers, row
 
 POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
-VAULT, BOTH = (
-    {**DONE, "vault-agent": RUNNING},
-    {**DONE, "my-proxy": RUNNING, "vault-agent": RUNNING},
-)
+VAULT = {**DONE, "vault-agent": RUNNING}
+BOTH = {**VAULT, "my-proxy": RUNNING}
 GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 
@@ -42,18 +40,15 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
 @pytest.mark.parametrize(
     ("containers", "fields", "target"),
     [
-        (BOTH, {}, "my-proxy"),
-        ({**BOTH, "my-proxy": exited(143)}, {}, "vault-agent"),
-        ({**BOTH, "my-proxy": exited(0), "vault-agent": exited(1)}, {}, "istio-proxy"),
-        ({**BOTH, "main": RUNNING}, {}, Wait),
-        (GONE, NATIVE, "vault-agent"),
-        ({**GONE, "vault-agent": exited(0)}, NATIVE, Ignore),
-        ({**GONE, "istio-proxy": exited(0)}, {}, "vault-agent"),
-        (GONE, {}, Ignore),
-    ],
-    ids=[
-        "one after another", "the next", "the proxy is the last", "the payload runs",
-        "a native proxy ends by itself", "all is done", "the proxy is gone", "not of the mesh",
+        row("one after another", BOTH, {}, "vault-agent"),
+        row("the next", {**BOTH, "vault-agent": exited(143)}, {}, "my-proxy"),
+        row("the proxy is the last", {**BOTH, "my-proxy": exited(0), "vault-agent": exited(1)}, {},
+            "istio-proxy"),
+        row("the payload runs", {**BOTH, "main": RUNNING}, {}, Wait),
+        row("a native proxy ends by itself", GONE, NATIVE, "vault-agent"),
+        row("all is done", {**GONE, "vault-agent": exited(0)}, NATIVE, Ignore),
+        row("the proxy is gone", {**GONE, "istio-proxy": exited(0)}, {}, "vault-agent"),
+        row("not of the mesh", GONE, {}, Ignore),
     ],
 )  # fmt: skip
 def test_sidecars_go_one_after_another_and_the_proxy_last(
