@@ -22,29 +22,29 @@ NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
 
 
-def row(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Any:
+def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Any:
     return pytest.param(containers, fields, by, id=sentence)
 
 
 @pytest.mark.parametrize(
     ("containers", "fields", "by"),
     [
-        row("a sidecar that runs on", DIND, "dind"),
-        row(
+        case("a sidecar that runs on", DIND, "dind"),
+        case(
             "every container that is not finished",
             {"main": exited(0), "a": RUNNING, "b": waiting("ImagePullBackOff"), "c": exited(1)},
             *("a", "b", "c"),
             restart="OnFailure",
             phase="Pending",
         ),
-        row("no native sidecar: the kubelet ends it", DIND, "dind", sidecars={"vault": RUNNING}),
-        row("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
-        row("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
-        row("an end that nobody waits for counts for nothing",
+        case("no native sidecar: the kubelet ends it", DIND, "dind", sidecars={"vault": RUNNING}),
+        case("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
+        case("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
+        case("an end that nobody waits for counts for nothing",
             {"main": RUNNING, "dind": exited(0)}, **IGNORING),
-        row("nobody knows: the node does not report", DIND, phase="Unknown"),
-        row("nobody: the kubelet restarts all containers", DIND, conditions=RESTARTING),
-        row("nobody: only the proxy is to come back",
+        case("nobody knows: the node does not report", DIND, phase="Unknown"),
+        case("nobody: the kubelet restarts all containers", DIND, conditions=RESTARTING),
+        case("nobody: only the proxy is to come back",
             {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, restart="OnFailure"),
     ],
 )  # fmt: skip
@@ -58,15 +58,15 @@ def test_who_blocks_a_pod_with_a_classic_proxy(
 
 
 def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Any:
-    return row(sentence, containers, *by, **NATIVE, **fields)
+    return case(sentence, containers, *by, **NATIVE, **fields)
 
 
 @pytest.mark.parametrize(
     ("containers", "fields", "by"),
     [
-        row("an ignored container, once the proxy is gone: only the proxy ignores it",
+        case("an ignored container, once the proxy is gone: only the proxy ignores it",
             {**DIND, "istio-proxy": exited(0)}, "dind", **IGNORING),
-        row("nobody: the ignored container has ended as well",
+        case("nobody: the ignored container has ended as well",
             {"main": exited(0), "istio-proxy": exited(0), "dind": exited(0)}, **IGNORING),
         native("a container that nobody ends", DIND, "dind"),
         native("an ignored container", DIND, "dind", **IGNORING),
@@ -78,8 +78,8 @@ def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any)
         native("nobody: the pod is not meant to end", DIND, restart="Always"),
         native("nobody: the pod failed", DIND, phase="Failed"),
         native("nobody knows: the node does not report", DIND, phase="Unknown"),
-        row("a pod without a proxy is none of our business", DIND),
-        row("an author who wants the proxy to stay is no holder",
+        case("a pod without a proxy is none of our business", DIND),
+        case("an author who wants the proxy to stay is no holder",
             {**DIND, "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
     ],
 )  # fmt: skip
