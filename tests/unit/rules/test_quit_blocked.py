@@ -41,11 +41,11 @@ def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -
         case("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
         case("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
         case("an end that nobody waits for counts for nothing",
-            {"main": RUNNING, "dind": exited(0)}, **IGNORING),
+             {"main": RUNNING, "dind": exited(0)}, **IGNORING),
         case("nobody knows: the node does not report", DIND, phase="Unknown"),
         case("nobody: the kubelet restarts all containers", DIND, conditions=RESTARTING),
         case("nobody: only the proxy is to come back",
-            {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, restart="OnFailure"),
+             {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, restart="OnFailure"),
     ],
 )  # fmt: skip
 def test_who_blocks_a_pod_with_a_classic_proxy(
@@ -65,9 +65,9 @@ def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any)
     ("containers", "fields", "by"),
     [
         case("an ignored container, once the proxy is gone: only the proxy ignores it",
-            {**DIND, "istio-proxy": exited(0)}, "dind", **IGNORING),
+             {**DIND, "istio-proxy": exited(0)}, "dind", **IGNORING),
         case("nobody: the ignored container has ended as well",
-            {"main": exited(0), "istio-proxy": exited(0), "dind": exited(0)}, **IGNORING),
+             {"main": exited(0), "istio-proxy": exited(0), "dind": exited(0)}, **IGNORING),
         native("a container that nobody ends", DIND, "dind"),
         native("an ignored container", DIND, "dind", **IGNORING),
         native("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
@@ -80,7 +80,7 @@ def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any)
         native("nobody knows: the node does not report", DIND, phase="Unknown"),
         case("a pod without a proxy is none of our business", DIND),
         case("an author who wants the proxy to stay is no holder",
-            {**DIND, "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
+             {**DIND, "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
     ],
 )  # fmt: skip
 def test_who_holds_a_pod_whose_proxy_keeps_it_from_nothing(
