@@ -39,6 +39,7 @@ from unit.rules.mesh import (
     recorded,
     renamed,
 )
+from unit.rules.table import row
 
 REV = "istio.io/rev"
 INJECTION = "istio-injection"
@@ -239,29 +240,28 @@ JOB = {"kind": "job"}
 
 
 @pytest.mark.parametrize(
-    ("sentence", "policy", "labels", "annotations", "verdict"),
+    ("policy", "labels", "annotations", "verdict"),
     [
-        ("enabled injects", ON, {}, {}, True),
-        ("disabled does not", OFF, {}, {}, False),
-        ("unknown is unknown", None, {}, {}, None),
-        ("a label beats disabled", OFF, TRUE, {}, True),
-        ("an annotation beats disabled", OFF, {}, TRUE, True),
-        ("a label needs no policy to be known", None, TRUE, {}, True),
-        ("another word is no wish: unknown", None, MAYBE, {}, None),
-        ("never", InjectionPolicy(never=(JOBS,)), JOB, {}, False),
-        ("a label beats never", InjectionPolicy(never=(JOBS,)), JOB | TRUE, {}, True),
-        ("never beats always", InjectionPolicy(never=(JOBS,), always=(PODS,)), JOB, {}, False),
-        ("always beats disabled", InjectionPolicy("disabled", (), (JOBS,)), JOB, {}, True),
-        ("always, but not this one", InjectionPolicy("disabled", (), (JOBS,)), {}, {}, False),
-        ("an annotation beats always", InjectionPolicy(always=(JOBS,)), JOB, FALSE, False),
-        ("an empty never matches none", InjectionPolicy(never=(ALL,)), JOB, {}, True),
-        ("an empty always matches none", InjectionPolicy("disabled", (), (ALL,)), JOB, {}, False),
-        ("another policy injects nothing", InjectionPolicy(policy="off"), {}, {}, False),
-        ("or an always", InjectionPolicy(policy="off", always=(JOBS,)), JOB, {}, False),
+        row("enabled injects", ON, {}, {}, True),
+        row("disabled does not", OFF, {}, {}, False),
+        row("unknown is unknown", None, {}, {}, None),
+        row("a label beats disabled", OFF, TRUE, {}, True),
+        row("an annotation beats disabled", OFF, {}, TRUE, True),
+        row("a label needs no policy to be known", None, TRUE, {}, True),
+        row("another word is no wish: unknown", None, MAYBE, {}, None),
+        row("never", InjectionPolicy(never=(JOBS,)), JOB, {}, False),
+        row("a label beats never", InjectionPolicy(never=(JOBS,)), JOB | TRUE, {}, True),
+        row("never beats always", InjectionPolicy(never=(JOBS,), always=(PODS,)), JOB, {}, False),
+        row("always beats disabled", InjectionPolicy("disabled", (), (JOBS,)), JOB, {}, True),
+        row("always, but not this one", InjectionPolicy("disabled", (), (JOBS,)), {}, {}, False),
+        row("an annotation beats always", InjectionPolicy(always=(JOBS,)), JOB, FALSE, False),
+        row("an empty never matches none", InjectionPolicy(never=(ALL,)), JOB, {}, True),
+        row("nor does an empty always", InjectionPolicy("disabled", (), (ALL,)), JOB, {}, False),
+        row("another policy injects nothing", InjectionPolicy(policy="off"), {}, {}, False),
+        row("or an always", InjectionPolicy(policy="off", always=(JOBS,)), JOB, {}, False),
     ],
 )  # fmt: skip
 def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
-    sentence: str,
     policy: InjectionPolicy | None,
     labels: dict[str, str],
     annotations: dict[str, str],
@@ -271,7 +271,7 @@ def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
 
     answer = expected(pod(labels, annotations), ENABLED, HOOKS, policies)
 
-    assert answer.expected is verdict, f"{sentence}: {answer.reason}"
+    assert answer.expected is verdict, answer.reason
 
 
 def test_a_policy_of_the_same_revision_elsewhere_says_nothing() -> None:
@@ -298,20 +298,20 @@ def test_configurations_are_called_in_the_order_of_their_names_and_webhooks_as_l
 
 
 @pytest.mark.parametrize(
-    ("sentence", "policies", "verdict", "revision"),
+    ("policies", "verdict", "revision"),
     [
-        ("the first one injects", {OURS: ON, THEIRS: OFF}, True, "default"),
-        ("the second one injects what the first left", {OURS: OFF, THEIRS: ON}, True, REVISION),
-        ("the second one injects, whatever the first does", {THEIRS: ON}, True, REVISION),
-        ("the first one did, whatever the second does", {OURS: ON}, True, "default"),
-        ("neither of them", {OURS: OFF, THEIRS: OFF}, False, "default"),
-        ("the second one may", {OURS: OFF}, None, REVISION),
-        ("the first one may", {THEIRS: OFF}, None, "default"),
-        ("either may", {}, None, "default"),
+        row("the first one injects", {OURS: ON, THEIRS: OFF}, True, "default"),
+        row("the second one injects what the first left", {OURS: OFF, THEIRS: ON}, True, REVISION),
+        row("the second one injects, whatever the first does", {THEIRS: ON}, True, REVISION),
+        row("the first one did, whatever the second does", {OURS: ON}, True, "default"),
+        row("neither of them", {OURS: OFF, THEIRS: OFF}, False, "default"),
+        row("the second one may", {OURS: OFF}, None, REVISION),
+        row("the first one may", {THEIRS: OFF}, None, "default"),
+        row("either may", {}, None, "default"),
     ],
 )
 def test_of_two_control_planes_that_select_a_pod_the_first_that_injects_counts(
-    sentence: str, policies: Policies, verdict: bool | None, revision: str
+    policies: Policies, verdict: bool | None, revision: str
 ) -> None:
     """The API server calls both."""
     both = [
@@ -321,7 +321,7 @@ def test_of_two_control_planes_that_select_a_pod_the_first_that_injects_counts(
 
     answer = expected(pod(), ENABLED, both, policies)
 
-    assert (answer.expected, answer.revision) == (verdict, revision), sentence
+    assert (answer.expected, answer.revision) == (verdict, revision)
 
 
 def test_a_deactivated_webhook_is_judged_by_its_selectors_alone() -> None:
@@ -361,33 +361,33 @@ AUTO = Hook(
 
 
 @pytest.mark.parametrize(
-    ("sentence", "namespace", "labels", "webhook"),
+    ("namespace", "labels", "webhook"),
     [
-        ("a namespace without labels", {}, {}, "auto"),
-        ("a pod that asks has its own webhook", {}, TRUE, "object"),
-        ("a pod that opts out", {}, FALSE, ""),
-        ("a word of no meaning is not auto's", {}, MAYBE, ""),
-        ("a namespace of a revision that is not there", {"istio.io/rev": "gone"}, {}, ""),
-        ("a name that is excluded", {"kubernetes.io/metadata.name": "kube-public"}, {}, ""),
+        row("a namespace without labels", {}, {}, "auto"),
+        row("a pod that asks has its own webhook", {}, TRUE, "object"),
+        row("a pod that opts out", {}, FALSE, ""),
+        row("a word of no meaning is not auto's", {}, MAYBE, ""),
+        row("a namespace of a revision that is not there", {"istio.io/rev": "gone"}, {}, ""),
+        row("a name that is excluded", {"kubernetes.io/metadata.name": "kube-public"}, {}, ""),
     ],
 )
 def test_where_namespaces_are_enabled_by_default_nobody_has_to_ask(
-    sentence: str, namespace: dict[str, str], labels: dict[str, str], webhook: str
+    namespace: dict[str, str], labels: dict[str, str], webhook: str
 ) -> None:
     answer = expected(pod(labels), namespace, (AUTO, *HOOKS), POLICIES)
 
-    assert answer.webhook.removesuffix(".sidecar-injector.istio.io") == webhook, sentence
+    assert answer.webhook.removesuffix(".sidecar-injector.istio.io") == webhook
     assert answer.expected is bool(webhook)
 
 
 @pytest.mark.parametrize(
-    ("sentence", "fields", "verdict"),
+    ("fields", "verdict"),
     [
-        ("another name than Istio's", {"name": "validation.istio.io"}, False),
-        ("other operations", {"rules": [{"operations": ["UPDATE"]}]}, False),
-        ("a condition that only the API server evaluates", {"matchConditions": [{}]}, None),
-        ("no conditions", {"matchConditions": None}, True),
-        (
+        row("another name than Istio's", {"name": "validation.istio.io"}, False),
+        row("other operations", {"rules": [{"operations": ["UPDATE"]}]}, False),
+        row("a condition that only the API server evaluates", {"matchConditions": [{}]}, None),
+        row("no conditions", {"matchConditions": None}, True),
+        row(
             "a selector that cannot be read",
             {"objectSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}},
             None,
@@ -395,13 +395,13 @@ def test_where_namespaces_are_enabled_by_default_nobody_has_to_ask(
     ],
 )
 def test_a_webhook_that_may_not_be_called_is_not_counted_on(
-    sentence: str, fields: dict[str, Any], verdict: bool | None
+    fields: dict[str, Any], verdict: bool | None
 ) -> None:
     hooks = hooks_of([each_webhook(DEFAULT, **fields)])
 
     answer = expected(pod(), ENABLED, hooks, POLICIES)
 
-    assert answer.expected is verdict, f"{sentence}: {answer.reason}"
+    assert answer.expected is verdict, answer.reason
 
 
 @pytest.mark.parametrize("nothing", [None, {}])

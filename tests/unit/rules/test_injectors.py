@@ -30,6 +30,7 @@ from unit.rules.mesh import (
     recorded,
     target,
 )
+from unit.rules.table import row
 
 READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
 GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
@@ -226,22 +227,26 @@ PENDING = (U, "")
 
 
 @pytest.mark.parametrize(
-    ("sentence", "natives", "live", "answer"),
+    ("natives", "live", "answer"),
     [
-        ("nobody injects", (), (), PENDING),
-        ("one that does", ((N, "so"),), (True,), (N, "0: so")),
-        ("all of them do", ((N, "so"), (N, "so")), (True, True), (N, "0: so")),
-        ("one of them does not", ((N, "so"), (C, "no")), (True, True), (C, "1: no")),
-        ("one of them cannot say", ((N, "so"), (U, "403")), (True, True), (U, "1: 403")),
-        ("one of them does not say yet", ((N, "so"), PENDING), (True, True), PENDING),
-        ("who may say yet is waited for", ((U, "403"), PENDING), (True, True), PENDING),
-        ("a no is surer than silence", (PENDING, (C, "no")), (True, True), (C, "1: no")),
-        ("what is not live makes no sidecars", ((N, "so"), (C, "no")), (True, False), (N, "0: so")),
-        ("nor native ones", ((N, "so"),), (False,), PENDING),
+        row("nobody injects", (), (), PENDING),
+        row("one that does", ((N, "so"),), (True,), (N, "0: so")),
+        row("all of them do", ((N, "so"), (N, "so")), (True, True), (N, "0: so")),
+        row("one of them does not", ((N, "so"), (C, "no")), (True, True), (C, "1: no")),
+        row("one of them cannot say", ((N, "so"), (U, "403")), (True, True), (U, "1: 403")),
+        row("one of them does not say yet", ((N, "so"), PENDING), (True, True), PENDING),
+        row("who may say yet is waited for", ((U, "403"), PENDING), (True, True), PENDING),
+        row("a no is surer than silence", (PENDING, (C, "no")), (True, True), (C, "1: no")),
+        row(
+            "what is not live makes no sidecars",
+            ((N, "so"), (C, "no")),
+            (True, False),
+            (N, "0: so"),
+        ),
+        row("nor native ones", ((N, "so"),), (False,), PENDING),
     ],
 )
 def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones(
-    sentence: str,
     natives: tuple[tuple[Capability, str], ...],
     live: tuple[bool, ...],
     answer: tuple[Capability, str],
@@ -258,8 +263,8 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
     )
 
     check = ControlPlanes(injectors=found).native
-    assert (check.capability, check.why) == answer, sentence
-    assert ControlPlanes(injectors=found[::-1]).native.capability is answer[0], sentence
+    assert (check.capability, check.why) == answer
+    assert ControlPlanes(injectors=found[::-1]).native.capability is answer[0]
 
 
 UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)

@@ -261,19 +261,14 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
 
 
 @pytest.mark.parametrize("step", [-3600, 3600])
-def test_a_wall_clock_that_steps_changes_no_grace_period(step: int) -> None:
-    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
-    stepped = Moment(NOW.monotonic + 10, NOW.wall + 10 + step)
-    story.watched(pod(main=JUST_DONE), stepped)
-    assert story.task.awake(story.scope, stepped) == Sleep(20.0)
-    assert story.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
-
-
-@pytest.mark.parametrize("step", [-3600, 3600])
-def test_a_wall_clock_that_steps_changes_nothing_else(step: int) -> None:
-    """The second look at a dead proxy, the Event of a blocked pod, and how long a watch may lag."""
+def test_a_wall_clock_that_steps_changes_no_duration(step: int) -> None:
+    """Grace periods, the second look at a dead proxy, the Event of a blocked pod, a watch's lag."""
+    graced = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
     lost, blocked, late = Story(TORN), Story(BLOCKED), Story(pod(version=20))
     stepped = Moment(NOW.monotonic + 1, NOW.wall + 1 + step)
+    graced.watched(pod(main=JUST_DONE), stepped)
+    assert graced.task.awake(graced.scope, stepped) == Sleep(29.0)
+    assert graced.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
     assert lost.task.awake(lost.scope, stepped) == Sleep(QuitLimits().lost_after - 1)
     assert blocked.task.awake(blocked.scope, stepped) == Sleep(QuitLimits().blocked_after - 1)
     late.watched(pod(main=RUNNING, version=19), stepped)

@@ -17,6 +17,7 @@ from istio_aux.model.webhooks import (
     sorted_before,
 )
 from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, decode, recorded
+from unit.rules.table import row
 
 PODS: dict[str, Any] = {
     "operations": ["CREATE"],
@@ -67,27 +68,25 @@ def test_a_control_plane_behind_a_url_has_no_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "fields", "covers"),
+    ("fields", "covers"),
     [
-        ("Istio's own", {}, True),
-        ("every operation", {"operations": ["*"]}, True),
-        ("another operation", {"operations": ["UPDATE"]}, False),
-        ("another group", {"apiGroups": ["apps"]}, False),
-        ("another version", {"apiVersions": ["v2"]}, False),
-        ("every resource and its parts", {"resources": ["*/*"]}, True),
-        ("pods and their parts", {"resources": ["pods/*"]}, True),
-        ("only parts of pods", {"resources": ["pods/status", "*/scale"]}, False),
-        ("another resource", {"resources": ["services"]}, False),
-        ("no scope", {"scope": None}, True),
-        ("objects of the cluster", {"scope": "Cluster"}, False),
-        ("nulls", dict.fromkeys(PODS), False),
+        row("Istio's own", {}, True),
+        row("every operation", {"operations": ["*"]}, True),
+        row("another operation", {"operations": ["UPDATE"]}, False),
+        row("another group", {"apiGroups": ["apps"]}, False),
+        row("another version", {"apiVersions": ["v2"]}, False),
+        row("every resource and its parts", {"resources": ["*/*"]}, True),
+        row("pods and their parts", {"resources": ["pods/*"]}, True),
+        row("only parts of pods", {"resources": ["pods/status", "*/scale"]}, False),
+        row("another resource", {"resources": ["services"]}, False),
+        row("no scope", {"scope": None}, True),
+        row("objects of the cluster", {"scope": "Cluster"}, False),
+        row("nulls", dict.fromkeys(PODS), False),
     ],
 )
-def test_a_rule_covers_the_creation_of_a_pod(
-    sentence: str, fields: dict[str, Any], covers: bool
-) -> None:
+def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: bool) -> None:
     """As the API server reads it."""
-    assert msgspec.convert(PODS | fields, Rule).creates_pods is covers, sentence
+    assert msgspec.convert(PODS | fields, Rule).creates_pods is covers
 
 
 def test_one_rule_of_several_is_enough() -> None:
@@ -103,29 +102,29 @@ PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP
 
 
 @pytest.mark.parametrize(
-    ("sentence", "fields", "ready"),
+    ("fields", "ready"),
     [
-        ("a ready one", {}, True),
-        ("one of several", {"endpoints": [GONE, READY]}, True),
-        ("only one that is not ready", {"endpoints": [GONE]}, False),
-        ("none", {"endpoints": []}, False),
-        ("null", {"endpoints": None}, False),
-        ("readiness that is not told", {"endpoints": [{"addresses": ["10.1.0.7"]}]}, True),
-        ("null readiness", {"endpoints": [READY | {"conditions": {"ready": None}}]}, True),
-        ("no address", {"endpoints": [READY | {"addresses": []}]}, False),
-        ("addresses that are null", {"endpoints": [{"addresses": None}]}, False),
-        ("a port without name and number", {"ports": [{}]}, True),
-        ("no ports", {"ports": []}, False),
-        ("ports that are null", {"ports": None}, False),
+        row("a ready one", {}, True),
+        row("one of several", {"endpoints": [GONE, READY]}, True),
+        row("only one that is not ready", {"endpoints": [GONE]}, False),
+        row("none", {"endpoints": []}, False),
+        row("null", {"endpoints": None}, False),
+        row("readiness that is not told", {"endpoints": [{"addresses": ["10.1.0.7"]}]}, True),
+        row("null readiness", {"endpoints": [READY | {"conditions": {"ready": None}}]}, True),
+        row("no address", {"endpoints": [READY | {"addresses": []}]}, False),
+        row("addresses that are null", {"endpoints": [{"addresses": None}]}, False),
+        row("a port without name and number", {"ports": [{}]}, True),
+        row("no ports", {"ports": []}, False),
+        row("ports that are null", {"ports": None}, False),
     ],
 )
 def test_an_endpoint_counts_when_it_may_be_connected_to(
-    sentence: str, fields: dict[str, Any], ready: bool
+    fields: dict[str, Any], ready: bool
 ) -> None:
     """A port without a number is every port (discovery/v1 types.go)."""
     found = msgspec.convert({"endpoints": [READY], "ports": [PORT], **fields}, EndpointSlice)
 
-    assert found.ready is ready, sentence
+    assert found.ready is ready
 
 
 def test_a_slice_says_whose_endpoints_it_lists() -> None:
@@ -192,38 +191,38 @@ def test_names_are_compared_as_the_api_server_sorts_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "webhooks", "counts"),
+    ("webhooks", "counts"),
     [
-        ("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
-        ("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
-        (
+        row("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
+        row("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
+        row(
             "a deactivated webhook beside an active one",
             [{"name": INJECTOR, "objectSelector": NEVER}, {"name": INJECTOR}],
             True,
         ),
-        (
+        row(
             "another value of the deactivating label",
             [{"name": INJECTOR, "objectSelector": {"matchLabels": {"istio.io/deactivated": "no"}}}],
             True,
         ),
-        (
+        row(
             "deactivated as istioctl does",
             [{"name": INJECTOR, "namespaceSelector": NEVER, "objectSelector": NEVER}],
             False,
         ),
-        ("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
-        ("a webhook of Istio's that makes no sidecars", [{"name": "validation.istio.io"}], False),
-        ("no webhook", [], False),
-        ("null", None, False),
+        row("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
+        row("Istio's, but it makes no sidecars", [{"name": "validation.istio.io"}], False),
+        row("no webhook", [], False),
+        row("null", None, False),
     ],
 )
 def test_only_webhooks_that_make_sidecars_count(
-    sentence: str, webhooks: list[dict[str, Any]] | None, counts: bool
+    webhooks: list[dict[str, Any]] | None, counts: bool
 ) -> None:
     """T33."""
     found = configuration("aaa", webhooks)
 
-    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ()), sentence
+    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ())
 
 
 def bundle(*parts: bytes) -> ClientConfig:
