@@ -104,10 +104,9 @@ class Unit:
     def __init__(self, cluster: Cluster, number: int, settings: Settings) -> None:
         self.cluster, self.number = cluster, number
         self.wall_offset = 0.0
-        self.partitioned = False
+        self.frozen = self.partitioned = False
         self.process: Process | None = None
         self._settings = structs.replace(settings)
-        self._frozen = False
         self._pod = 0
 
     def __str__(self) -> str:
@@ -127,7 +126,7 @@ class Unit:
     def next(self) -> float | None:
         """When its process has something to do, in the world's seconds."""
         process = self.process
-        if process is None or self._frozen:
+        if process is None or self.frozen:
             return None
         when = process.loop.next
         return None if when is None else process.world_time(when)
@@ -135,7 +134,7 @@ class Unit:
     def turn(self) -> None:
         """Let its process do what it can do now."""
         process = self.process
-        if process is None or self._frozen:
+        if process is None or self.frozen:
             return
         self.cluster.acting = self
         try:
@@ -176,27 +175,23 @@ class Unit:
 
     def freeze(self, seconds: float) -> None:
         """Stop it as SIGSTOP does, and let it go on later."""
-        self.cluster.world.tell("{} is frozen for {:.0f} s", self, seconds)
-        self._frozen = True
-        self.cluster.world.after(seconds, self._thaw)
-
-    def _thaw(self) -> None:
-        if self._frozen:
-            self._frozen = False
-            self.cluster.world.tell("{} goes on", self)
+        self._disturb("frozen", seconds)
 
     def partition(self, seconds: float) -> None:
         """Cut it off from the API server for a time."""
-        self.cluster.world.tell("{} is cut off for {:.0f} s", self, seconds)
-        self.partitioned = True
-        self.cluster.world.after(seconds, self._join)
+        self._disturb("partitioned", seconds)
 
-    def _join(self) -> None:
-        if self.partitioned:
-            self.partitioned = False
-            self.cluster.world.tell("{} reaches the API server again", self)
+    def _disturb(self, how: str, seconds: float) -> None:
+        self.cluster.world.tell("{} is {} for {:.0f} s", self, how, seconds)
+        setattr(self, how, True)
+        self.cluster.world.after(seconds, self._recover, how)
+
+    def _recover(self, how: str) -> None:
+        if getattr(self, how):
+            setattr(self, how, False)
+            self.cluster.world.tell("{} is no longer {}", self, how)
 
     def calm_down(self) -> None:
         """Freezes and partitions end."""
-        self._thaw()
-        self._join()
+        self._recover("frozen")
+        self._recover("partitioned")
