@@ -30,7 +30,11 @@ def reported(pod: Pod, policy: Policy = DELETE) -> quitting.Report:
 
 
 @table(
-    Row("the hold timed out", lost(), "exited 0, not restarted (restartPolicy Never), but not fin"),
+    Row(
+        "the hold timed out, and the payload runs without a network",
+        lost(),
+        "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main",
+    ),
     Row(
         "the proxy was killed for its memory before the payload could start",
         lost(waiting("ContainerCreating"), OOM),
