@@ -14,16 +14,13 @@ from collections.abc import Iterator
 import lab
 import lightkube
 import pytest
-from chaos.plan import make
-from chaos.play import play
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, Stages, end, metric, stage
+from lab.served import Programs, end, metric, stage
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
-SEED = 8282
 TAKEOVER = datetime.timedelta(seconds=20)
 
 
@@ -86,17 +83,6 @@ def succession(
         for pod in after:
             kubelet.finish(pod, "main")
         yield Succession(leader, heir, scene, killed, before, around, after, statuses)
-
-
-def test_one_that_is_killed_again_and_again_frees_every_pod_and_none_too_early(
-    programs: Programs, stages: Stages
-):
-    """T26, T38: a short run of what `tox -e chaos` does at length."""
-    mortal = programs("chaos", {"lease": "chaos/chaos"})
-
-    verdict = play(make(SEED, pods=14, kills=3), stages(mortal), mortal)
-
-    assert verdict.good, f"{verdict}; again: --pods 14 --kills 3 --seed {SEED}"
 
 
 def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(

@@ -36,7 +36,7 @@ class Runs:
 def runs() -> Iterator[Runs]:
     """By a user who is not root, and who finds what the api level needs built."""
     tools.ensure(clusters.CONTROL_PLANE)
-    test = str(ROOT / "tests/node/test_trainer.py")
+    test = str(ROOT / "tests/node/test_image.py")
     with contextlib.ExitStack() as stack:
         try:
             somebody = stack.enter_context(user())

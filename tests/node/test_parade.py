@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -24,7 +24,7 @@ from lab.parade import (
     PARADE,
     RAY_AND_SPARK,
 )
-from lab.places import Place, await_ends
+from lab.seen import Seen, await_ends
 from lab.witness import Connection, connections
 from lab.workloads import Workload
 from lightkube import Client
@@ -47,8 +47,8 @@ STARTED = [
 class Parade:
     """How all workloads ended, and every connection to their pods."""
 
-    plain: Place
-    meshed: Place
+    plain: Mapping[str, Seen]
+    meshed: Mapping[str, Seen]
     connections: list[Connection]
     account: str
 
@@ -110,7 +110,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     parade: Parade, workload: Workload
 ) -> None:
     """T1 T2 T3 T7 T12 T20 T39: same conditions, counts, phases, exit codes and restarts."""
-    without, beside = parade.plain.outcome(workload), parade.meshed.outcome(workload)
+    without, beside = (ended[workload.name].outcome for ended in (parade.plain, parade.meshed))
 
     assert outcome.describes(workload, without), without
     assert beside == without
@@ -119,7 +119,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
 @each(LEAVING_PODS)
 def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Workload) -> None:
     """T20: the proxy never fails, and never starts again unless the whole pod does."""
-    pods = parade.meshed.pods(workload)
+    pods = parade.meshed[workload.name].pods
     proxies = outcome.proxies(pods)
 
     restarts = 1 if workload.everything_restarts else 0
@@ -129,7 +129,9 @@ def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Wor
 
 def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
     """T10: with one payload and with two."""
-    native = {pod.metadata.name for w in NATIVE_SIDECARS for pod in parade.meshed.pods(w)}
+    native = {
+        pod["metadata"]["name"] for w in NATIVE_SIDECARS for pod in parade.meshed[w.name].pods
+    }
 
     assert len(native) == len(NATIVE_SIDECARS)
     assert [seen for seen in parade.connections if seen.pod in native] == []
@@ -148,18 +150,18 @@ def test_a_proxy_is_told_to_quit_where_its_agent_listens(
     parade: Parade, workload: Workload, subresource: str, command: tuple[str, ...]
 ) -> None:
     """T14 T15 T21 T24: there is neither a shell nor curl in the image."""
-    [pod] = parade.meshed.pods(workload)
-    connections = [seen for seen in parade.connections if seen.pod == pod.metadata.name]
+    [pod] = parade.meshed[workload.name].pods
+    connections = [seen for seen in parade.connections if seen.pod == pod["metadata"]["name"]]
 
     assert (connections[0].subresource, connections[0].command) == (subresource, command)
 
 
 def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(parade: Parade) -> None:
     """What it was told it does 5 s later, and only then the Job completes."""
-    [pod] = parade.meshed.pods(DRAINS)
+    [pod] = parade.meshed[DRAINS.name].pods
     ended = {
         status["name"]: datetime.fromisoformat(status["state"]["terminated"]["finishedAt"])
-        for status in pod.status["containerStatuses"]
+        for status in pod["status"]["containerStatuses"]
     }
 
     assert ended["istio-proxy"] - ended["main"] >= timedelta(seconds=5)
@@ -168,7 +170,7 @@ def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(parade: Parade)
 def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(parade: Parade) -> None:
     """T20: by the account of the workload, in the container of the proxy."""
     classic = [w for w in STARTED if w not in NATIVE_SIDECARS]
-    pods = {pod.metadata.name for w in classic for pod in parade.meshed.pods(w)}
+    pods = {pod["metadata"]["name"] for w in classic for pod in parade.meshed[w.name].pods}
 
     assert pods <= {seen.pod for seen in parade.connections}
     assert {seen.user for seen in parade.connections} == {parade.account}
