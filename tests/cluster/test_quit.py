@@ -12,7 +12,6 @@ from lab import meshed
 from lab.kubelet import ScriptedKubelet
 from lab.scene import PATIENCE, Scene
 from lab.served import Programs
-from lab.versions import RESTART_ALL
 from lab.workload import Workload
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
@@ -23,7 +22,6 @@ from lightkube.resources.core_v1 import Pod
 from config import Applications
 
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
-RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
 
 
 def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
@@ -91,32 +89,6 @@ def test_a_label_on_its_namespace_frees_a_job_that_hangs_beside_its_sidecar(
     scene.kubelet.finish(later, "main")
     scene.await_control()
     assert scene.kubelet.execs_of(later) == []
-
-
-@RESTART_ALL.needed
-def test_a_rule_that_restarts_all_containers_leaves_none_finished(
-    selected: Scene, workload: Workload
-):
-    """T12: neither quit nor lost, also while every container of the pod is terminated."""
-    main = {"restartPolicy": "Never", "restartPolicyRules": [RULE]}
-    pod = selected.start("worker", payload=("main", "upload"), more={"main": main})
-    kubelet = selected.kubelet
-
-    kubelet.finish(pod, "upload")
-    kubelet.finish(pod, "main", exit_code=42)
-    selected.await_control()
-    kubelet.stop_all(pod)
-    selected.await_control()
-    assert pod.metadata
-    assert pod.metadata.uid not in [lost["uid"] for lost in workload.status()["lost-pods"]]
-    kubelet.restart_all(pod)
-    kubelet.finish(pod, "main", exit_code=0)
-    selected.await_control()
-    assert kubelet.execs_of(pod) == []
-
-    kubelet.finish(pod, "upload")
-    selected.await_phase(pod, "Succeeded")
-    assert selected.proxy_exit_code(pod) == 0
 
 
 def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_selected(

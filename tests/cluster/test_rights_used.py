@@ -56,7 +56,7 @@ UNUSED: dict[Right, str] = {
     ("endpointslices", "list"): _FIRST_LIST,
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
-    ("nodes", "get"): "only for a container's own restart policy: test_quit_restarts.py",
+    ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",
     ("nodes", "list"): "only below Kubernetes 1.32: tests/unit/test_injector_native.py",
     **{
         (f"{kind}jobs", verb): _TRAINING
