@@ -1,4 +1,4 @@
-"""Two processes behind one Service while pods are created: restarts, a death, a new certificate.
+"""Two processes behind one Service while pods are created: a new certificate, a death.
 
 Most pods are real ones: stored, and seen by the controllers; no node runs them.
 """
@@ -19,9 +19,9 @@ from lab.workload import Workload
 
 import certificates
 
-# Creations a second; a machine that is busy with other things makes fewer.
-MANY = 200
+# Creations a second, and at once; a machine that is busy with other things makes fewer.
 SOME = 50
+MANY = 200
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,6 @@ def scene(replicas: list[Workload], stages: Stages) -> Scene:
     return scene
 
 
-def stream(cluster: lab.Cluster, scene: Scene, rate: float, *, dry_run: bool = False) -> Stream:
-    """Pods that are created all the time."""
-    pod = meshed.nameless(scene.namespace, sidecar=None)
-    return Stream(cluster, pod, rate=rate, dry_run=dry_run)
-
-
 def refused(creations: list[Creation]) -> list[bytes]:
     return [creation.body for creation in creations if creation.status != 201]
 
@@ -58,36 +52,14 @@ def unchanged(creations: list[Creation]) -> list[Creation]:
     return [creation for creation in creations if HELD not in creation.body]
 
 
-def test_a_rolling_restart_misses_no_pod(
-    cluster: lab.Cluster, replicas: list[Workload], scene: Scene
-):
-    """T37: each leaves the Service with SIGTERM, and is back in it when it is ready.
-
-    Dry runs are reviewed like any creation, and two cores manage 200 a second of them.
-    """
-    with stream(cluster, scene, MANY, dry_run=True) as pods:
-        pods.await_more(MANY)
-        for replica in replicas:
-            replica.enlist(ready=False)
-            # At once, as a kubelet does: the API server may not have noticed.
-            assert replica.stop() == 0
-            replica.start()
-            replica.await_ready()
-            replica.enlist()
-        pods.await_more(MANY)
-
-    print(f"{len(pods.creations)} pods, {pods.rate:.0f} a second")
-    assert refused(pods.creations) == []
-    assert unchanged(pods.creations) == []
-
-
 def test_a_certificate_of_a_new_authority_misses_no_pod(
     cluster: lab.Cluster, replicas: list[Workload], scene: Scene
 ):
     """The API server trusts both, then each process changes, then it forgets the old."""
     old = replicas[0].authority.certificate
     new = certificates.make_authority("replicated", "replicated")
-    with stream(cluster, scene, SOME) as pods:
+    pod = meshed.nameless(scene.namespace, sidecar=None)
+    with Stream(cluster, pod, rate=SOME) as pods:
         pods.await_more(SOME // 5)
         for replica in replicas:
             replica.authority = new

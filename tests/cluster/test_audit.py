@@ -16,13 +16,13 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import accounts, meshed
+from lab import meshed
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import PROGRAM
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 # Measured on 2 busy cores: 1 s.
 ANSWER = 30
@@ -71,28 +71,6 @@ def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluste
     assert all(item["since"] for item in found)
 
 
-def test_audit_looks_where_serve_would(cluster: lab.Cluster, audited: Scene):
-    """The API server evaluates the selector of namespaces, and the one of pods."""
-    selector = f"audited in ({audited.namespace})"
-    done = ask(
-        cluster.kubeconfig,
-        *("audit", "--selector", selector, "--ignore-containers", "vault-agent"),
-    )
-
-    table, held, summary = done.stdout.split("\n\n")
-    header, *rows = table.splitlines()
-    assert header.split() == ["NAMESPACE", "NAME", "STATE", "AGE", "REASON"]
-    assert [row.split()[:3] for row in rows] == [
-        [audited.namespace, "blocked", "stuck"],
-        [audited.namespace, "lost", "lost"],
-        [audited.namespace, "stuck", "stuck"],
-    ]
-    assert held.startswith("2 pods are held by istio-proxy since ")
-    assert summary == (
-        "selected namespaces: 1; pods: 6; stuck: 2, blocked: 0, lost: 1, unmeshed: 0\n"
-    )
-
-
 @pytest.fixture(scope="module")
 def missed(cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[str]:
     """A namespace whose pods were created before Istio was to inject them."""
@@ -119,51 +97,3 @@ def test_audit_names_the_pods_that_missed_their_sidecar(cluster: lab.Cluster, mi
         ("web", "unmeshed", "istio-revision-tag-default"),
     ]
     assert all("injection policy: enabled" in item["reason"] and item["since"] for item in found)
-
-
-def test_audit_says_of_how_many_pods_it_may_not_know(cluster: lab.Cluster, missed: str):
-    """An account that may only look into one namespace: what it cannot see is not healthy."""
-    kubeconfig = accounts.viewer(cluster, missed)
-
-    command = ("audit", "-n", missed)
-    lab.until(lambda: ask(kubeconfig, *command).stdout, timeout=ANSWER, what="RBAC to take effect")
-
-    done = ask(kubeconfig, *command)
-
-    assert done.returncode == 1
-    assert done.stdout == ("pods: 4; stuck: 0, blocked: 0, lost: 0, unmeshed: 0 (unknown: 2)\n")
-    assert done.stderr.startswith("pods that may lack their sidecar: 2: Istio's webhooks are not")
-    assert 'cannot list resource "mutatingwebhookconfigurations"' in done.stderr
-
-
-def test_explain_answers_for_pods_by_their_names(cluster: lab.Cluster, audited: Scene):
-    """A pod that is not there costs a line, and not the answers for the others."""
-    done = ask(
-        cluster.kubeconfig,
-        *("explain", "stuck", "gone", f"{audited.namespace}/native", "-n", audited.namespace),
-    )
-
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(answer["name"], answer["action"]) for answer in answers] == [
-        ("stuck", "quit"),
-        ("native", "ignore"),
-    ]
-    pod = audited.client.get(Pod, "stuck", namespace=audited.namespace)
-    assert pod.metadata
-    assert answers[0]["uid"] == pod.metadata.uid
-    missing = f'{audited.namespace}/gone: 404 NotFound: pods "gone" not found\n'
-    assert (done.returncode, done.stderr) == (1, missing)
-
-
-def test_audit_says_what_rbac_refused(cluster: lab.Cluster, audited: Scene):
-    """One line with the account and what it may not do."""
-    kubeconfig = cluster.kubeconfig_for(audited.namespace, "default")
-
-    done = ask(kubeconfig, "audit")
-
-    account = f"system:serviceaccount:{audited.namespace}:default"
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f'API server {cluster.server}: 403 Forbidden: pods is forbidden: User "{account}" '
-        'cannot list resource "pods" in API group "" at the cluster scope\n'
-    )

@@ -132,27 +132,5 @@ def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Successio
     assert [len(execs(succession, pod)) for pod in pods] == [1] * 4
 
 
-def test_one_that_is_killed_and_comes_back_leads_on(
-    succession: Succession, client: lightkube.Client
-):
-    """T26: where it alone can listen nobody else leads under its name; it need not wait."""
-    leader = succession.leader
-    lab.until(lambda: leader.status().get("leader"), timeout=60, what="the second to lead")
-    before = client.get(Lease, "rivals", namespace="rivals").spec
-
-    leader.process.kill(signal.SIGKILL)
-    leader.process.wait(30)
-    leader.start()
-
-    lab.until(lambda: leader.status().get("leader"), timeout=60, what="it to lead again")
-    after = client.get(Lease, "rivals", namespace="rivals").spec
-    assert before
-    assert after
-    assert (after.leaseTransitions, after.acquireTime) == (
-        before.leaseTransitions,
-        before.acquireTime,
-    )
-
-
 def execs(succession: Succession, pod: Pod) -> list[object]:
     return list(succession.scene.kubelet.execs_of(pod))

@@ -57,14 +57,6 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
     assert status == 0
 
 
-def test_check_needs_only_a_kubeconfig(cluster: lab.Cluster, installed: Workload):
-    """Ours is found by the name of its webhook."""
-    status, found = check(cluster.kubeconfig)
-
-    assert (status, found["network"]["result"]) == (0, "ok")
-    assert "istio-aux-istio-aux-istio-aux" in found["webhook"]["what"]
-
-
 def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed: Workload):
     """With failurePolicy Ignore nothing else tells: the pod is created unchanged."""
 
@@ -94,12 +86,3 @@ def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(
     assert {found[each]["result"] for each in ("kubernetes", "namespaces", "injectors")} == {
         "unknown"
     }
-
-
-def test_check_says_in_text_what_to_do(cluster: lab.Cluster, installed: Workload):
-    done = ask(cluster.kubeconfig, "check", timeout=ANSWER)
-
-    header, *_, summary = done.stdout.splitlines()
-    assert header.split() == ["CHECK", "RESULT", "WHAT"]
-    assert "to do: `kubectl label namespace NAME istio-injection=enabled`" in done.stdout
-    assert summary == "nothing keeps istio-aux from working here"

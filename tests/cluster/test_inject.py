@@ -25,7 +25,6 @@ from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
@@ -144,52 +143,6 @@ def test_the_audit_log_says_what_was_done_and_why(
     reason = f"{model(mode, 'named')}.inject.istio-aux.io/reason"
     assert done[reason].startswith(f'added label {INJECT}: "true"; ')
     assert not_done[reason] == f'annotation {INJECT}: "false"'
-
-
-@EACH_MODE
-def test_a_statefulset_is_not_touched_and_its_pods_get_a_sidecar(
-    client: lightkube.Client, in_force: list[AnyResource], mode: str
-):
-    """`juju refresh` has nothing to undo."""
-    labels = {"app.kubernetes.io/name": "web"}
-    spec = {"containers": [{"name": "charm", "image": "none"}]}
-    before = client.create(
-        from_dict(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "StatefulSet",
-                "metadata": {"name": "web", "namespace": model(mode, "named")},
-                "spec": {
-                    "serviceName": "web",
-                    "selector": {"matchLabels": labels},
-                    "template": {"metadata": {"labels": labels}, "spec": spec},
-                },
-            }
-        )
-    )
-    assert isinstance(before, StatefulSet)
-
-    pod = lab.until(
-        lambda: client.get(Pod, "web-0", namespace=model(mode, "named")),
-        timeout=30,
-        what="the controller to make the pod",
-        ignoring=(lightkube.ApiError,),
-    )
-
-    assert asks(pod)
-    assert has_sidecar(pod)
-    after = client.get(StatefulSet, "web", namespace=model(mode, "named"))
-    assert after.spec == before.spec
-
-
-def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[AnyResource]):
-    for resource in in_force:
-        assert resource.metadata
-        before = client.get(type(resource), str(resource.metadata.name)).metadata
-
-        after = client.apply(resource, field_manager="lab", force=True).metadata
-
-        assert (after and after.resourceVersion) == (before and before.resourceVersion)
 
 
 def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):

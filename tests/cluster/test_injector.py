@@ -177,15 +177,3 @@ def test_it_is_absent_again_without_its_configurations(
             client.delete(MutatingWebhookConfiguration, name)
 
     injectors.await_state("absent", "")
-
-
-def test_a_process_that_is_started_again_knows_since_when_an_injector_is_live(
-    live: lab.istio.Istio, injectors: Injectors, workload: Workload
-) -> None:
-    """After a change of any option, for example: it is in the Lease."""
-    since = injectors.one()["since"]
-    lab.until(lambda: workload.status().get("leader"), timeout=SOON, what="the workload to lead")
-    workload.stop()
-    workload.start()
-    workload.await_ready()
-    assert injectors.await_state("live")["since"] == since

@@ -1,6 +1,6 @@
-"""The ways to a proxy's end: which is tried, and what comes next when one fails.
+"""The ways to a proxy's end at a real API server: which is tried, and what comes next after it.
 
-A way that fails costs about 3 s, so the pods whose first one does start together.
+What follows from an answer is a rule: `tests/unit/test_quit_failures.py` plays it in time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ PROXY_CONFIG = {"name": "PROXY_CONFIG", "value": '{"statusPort": 15521}'}
 AGENT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
 HTTP = ("POST", "/quitquitquit")
+OWN_PORT = {STATUS_PORT: "15520"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def steep(workload: Workload, stages: Stages) -> dict[str, Pod]:
-    """Finished pods whose first way fails, all at once. One cannot be executed in.
+    """Finished pods whose first way fails, all at once: it costs 3 s. One cannot be executed in.
 
     The others have a status port of their own: to one nothing is forwarded, one answers 404.
     """
     scene = stages(workload)
-    port = {STATUS_PORT: "15520"}
     return {
         "closed": finished(scene, "closed", "refuse", "exec"),
         "unforwarded": finished(
-            scene, "unforwarded", "unavailable", "port-forward", annotations=port
+            scene, "unforwarded", "unavailable", "port-forward", annotations=OWN_PORT
         ),
-        "deaf": finished(scene, "deaf", "not-found", "port-forward", annotations=port),
+        "deaf": finished(scene, "deaf", "not-found", "port-forward", annotations=OWN_PORT),
     }
 
 
-def finished(scene: Scene, name: str, behaviour: Misbehaviour, via: Via, **what: Any) -> Pod:
+def finished(
+    scene: Scene, name: str, behaviour: Misbehaviour, via: Via | None = None, **what: Any
+) -> Pod:
     pod = scene.start(name, **what)
     scene.kubelet.misbehave(pod, behaviour, via=via)
     scene.kubelet.finish(pod, "main")
@@ -51,49 +53,39 @@ def ways(scene: Scene, pod: Pod) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    "what",
+    ("what", "way"),
     [
-        {"annotations": {STATUS_PORT: "15520"}},
-        {"more": {"istio-proxy": {"env": [PROXY_CONFIG]}}},
+        ({"annotations": OWN_PORT}, HTTP),
+        ({"more": {"istio-proxy": {"env": [PROXY_CONFIG]}}}, HTTP),
+        ({"annotations": {STATUS_PORT: "0"}}, ENVOY),
     ],
-    ids=["annotation", "PROXY_CONFIG"],
+    ids=["annotation", "PROXY_CONFIG", "no status server"],
 )
-def test_an_agent_on_a_port_of_its_own_is_reached_through_a_forwarded_port(
-    selected: Scene, what: Mapping[str, Any]
+def test_an_agent_is_reached_where_it_listens(
+    selected: Scene, what: Mapping[str, Any], way: tuple[str, ...]
 ):
-    """T21, T24: such a port is outside of what pilot-agent's own client may ask."""
+    """T21, T24: pilot-agent's own client may not ask other ports; Envoy's admin exits 0, too."""
     pod = selected.start("worker", **what)
 
     selected.kubelet.finish(pod, "main")
 
     selected.await_phase(pod, "Succeeded")
     assert selected.proxy_exit_code(pod) == 0
-    assert ways(selected, pod) == [HTTP]
+    assert ways(selected, pod) == [way]
 
 
-def test_a_proxy_without_a_status_server_is_quit_through_envoy(selected: Scene):
-    """T21: port 0 turns the status server off; Envoy's admin ends the proxy with 0 as well."""
-    pod = selected.start("worker", annotations={STATUS_PORT: "0"})
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_phase(pod, "Succeeded")
-    assert selected.proxy_exit_code(pod) == 0
-    assert ways(selected, pod) == [ENVOY]
-
-
-@pytest.mark.parametrize("how", ["close-without-status", "reset"])
-def test_a_forwarded_quit_that_is_cut_by_its_own_success_is_not_repeated(
-    selected: Scene, how: Misbehaviour
+@pytest.mark.parametrize("how", ["exit-137", "close-without-status", "reset"])
+@pytest.mark.parametrize(
+    ("annotations", "way"), [({}, AGENT), (OWN_PORT, HTTP)], ids=["exec", "port-forward"]
+)
+def test_a_quit_that_is_cut_by_its_own_success_is_not_repeated(
+    selected: Scene, how: Misbehaviour, annotations: dict[str, str], way: tuple[str, ...]
 ):
     """T17: whatever the attempt answered, the container's status says that the proxy is gone."""
-    pod = selected.start("worker", annotations={STATUS_PORT: "15520"})
-    selected.kubelet.misbehave(pod, how)
-
-    selected.kubelet.finish(pod, "main")
+    pod = finished(selected, "worker", how, annotations=annotations)
 
     selected.await_phase(pod, "Succeeded")
-    assert ways(selected, pod) == [HTTP]
+    assert ways(selected, pod) == [way]
 
 
 @pytest.mark.parametrize(
