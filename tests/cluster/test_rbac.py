@@ -22,7 +22,7 @@ import manifests
 # All that it is for. A line more here is a decision, not a repair.
 ALWAYS = {
     ("", "pods", "get list watch"),
-    # Dry runs: `test_repairing_policy.py`.
+    # Dry runs: `test_policies.py`.
     ("", "pods", "create"),
     ("", "namespaces", "list watch"),
     # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`. And of a

@@ -196,11 +196,7 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
         lambda it: it.account.request_token(
             f"{NAME}/{manifests.service_account(NAME)}", expirationSeconds=YEARS),
         'cannot create resource "serviceaccounts/token"'),
-    "a user's suspension is marked as ours, to be resumed next": (
-        lambda it: it.patch("theirs", True, "sidecar"), SUSPENDS),
     "a user's suspension is resumed": (lambda it: it.patch("theirs", False, None), SUSPENDS),
-    "a Job is suspended for something else": (
-        lambda it: it.patch("running", True, "ransom"), SUSPENDS),
     "a Job gets a long annotation": (
         lambda it: it.patch("running", True, "sidecar", "x" * 513), SUSPENDS),
     "a Job is created by a patch, which makes pods": (

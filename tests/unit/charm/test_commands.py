@@ -1,6 +1,6 @@
 """What the workload sends to quit a container is what admission allows, by the rendered policy.
 
-`tests/cluster/test_exec_policy.py` shows that the API server reads the policy's lists like this.
+`tests/cluster/test_policies.py` shows that the API server reads the policy's lists like this.
 """
 
 from __future__ import annotations
