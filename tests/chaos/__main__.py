@@ -14,9 +14,7 @@ import lab
 import lab.trainer
 from demo.steps import Steps
 from lab.deployed import await_selected
-from lab.fixtures import await_account
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lab.fixtures import make_namespace
 from rich.console import Console
 
 from chaos import outages
@@ -40,8 +38,7 @@ def main() -> int:
         app, istio = demo.node.set_stage(steps, cluster, units=2)
         lab.trainer.await_ready(cluster)
         client = cluster.client()
-        client.create(Namespace(metadata=ObjectMeta(name="stage")))
-        await_account(client, "stage")
+        make_namespace(client, "stage")
         await_selected(client, "stage")
         found = outages.play(storm, Stage(cluster, app, istio, "stage"))
         cluster.keep_logs = not found.good

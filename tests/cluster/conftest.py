@@ -11,13 +11,16 @@ import lab.istio
 import lightkube
 import pytest
 from lab.bystanders import Bystanders
-from lab.fixtures import await_account, namespace, pytest_runtest_makereport, running
+from lab.fixtures import (
+    make_namespace,
+    namespace,
+    pytest_runtest_makereport,
+    running,
+)
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import Programs, Stages, declared, end, stage
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
 
@@ -146,8 +149,7 @@ def served(stages: Stages, webhook: Workload) -> Scene:
 def control(client: lightkube.Client, workload: Workload) -> str:
     """A namespace that the workload serves throughout."""
     name = "control"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     workload.select(name)
     return name
 

@@ -17,11 +17,10 @@ import lab.istio
 import lightkube
 import pytest
 from lab import meshed
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import PROGRAM
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 # Measured on 2 busy cores: 1 s.
@@ -35,8 +34,7 @@ DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
 def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scene]:
     """A namespace with one pod of each kind, labelled ``audited`` with its own name."""
     name = f"audited-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name, labels={"audited": name})))
-    await_account(client, name)
+    make_namespace(client, name, {"audited": name})
     scene = Scene(client, kubelet, name, name)
     scene.start("working")
     kubelet.finish(scene.start("stuck"), "main")
@@ -75,8 +73,7 @@ def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluste
 def missed(cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[str]:
     """A namespace whose pods were created before Istio was to inject them."""
     name = f"missed-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     client.create(meshed.pod(name, "web", sidecar=None, restart_policy="Always"))
     client.create(meshed.pod(name, "job", sidecar=None))
     client.create(meshed.pod(name, "opted-out", sidecar=None, annotations=OPTED_OUT))

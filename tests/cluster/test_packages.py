@@ -19,11 +19,10 @@ import lab
 import lightkube
 import pytest
 from lab import cache, interpreters, oci, packages, rock, tools
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.rock import Recipe
 from lab.scene import Scene
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 # Measured on 2 busy cores: 5 s.
@@ -56,8 +55,7 @@ def pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stuck(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[str]:
     """A namespace with a pod that is stuck."""
     name = f"packaged-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     scene = Scene(client, kubelet, name, name)
     kubelet.finish(scene.start("stuck"), "main")
     yield name

@@ -15,11 +15,10 @@ import lightkube
 import pytest
 from lab import crowd
 from lab.crowd import Keeper, Kind
-from lab.fixtures import await_account, vacate
+from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar, is_ready
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 from . import test_audit
@@ -40,8 +39,7 @@ def late(
 ) -> Iterator[Keeper]:
     """A namespace that is to be injected only since after its pods were created."""
     name = f"late-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     with Keeper(cluster, kubelet, name) as keeper:
         for kind, what in KINDS.items():
             for document in crowd.controlled(name, kind, what):

@@ -14,13 +14,12 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import creation, crowd, images, meshed, served
-from lab.crowd import Keeper
-from lab.fixtures import await_account
+from lab import creation, crowd, meshed, served
+from lab.crowd import Keeper, Kind
+from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.served import Programs
 from lab.workload import Workload
-from lightkube.codecs import from_dict
 from lightkube.core.client import LabelValue
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
@@ -97,23 +96,6 @@ def used(cluster: lab.Cluster) -> set[Right]:
     return found
 
 
-def controller(namespace: str, kind: str, **spec: Any) -> Any:
-    """A controller of one pod, which runs."""
-    version = {"Job": "batch/v1"}.get(kind, "apps/v1")
-    name, labels = kind.lower(), {crowd.KEPT: kind.lower()}
-    payload = {"name": "main", "image": images.BUSYBOX}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [payload], **spec}}
-    selector = {} if kind == "Job" else {"selector": {"matchLabels": labels}}
-    return from_dict(
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"template": template, **selector},
-        }
-    )
-
-
 @pytest.fixture(scope="module")
 def unmeshed(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet
@@ -121,11 +103,11 @@ def unmeshed(
     """Pods that are there before Istio: those of a ReplicaSet and of a Job."""
     name = "before-istio"
     labels = {"istio-injection": "enabled"}
-    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-    await_account(client, name)
+    make_namespace(client, name, labels)
     with Keeper(cluster, kubelet, name) as keeper:
-        client.create(controller(name, "ReplicaSet"))
-        client.create(controller(name, "Job", restartPolicy="Never"))
+        for owner in ("ReplicaSet", "Job"):
+            [document] = crowd.controlled(name, owner.lower(), Kind(owner, 1, "", kept=True))
+            client.create(document)
         lab.until(
             lambda: len([pod for pod in keeper.pods() if meshed.is_ready(pod)]) == 2,
             timeout=60,

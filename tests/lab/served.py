@@ -11,11 +11,9 @@ from typing import Any
 
 import httpx2
 import lightkube
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 import lab
-from lab.fixtures import await_account, vacate
+from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
@@ -68,8 +66,7 @@ def stage(
 ) -> Iterator[Scene]:
     """A new namespace that the workload serves."""
     name = f"{workload.name}-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     workload.select(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)

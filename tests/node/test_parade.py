@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ import lab.juju
 import pytest
 from lab import outcome
 from lab.deployed import SELECTED, await_selected
+from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.parade import (
     DRAINS,
@@ -28,8 +28,6 @@ from lab.seen import Seen, await_ends
 from lab.witness import Connection, connections
 from lab.workloads import Workload
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 # Measured: the longest time in which no workload ends is 12 s.
 QUIET = 120
@@ -59,20 +57,12 @@ def namespaces(
 ) -> Iterator[tuple[str, str, str]]:
     """A plain namespace, and two that istio-aux looks after: the Istio of the last makes sidecars
     native on request."""
-    names = (
-        f"plain-{secrets.token_hex(3)}",
-        f"meshed-{secrets.token_hex(3)}",
-        f"native-{secrets.token_hex(3)}",
-    )
-    for name in names:
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
-        lab.fixtures.await_account(client, name)
-    await_selected(client, names[1])
-    on_request = {key: SELECTED[key] for key in SELECTED if key != "istio-injection"}
-    await_selected(client, names[2], {**on_request, "istio.io/rev": requested.revision})
-    yield names
-    for name in names:
-        client.delete(Namespace, name)
+    with new_namespaces(client, "plain", "meshed", "native") as names:
+        await_selected(client, names["meshed"])
+        on_request = {key: SELECTED[key] for key in SELECTED if key != "istio-injection"}
+        native = {**on_request, "istio.io/rev": requested.revision}
+        await_selected(client, names["native"], native)
+        yield names["plain"], names["meshed"], names["native"]
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,11 @@ import pytest
 from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 LATE, REVISION = "late-for-queued-jobs", "late-queued"
@@ -111,8 +110,7 @@ def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_fre
 def early(client: Client) -> Iterator[Seen]:
     """A Job that Kueue has admitted before Istio can inject."""
     labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
-    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
-    await_account(client, LATE)
+    make_namespace(client, LATE, labels)
     kueue.make_queue(client, LATE)
     client.create(EARLY.in_namespace(LATE))
     yield lab.until(

@@ -15,13 +15,12 @@ import pytest
 from istio_aux.repair.suspension import MARK
 from lab import jobsets, outcome, served
 from lab.deployed import SELECTED
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.istio import PROXY
 from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
 from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
@@ -103,8 +102,7 @@ def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
 def early(cluster: lab.Cluster, client: Client) -> Iterator[Mapping[str, Seen]]:
     """Workloads whose pods run before Istio can inject; one Job of a set has succeeded by then."""
     labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
-    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
-    await_account(client, LATE)
+    make_namespace(client, LATE, labels)
     for workload in EARLY:
         client.create(workload.in_namespace(LATE))
 
