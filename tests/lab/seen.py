@@ -89,7 +89,7 @@ def await_ends(
     workloads: Sequence[Workload],
     *,
     quiet: float,
-) -> list[Mapping[str, Seen]]:
+) -> list[dict[str, Seen]]:
     """The workloads of each place by name, once all have ended, or none has for `quiet` seconds.
 
     A place is some namespaces, of which one has the workload. The test of a workload that does not
