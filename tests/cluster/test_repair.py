@@ -168,7 +168,6 @@ def stage(
         istio = lab.istio.install(cluster)
         yield Stage(cluster, keeper, name, tmp_path_factory.mktemp(WHO))
         istio.remove()
-        crowd.release(cluster, name)
         client.delete(Namespace, name)
 
 

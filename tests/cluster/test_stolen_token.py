@@ -54,7 +54,7 @@ WEEK = 7 * 24 * 60 * 60
 def robbed(programs: Programs) -> Workload:
     """A workload that runs, leads, and may do everything that options grant."""
     workload = programs(NAME, EVERYTHING, start=False)
-    workload.keep_token(age=0, rest=12 * 3600)
+    workload.use_token_file()
     workload.start()
     workload.await_ready()
     lab.until(lambda: workload.status().get("leader"), timeout=READY, what="it to lead")

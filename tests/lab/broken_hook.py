@@ -12,50 +12,41 @@ from collections.abc import Iterator, Sequence
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
 import manifests
-from lab import ports
 from lab.clusters import Cluster
-from lab.hooks import Answer, Hooks, http_response, patching, review
+from lab.hooks import Answer, Hooks, http_response, patching
 
 LABEL = "lab.test/broken"
 MODEL = "broken"
 
 ANSWERS: dict[str, Answer] = {
     "error-500": lambda _: http_response(b"out of order", status=500),
-    "nothing": lambda _: http_response(b""),
     "not-json": lambda _: http_response(b"<html>"),
-    "wrong-uid": lambda _: review("somebody-else"),
-    "not-base64": lambda request: review(request["uid"], patchType="JSONPatch", patch="*"),
-    "huge": lambda _: http_response(b"x" * (16 << 20)),
-    "cut-off": lambda _: http_response(b'{"apiVersion"', length=1000),
     "mute": lambda _: None,
 }
 """Each fails in its own way, the last one by never answering."""
 
-UNREACHABLE = ("refused", "blackholed")
-"""Nobody listens, and packets that nobody answers."""
+BLACKHOLED = "blackholed"
+"""Packets that nobody answers."""
 
 INAPPLICABLE = "inapplicable"
 """A well-formed JSON Patch that cannot apply: the only one that refuses pods despite `Ignore`."""
 
-WAYS = (*ANSWERS, *UNREACHABLE, INAPPLICABLE)
-
 
 @contextlib.contextmanager
-def broken_hooks(cluster: Cluster, ways: Sequence[str] = WAYS) -> Iterator[Hooks]:
+def broken_hooks(cluster: Cluster, ways: Sequence[str]) -> Iterator[Hooks]:
     """Webhooks broken in these ways, in force; they are withdrawn at the end.
 
     The caller makes the namespaces, and waits until the API server knows the configurations, which
     it learns in the order of `ways`.
     """
     answers = {**ANSWERS, INAPPLICABLE: patching(_remove_what_is_not_there)}
-    answering = {f"broken-{way}": answers[way] for way in ways if way not in UNREACHABLE}
+    answering = {f"broken-{way}": answers[way] for way in ways if way != BLACKHOLED}
     with (
         Hooks(cluster, MODEL, answering) as hooks,
         _full() as blackholed,
         cluster.client() as client,
     ):
-        for way, port in zip(UNREACHABLE, (ports.reserve(), blackholed), strict=True):
-            cluster.publish(MODEL, f"broken-{way}", manifests.WEBHOOK_PORT, port)
+        cluster.publish(MODEL, f"broken-{BLACKHOLED}", manifests.WEBHOOK_PORT, blackholed)
         for way in ways:
             for resource in manifests.render_webhook(_values(way, cluster.ca.read_text())):
                 client.apply(resource, force=True)

@@ -52,15 +52,9 @@ class Prometheus:
         )
         ports.await_listener(self.process, cluster.host, port, timeout=READY)
 
-    def query(self, query: str) -> list[dict[str, Any]]:
-        """Return the series that a query has now."""
-        return self._ask("query", query=query)
-
     def history(self, query: str, *, start: float, end: float) -> list[dict[str, Any]]:
         """Return the series that a query had, second by second."""
-        return self._ask("query_range", query=query, start=start, end=end, step=1)
-
-    def _ask(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
-        answer = httpx2.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=READY)
+        asked: dict[str, Any] = {"query": query, "start": start, "end": end, "step": 1}
+        answer = httpx2.get(f"{self.url}/api/v1/query_range", params=asked, timeout=READY)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]["result"]
