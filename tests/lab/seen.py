@@ -51,6 +51,16 @@ class Seen:
         return outcome.over(self.owners, self.pods, expected)
 
     @property
+    def proxies(self) -> list[tuple[int | None, int]]:
+        """The exit code and the restarts of each sidecar."""
+        return [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(self.pods)]
+
+    @property
+    def freed(self) -> list[tuple[int | None, int]]:
+        """The same if each pod had one, which ended with 0 in its first run."""
+        return [(0, 1 if self.workload.everything_restarts else 0)] * len(self.pods)
+
+    @property
     def running(self) -> bool:
         """Whether the payload of each pod runs, or has ended."""
         containers = [c for pod in self.pods for c in pod["status"].get("containerStatuses") or ()]
@@ -81,6 +91,20 @@ def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
         timeout=SOON,
         what=f"{workload.kind} {namespace}/{workload.name} to end",
     )
+
+
+def await_payload(client: Client, workload: Workload, namespace: str) -> Seen:
+    """The workload once its payload has ended as it was written to; its sidecars may run on.
+
+    Raises:
+        TimeoutError: it does not end.
+    """
+
+    def ended() -> Seen | None:
+        seen = look(client, workload, namespace)
+        return seen if outcome.codes(seen.outcome) == workload.codes else None
+
+    return until(ended, timeout=SOON, what=f"the payload of {namespace}/{workload.name} to end")
 
 
 def await_ends(

@@ -13,6 +13,7 @@ import httpx2
 import lightkube
 
 import lab
+import lab.istio
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
@@ -38,6 +39,19 @@ def program(
     workload.await_ready()
     yield workload
     end(workload)
+
+
+@contextlib.contextmanager
+def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
+    """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
+    istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
+    settings = {"race-policy": "restart", "restart-jobs": True}
+    workload = declared(cluster, folder, name, settings, revisions=(revision,))
+    workload.deploy()
+    workload.start()
+    yield
+    end(workload)
+    istio.remove()
 
 
 def end(workload: Workload) -> None:

@@ -32,8 +32,6 @@ from lightkube import Client
 # Measured: the longest time in which no workload ends is 12 s.
 QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
-# All but the Job whose controller deletes the pod that has used up its tries.
-LEAVING_PODS = [workload for workload in PARADE if workload.codes]
 STARTED = [
     workload
     for workload in PARADE
@@ -99,22 +97,14 @@ def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
 def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     parade: Parade, workload: Workload
 ) -> None:
-    """T1 T2 T3 T7 T12 T20 T39: same conditions, counts, phases, exit codes and restarts."""
-    without, beside = (ended[workload.name].outcome for ended in (parade.plain, parade.meshed))
+    """T1 T2 T3 T7 T12 T20 T39: same conditions, counts, phases, exit codes and restarts.
 
-    assert outcome.describes(workload, without), without
-    assert beside == without
+    The proxy never fails, and never starts again unless the whole pod does.
+    """
+    without, beside = (ended[workload.name] for ended in (parade.plain, parade.meshed))
 
-
-@each(LEAVING_PODS)
-def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Workload) -> None:
-    """T20: the proxy never fails, and never starts again unless the whole pod does."""
-    pods = parade.meshed[workload.name].pods
-    proxies = outcome.proxies(pods)
-
-    restarts = 1 if workload.everything_restarts else 0
-    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} == {(0, restarts)}
-    assert len(proxies) == len(pods)
+    assert outcome.describes(workload, without.outcome), without.outcome
+    assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 
 def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
