@@ -68,6 +68,6 @@ WEBSOCKETS = Difference(
     "WebSocket from the API server to the kubelet",
     36,
     "the API server translates exec into SPDY; quitting is the same",
-    "cluster/test_quit.py, cluster/test_quit_ladder.py",
+    "cluster/test_quit.py",
 )
 DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, POLICY, RESTART_ALL, WEBSOCKETS)

@@ -1,6 +1,6 @@
 """The option `inject-namespaces`: Istio's label comes once Istio injects, and goes with the option.
 
-`tests/cluster/test_injection_labels.py` tests it with a real API server.
+`tests/cluster/test_ownership.py` tests it with a real API server.
 """
 
 from __future__ import annotations

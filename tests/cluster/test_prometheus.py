@@ -1,18 +1,30 @@
-"""Each alert fires for the series that it is about and stays silent for others: promtool's verdict.
+"""Alerts and the dashboard, by promtool and a real Prometheus from Debian's package `prometheus`.
 
-The rules are those that the charm publishes. Debian's package `prometheus` has promtool.
+Each alert fires for the series that it is about and stays silent for others. Each panel has an
+answer about a real workload. With DRAW_DASHBOARD=1 in the environment, the picture of
+docs/observability.md is drawn again.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lab
+import lab.istio
 import pytest
 import yaml
-from lab.prometheus import required
+from lab.prometheus import Prometheus, required
+from lab.scene import Scene
+from lab.workload import Workload
 
+from benchmarks.svg import Line, Panel, document
 from relations import cos
 
 TOPOLOGY = cos.Topology(
@@ -27,7 +39,7 @@ ALERTS = [rule["alert"] for group in GROUPS for rule in group["rules"]]
 
 # By alert: series that make it fire and series that do not, over 90 minutes, in promtool's
 # notation: start+growth x minutes.
-QUIET, GROWS = "7+0x90", "0+3x90"
+FLAT, GROWS = "7+0x90", "0+3x90"
 ON, OFF = "1+0x90", "0+0x90"
 
 
@@ -78,7 +90,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "IstioAuxCalledAfterIstio": gauge("configurations_called_before_ours"),
     "IstioAuxWebhookRefuses": (
         {metric("admission_reviews_total", outcome="busy"): GROWS},
-        {metric("admission_reviews_total", outcome="busy"): QUIET, **REVIEWS},
+        {metric("admission_reviews_total", outcome="busy"): FLAT, **REVIEWS},
     ),
     "IstioAuxWebhookSlow": (latency("1.0"), latency("0.1")),
     "IstioAuxHandshakesFail": (HANDSHAKES, {**HANDSHAKES, **REVIEWS}),
@@ -106,7 +118,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "IstioAuxInternalErrors": (
         {metric("internal_errors_total"): "0+0x80 1+0x9"},
-        {metric("internal_errors_total"): QUIET},
+        {metric("internal_errors_total"): FLAT},
     ),
     "IstioAuxUnreadableObjects": gauge("unreadable_objects"),
 }
@@ -196,3 +208,101 @@ def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(
 ) -> None:
     series = scraped(CASES["IstioAuxInjectorNotLive"][0], TOPOLOGY)
     assert verdict(promtool, rules, ("IstioAuxRevisionNotLive", series, 0)) == ""
+
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+# Series that exist only after something went wrong, which it does not here.
+QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
+SOON = 60.0
+# For the picture; fewer give each panel an answer, too.
+DRAW = bool(os.environ.get("DRAW_DASHBOARD"))
+JOBS = 30 if DRAW else 6
+
+
+def query(target: dict[str, str]) -> str:
+    """A panel's query, with its variables as Grafana fills them in."""
+    text = target["expr"].replace("$__rate_interval", "15s")
+    for name in ("juju_model", "juju_model_uuid", "juju_application"):
+        text = text.replace(f'"${name}"', '".*"')
+    assert "$" not in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    cluster: lab.Cluster,
+    istio: lab.istio.Istio,
+    webhook: Workload,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Prometheus]:
+    required()
+    target = f"{cluster.host}:{webhook.status_port}"
+    folder = tmp_path_factory.mktemp("prometheus")
+    server = Prometheus(cluster, folder, target, TOPOLOGY.labels())
+    yield server
+    server.process.kill()
+
+
+@pytest.fixture
+def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
+    """When it began and ended: Jobs finish, one is stuck, another container blocks one."""
+    start = time.time()
+
+    def await_answer(*queries: str) -> None:
+        lab.until(
+            lambda: all(prometheus.history(q, start=start, end=time.time()) for q in queries),
+            timeout=SOON,
+            what=f"Prometheus to answer {', '.join(queries)}",
+        )
+
+    # A rate needs a sample from before the first quit.
+    await_answer('istio_aux_injectors{state="live"} > 0')
+    stuck = selected.start("stuck")
+    selected.kubelet.misbehave(stuck, "lie")
+    blocked = selected.start("blocked", payload=["main", "uploader"])
+    for pod in (stuck, blocked):
+        selected.kubelet.finish(pod, "main")
+    for number in range(JOBS):
+        pod = selected.start(f"train-{number}")
+        selected.kubelet.finish(pod, "main")
+        selected.await_phase(pod, "Succeeded")
+    freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
+    await_answer(freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0')
+    return start, time.time()
+
+
+def test_every_panel_has_an_answer_and_shows_what_happens(
+    prometheus: Prometheus, story: tuple[float, float]
+) -> None:
+    start, end = story
+    drawn: list[Panel] = []
+    assert {panel["title"] for panel in PANELS} > QUIET
+    for panel in PANELS:
+        lines: list[Line] = []
+        for target in panel["targets"]:
+            found = prometheus.history(query(target), start=start, end=end)
+            lines += [line(series, target, start) for series in found]
+        assert lines or panel["title"] in QUIET, panel["title"]
+        if panel["type"] == "timeseries" and (lines := strongest(lines)):
+            unit = panel["fieldConfig"]["defaults"]["unit"].replace("short", "")
+            drawn.append(Panel(panel["title"], "seconds", unit, lines))
+    if DRAW:
+        (ROOT / "docs/dashboard.svg").write_text(document(drawn, columns=3))
+
+
+def line(series: dict[str, Any], target: dict[str, str], start: float) -> Line:
+    """A series as Grafana names and draws it."""
+    name = target["legendFormat"]
+    for label, value in series["metric"].items():
+        name = name.replace(f"{{{{{label}}}}}", value)
+    points = [(moment - start, float(value)) for moment, value in series["values"]]
+    return Line(name, [point for point in points if not math.isnan(point[1])])
+
+
+def strongest(lines: list[Line]) -> list[Line]:
+    """The three lines that a small panel has room for, without those that stay at zero."""
+    most = {each.name: max((y for _, y in each.points), default=0.0) for each in lines}
+    risen = [each for each in lines if most[each.name] > 0]
+    return sorted(risen, key=lambda each: -most[each.name])[:3]
