@@ -7,7 +7,6 @@ soon as they are there, as are those that come in their place; the others stay P
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -114,15 +113,10 @@ def _made(client: Client, namespace: str, name: str) -> bool:
 
 
 class Keeper:
-    """Runs the pods that are to run, while it is open.
-
-    Attributes:
-        namespace: of the pods.
-        ran: UID of each pod that it ran, and when.
-    """
+    """Runs the pods of a namespace that are to run, while it is open."""
 
     def __init__(self, cluster: Cluster, kubelet: ScriptedKubelet, namespace: str) -> None:
-        self.ran: dict[str, float] = {}
+        self._ran = set[str]()
         self._client, self._kubelet, self.namespace = cluster.client(), kubelet, namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper")
@@ -158,13 +152,15 @@ class Keeper:
             what=f"{count} pods to be Ready",
         )
 
-    def _start(self, pod: Pod) -> None:
+    def _start(self, pod: Pod, uid: str) -> None:
         try:
             self._kubelet.run(pod)
         except ApiError as error:
-            # Listed a moment ago, it may be gone by now.
+            # Listed a moment ago, it may be gone by now. In a conflict it is run as it is then.
             if error.status.code not in {404, 409}:
                 raise
+        else:
+            self._ran.add(uid)
 
     def _run(self) -> None:
         try:
@@ -172,9 +168,8 @@ class Keeper:
                 for pod in self.pods():
                     assert pod.metadata
                     uid = str(pod.metadata.uid)
-                    if uid not in self.ran and not pod.metadata.deletionTimestamp:
-                        self.ran[uid] = time.time()
-                        self._start(pod)
+                    if uid not in self._ran and not pod.metadata.deletionTimestamp:
+                        self._start(pod, uid)
         except Exception as error:  # A thread cannot fail a test.
             self._error = error
 
