@@ -14,8 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import lab
-from lab import broken_hook, creation
-from lab.broken_hook import INAPPLICABLE, LABEL
+from lab import creation
 from lab.creation import Creation
 from lab.fixtures import make_namespace
 from lab.meshed import annotations_of
@@ -25,7 +24,7 @@ from lightkube.codecs import AnyResource
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
-from benchmarks import reviews
+from benchmarks import broken_hook, reviews
 from benchmarks.admission_numbers import (
     ALONE,
     EMPTY,
@@ -38,6 +37,7 @@ from benchmarks.admission_numbers import (
     Creations,
     Trouble,
 )
+from benchmarks.broken_hook import INAPPLICABLE, LABEL
 from benchmarks.conversation import MeasurementError
 from benchmarks.processes import cpu
 

@@ -10,7 +10,6 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab.bystanders import Bystanders
 from lab.fixtures import (
     make_namespace,
     namespace,
@@ -85,36 +84,6 @@ def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stage
     """Makes namespaces that a workload serves, for the length of a file."""
     with ExitStack() as ends:
         yield lambda workload: ends.enter_context(stage(client, kubelet, workload))
-
-
-@pytest.fixture(scope="module")
-def attacked(programs: Programs) -> Iterator[Workload]:
-    """The process under attack: it leads, and answers all reviews.
-
-    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
-    """
-    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
-    leader = programs("attacked", settings, publish=True)
-    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
-    heir = leader.replica("attacked-1")
-    heir.start()
-    heir.await_ready()
-    yield leader
-    end(heir)
-
-
-@pytest.fixture(scope="module")
-def victims(attacked: Workload, stages: Stages) -> Scene:
-    """A namespace that is served, and attacks nobody."""
-    scene = stages(attacked)
-    attacked.await_admission(scene.namespace)
-    return scene
-
-
-@pytest.fixture
-def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
-    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
-    return Bystanders(cluster, attacked, victims)
 
 
 @pytest.fixture(scope="session")

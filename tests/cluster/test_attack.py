@@ -8,22 +8,91 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import re
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import lab
+import lightkube
 import pytest
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.serving import raise_descriptors
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
-from lab.bystanders import Bystanders
+from lab.creation import Creation, Stream
 from lab.kubelet import Via
 from lab.scene import Scene
-from lab.served import Stages, end
+from lab.served import Programs, Stages, end
 from lab.workload import Workload
+from lightkube.resources.coordination_v1 import Lease
+
+# Creations a second, and further ones at once. For each of these the API server opens a
+# connection, and it keeps 25.
+RATE, BURST, AT_ONCE = 25, 240, 100
+HELD = HOLD.encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class Leadership:
+    """Who leads, how often that has changed, and since when it has been so."""
+
+    holder: str | None
+    transitions: int | None
+    since: object
+
+
+def leadership(client: lightkube.Client, lease: str) -> Leadership:
+    """The Lease of that name in the namespace of that name."""
+    spec = client.get(Lease, lease, namespace=lease).spec
+    assert spec
+    return Leadership(spec.holderIdentity, spec.leaseTransitions, spec.acquireTime)
+
+
+class Bystanders:
+    """Creates pods while it is open, and judges them and the workload at its end.
+
+    Raises:
+        AssertionError: a pod was refused or is unchanged, or another process leads.
+    """
+
+    def __init__(self, cluster: lab.Cluster, workload: Workload, scene: Scene) -> None:
+        """`workload` leads and changes the pods of `scene`."""
+        self._cluster, self._workload, self._scene = cluster, workload, scene
+        self._pod = meshed.nameless(scene.namespace, sidecar=None)
+        self._made: list[Creation] = []
+
+    def burst(self) -> None:
+        """Create more at once than the API server has connections."""
+        pods = [self._pod] * BURST
+        self._made += creation.create(self._cluster, *pods, dry_run=True, at_once=AT_ONCE)
+
+    def __enter__(self) -> Self:
+        self._before = leadership(self._scene.client, self._workload.name)
+        stream = Stream(self._cluster, self._pod, rate=RATE, dry_run=True)
+        self._stream = stream.__enter__()
+        self._stream.await_more(RATE)
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if not failed:
+                self._stream.await_more(RATE)
+        finally:
+            self._stream.__exit__()
+        if failed:
+            return
+        made = self._made + self._stream.creations
+        assert [each.body for each in made if each.status != 201] == []
+        unchanged = sum(HELD not in each.body for each in made)
+        assert unchanged == 0, f"{unchanged} of {len(made)} are unchanged"
+        self._workload.process.check()
+        assert leadership(self._scene.client, self._workload.name) == self._before
+        assert self._workload.status()["leader"]
+
 
 MIB = 1 << 20
 CHART_LIMIT = 512 * MIB  # Of the container (chart/values.yaml).
@@ -53,6 +122,36 @@ _REVIEW = json.dumps(
     }
 ).encode()
 ANSWERED = BEGUN.replace(b"900000", str(len(_REVIEW)).encode()) + _REVIEW
+
+
+@pytest.fixture(scope="module")
+def attacked(programs: Programs) -> Iterator[Workload]:
+    """The process under attack: it leads, and answers all reviews.
+
+    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
+    """
+    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
+    leader = programs("attacked", settings, publish=True)
+    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
+    heir = leader.replica("attacked-1")
+    heir.start()
+    heir.await_ready()
+    yield leader
+    end(heir)
+
+
+@pytest.fixture(scope="module")
+def victims(attacked: Workload, stages: Stages) -> Scene:
+    """A namespace that is served, and attacks nobody."""
+    scene = stages(attacked)
+    attacked.await_admission(scene.namespace)
+    return scene
+
+
+@pytest.fixture
+def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
+    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
+    return Bystanders(cluster, attacked, victims)
 
 
 class Attack:

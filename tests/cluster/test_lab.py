@@ -13,7 +13,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import cache, leftovers, sweep, toolchain, tools
+from lab import cache, sweep, toolchain, tools
 from lab.__main__ import main
 from lab.harness import Harness, running
 from lightkube import KubeConfig
@@ -88,14 +88,14 @@ def harness() -> Iterator[Harness]:
 
 def await_processes(name: str, count: int) -> None:
     lab.until(
-        lambda: len(leftovers.processes(name)) == count,
+        lambda: len(sweep.processes(name)) == count,
         timeout=30,
         what=f"{count} processes of {name}",
     )
 
 
 def await_nothing_left(name: str) -> None:
-    lab.until(lambda: not leftovers.of(name), timeout=30, what=f"the end of {name}")
+    lab.until(lambda: not sweep.left_by(name), timeout=30, what=f"the end of {name}")
 
 
 def test_a_harness_that_ends_leaves_nothing_and_no_logs(harness: Harness):
@@ -103,7 +103,7 @@ def test_a_harness_that_ends_leaves_nothing_and_no_logs(harness: Harness):
     harness.process.stdin.close()
 
     assert harness.process.wait(30) == 0
-    assert leftovers.of(harness.name) == []
+    assert sweep.left_by(harness.name) == []
     assert not (cache.root() / "logs" / harness.name).exists()
 
 
@@ -140,7 +140,7 @@ def test_up_leaves_a_cluster_running_until_down(capsys: pytest.CaptureFixture[st
         assert f"{name}: level api, left by `up`" in capsys.readouterr().out
     finally:
         assert main(["down", name]) == 0
-    assert leftovers.of(name) == []
+    assert sweep.left_by(name) == []
 
 
 def test_down_spares_the_cluster_of_a_test(
@@ -148,4 +148,4 @@ def test_down_spares_the_cluster_of_a_test(
 ):
     name = cluster.name
     assert main(["down", name]) == 2
-    assert leftovers.processes(name)
+    assert sweep.processes(name)

@@ -11,14 +11,15 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import cache, lostlinks, toolchain
-from lab.lostlinks import LostLink
+from lab import cache, toolchain
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
@@ -33,6 +34,20 @@ ASSETS = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
 class BuildError(Exception):
     """A program could not be built; the message names it and the log."""
+
+
+@dataclass(frozen=True)
+class LostLink:
+    """A link at `path` of a module, to `target` beside it, that was lost on its way.
+
+    Go puts no symbolic link into the archive of a module. Where a source file is such a link, a
+    program does not compile from the archive. It is compiled from a copy that has the link again;
+    go.mod and go.sum still say what is copied.
+    """
+
+    module: str
+    path: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -229,7 +244,7 @@ def _build(program: Program, place: Path) -> None:
     started = time.monotonic()
     with log.open("w") as output, contextlib.ExitStack() as stack:
         if program.lost:
-            changed = stack.enter_context(lostlinks.restored(program.folder, program.lost))
+            changed = stack.enter_context(_restored(program.folder, program.lost))
             argv.append(f"-modfile={changed}")
         build = subprocess.Popen(
             [*argv, program.package],
@@ -258,6 +273,26 @@ def _build(program: Program, place: Path) -> None:
     new.rename(place)
     log.unlink()
     cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+
+
+@contextlib.contextmanager
+def _restored(folder: Path, lost: LostLink) -> Iterator[Path]:
+    """A go.mod like that of `folder`, in which the module is a copy with its link.
+
+    Raises:
+        lab.toolchain.ToolchainError: the module cannot be had.
+    """
+    source = toolchain.module(folder, lost.module)
+    with tempfile.TemporaryDirectory(dir=cache.folder("tools")) as place:
+        copy, changed = Path(place) / "module", Path(place) / "go.mod"
+        # Go keeps its modules read-only; the copy is to be removed again.
+        argv = ["cp", "-r", "--no-preserve=mode", source, copy]
+        subprocess.run(argv, check=True)
+        (copy / lost.path).symlink_to(lost.target)
+        text = (folder / "go.mod").read_text()
+        changed.write_text(f"{text}\nreplace {lost.module} => {copy}\n")
+        shutil.copy(folder / "go.sum", place)
+        yield changed
 
 
 def _minutes(seconds: int) -> str:

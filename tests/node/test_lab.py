@@ -8,7 +8,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import cache, leftovers, node
+from lab import cache, node, sweep
 from lab.harness import running
 from lab.meshed import await_phase, scripted
 from lightkube import KubeConfig
@@ -27,7 +27,9 @@ def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
 
         other.process.kill()
 
-        lab.until(lambda: not leftovers.of(other.name), timeout=60, what=f"the end of {other.name}")
+        lab.until(
+            lambda: not sweep.left_by(other.name), timeout=60, what=f"the end of {other.name}"
+        )
     assert (cache.root() / "logs" / other.name / "kubelet.log").exists()
     shutil.rmtree(cache.root() / "logs" / other.name)
     assert cluster.process("kubelet").running

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import lab
 import lab.fixtures
@@ -12,6 +13,7 @@ import lab.istio
 import lab.juju
 import pytest
 from lab import outcome
+from lab.creation import audited
 from lab.deployed import SELECTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
@@ -25,9 +27,42 @@ from lab.parade import (
     RAY_AND_SPARK,
 )
 from lab.seen import Seen, await_ends
-from lab.witness import Connection, connections
 from lab.workloads import Workload
 from lightkube import Client
+
+SUBRESOURCES = {"exec", "attach", "portforward"}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What somebody wanted of a pod; a port-forward has neither container nor command."""
+
+    user: str
+    namespace: str
+    pod: str
+    subresource: str
+    container: str
+    command: tuple[str, ...]
+
+
+def connections(cluster: lab.Cluster, *namespaces: str) -> Iterator[Connection]:
+    """The connections to pods of these namespaces in order, also those that came to nothing."""
+    # The API server notes the begin of a connection and its end.
+    events = {event["auditID"]: event for event in audited(cluster, about='"subresource"')}
+    for event in events.values():
+        pod = event["objectRef"]
+        if pod["subresource"] not in SUBRESOURCES or pod["namespace"] not in namespaces:
+            continue
+        query = parse_qs(urlsplit(event["requestURI"]).query)
+        yield Connection(
+            event["user"]["username"],
+            pod["namespace"],
+            pod["name"],
+            pod["subresource"],
+            "".join(query.get("container", [])),
+            tuple(query.get("command", [])),
+        )
+
 
 # Measured: the longest time in which no workload ends is 12 s.
 QUIET = 120

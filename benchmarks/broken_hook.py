@@ -9,11 +9,11 @@ import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 
+from lab.clusters import Cluster
+from lab.hooks import Answer, Hooks, http_response, patching
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
 import manifests
-from lab.clusters import Cluster
-from lab.hooks import Answer, Hooks, http_response, patching
 
 LABEL = "lab.test/broken"
 MODEL = "broken"
@@ -61,7 +61,7 @@ def _values(way: str, ca: str) -> manifests.Values:
     return manifests.Values(f"broken-{way}", MODEL, namespace_selector=selector, ca_bundle=ca)
 
 
-def _remove_what_is_not_there(pod: object) -> list[dict[str, str]]:
+def _remove_what_is_not_there(_pod: object) -> list[dict[str, str]]:
     return [{"op": "remove", "path": "/metadata/annotations/nothing-of-that-name"}]
 
 
