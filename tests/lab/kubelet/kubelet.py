@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import itertools
 import ssl
 from collections.abc import Collection, Coroutine
 from pathlib import Path
@@ -116,24 +115,10 @@ class ScriptedKubelet:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True
 
-    def misbehave(
-        self,
-        pod: Pod,
-        behaviour: Misbehaviour,
-        *,
-        times: int | None = None,
-        via: Via | None = None,
-    ) -> None:
-        """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way.
-
-        With ``via`` only those that come this way do, and the others are answered.
-        """
-        what = MISBEHAVIOURS[behaviour]
+    def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, via: Via | None = None) -> None:
+        """From now on requests for this pod's proxy go wrong, with ``via`` those of this way."""
         record = self._pods.get(_uid(pod))
-        record.misbehaves_via = via
-        record.misbehaviours = (
-            itertools.repeat(what) if times is None else itertools.repeat(what, times)
-        )
+        record.misbehaviour, record.misbehaves_via = MISBEHAVIOURS[behaviour], via
 
     def release(self, pod: Pod) -> None:
         """End the deletion of a pod that lingers."""
@@ -177,9 +162,7 @@ class ScriptedKubelet:
 
     def behave(self, record: Record, via: Via) -> Behaviour | None:
         """The misbehaviour that is due for a request that comes this way; None: behave."""
-        if record.misbehaves_via not in (None, via):
-            return None
-        return next(record.misbehaviours, None)
+        return record.misbehaviour if record.misbehaves_via in (None, via) else None
 
     def exits(self, record: Record, exit_code: int, container: str = PROXY) -> None:
         """The proxy of the pod, or another container, ends with this code, shortly."""

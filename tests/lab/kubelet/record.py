@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
 from typing import Literal
 
 from lab.kubelet import agent
@@ -80,7 +79,7 @@ class Record:
 
     ``listeners``: containers other than the proxy that listen, by port.
     ``obeys``: container and command: such a container exits with 0 when it is executed.
-    ``misbehaves_via``: the way to the proxy that ``misbehaviours`` apply to; None: both.
+    ``misbehaves_via``: the way to the proxy that ``misbehaviour`` is about; None: both.
     """
 
     pod: Object
@@ -90,7 +89,7 @@ class Record:
     started_at: str = dataclasses.field(default_factory=now)
     transitions: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     lingers: bool = False
-    misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
+    misbehaviour: Behaviour | None = None
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
     obeys: set[tuple[str, ...]] = dataclasses.field(default_factory=set[tuple[str, ...]])
