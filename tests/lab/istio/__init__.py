@@ -1,11 +1,11 @@
 """Stand-in for an installed Istio: istiod, its webhook configurations and the proxy image.
 
-It emulates what a Job sees of Istio 1.28.10 (or 1.24.6, 1.30.3) installed by `istioctl install`:
+It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`:
 which pods are injected, how (classic, hold, native; for all of the mesh or one pod), when the
-webhooks become live, revisions and tags, how a sidecar starts, drains and ends. It has
+webhooks become live, revisions, how a sidecar starts, drains and ends. It has
 PeerAuthentications, which nobody can write while istiod is away, and the rule by which istio-cni
 repairs pods. It does not: have a data plane configuration, mutual TLS, routing, gateways, or a CNI
-plugin; ProxyConfig objects are given to it, not read from the API server.
+plugin; ProxyConfig objects, which cannot hold, are not read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images, ports
 from lab.istio import validation, webhooks
-from lab.istio.sidecar import PROXY, Template, Version, World
+from lab.istio.sidecar import PROXY, Template, World
 from lab.meshed import has_sidecar
 from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab import Cluster, Process
 
-__all__ = ["PROXY", "Istio", "Version", "World", "install"]
+__all__ = ["PROXY", "Istio", "World", "install"]
 
 TEMPLATE = "template.json"
 

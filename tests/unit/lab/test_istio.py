@@ -237,33 +237,6 @@ def test_before_istio_1_27_only_true_asks_for_a_native_sidecar_and_the_admin_kno
     assert decision.native_by_default("default", ["v1.31.0"], minor=24)
 
 
-def test_of_proxy_config_objects_and_the_annotation_the_one_with_a_selector_is_the_strongest():
-    def proxy_config(namespace: str, value: str, **spec: Any) -> dict[str, Any]:
-        variables = {"WHO": value, value: "was read"}
-        return {
-            "metadata": {"namespace": namespace},
-            "spec": {"environmentVariables": variables, **spec},
-        }
-
-    root, own = proxy_config("istio-system", "root"), proxy_config("mesh", "namespace")
-    chosen = proxy_config("mesh", "selector", selector={"matchLabels": {"app": "x"}})
-    other = proxy_config("mesh", "other", selector={"matchLabels": {"app": "y"}})
-    text = "proxyMetadata: {WHO: annotation}"
-    template = dataclasses.replace(TEMPLATE, proxy_configs=[chosen, other, own, root])
-
-    def who(**pod: Any) -> dict[str, str]:
-        env = proxy_of(injected(a_pod(**pod), template))["env"]
-        return {each["name"]: each["value"] for each in env if each.get("value")}
-
-    assert who()["WHO"] == "namespace"
-    assert who(annotations={proxyconfig.ANNOTATION: text})["WHO"] == "annotation"
-    seen = who(annotations={proxyconfig.ANNOTATION: text}, labels={"app": "x"})
-    assert seen["WHO"] == "selector"
-    assert {"root", "namespace", "selector", "other"} & seen.keys() == {
-        "root", "namespace", "selector",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("revision", ["default", "1-30-3"])
 def test_another_tag_has_the_two_webhooks_of_a_revision_and_leads_to_its_istiod(
     revision: str,

@@ -204,20 +204,6 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     assert state == ("stuck" if told else None)
 
 
-def test_a_proxy_config_object_changes_neither_the_start_nor_the_end() -> None:
-    """It cannot hold; what it says of the proxy stays beside our hold."""
-    spec = {"environmentVariables": {"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true"}}
-    objects = [{"metadata": {"namespace": "training"}, "spec": spec}]
-    istio = Istio(World("", world(native="never", proxy_configs=objects), NEW, "", "", None))
-
-    made = istio.inject(patched(a_pod()))
-
-    [proxy] = [c for c in made["spec"]["containers"] if c["name"] == "istio-proxy"]
-    assert {"name": "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "value": "true"} in proxy["env"]
-    assert start_of(made) == "hold"
-    assert isinstance(decide(finished(made)), quitting.Quit)
-
-
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
