@@ -1,11 +1,10 @@
 """Stand-in for an installed Istio: istiod, its webhook configurations and the proxy image.
 
-It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`:
-which pods are injected, how (classic, hold, native; for all of the mesh or one pod), when the
-webhooks become live, revisions, how a sidecar starts, drains and ends. It has
-PeerAuthentications, which nobody can write while istiod is away, and the rule by which istio-cni
-repairs pods. It does not: have a data plane configuration, mutual TLS, routing, gateways, or a CNI
-plugin; ProxyConfig objects, which cannot hold, are not read.
+It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`: which pods are
+injected, how (classic, hold, native; for all of the mesh or one pod), when the webhooks become
+live, revisions, how a sidecar starts, drains and ends. It has PeerAuthentications, which nobody can
+write while istiod is away. It does not: have a data plane configuration, mutual TLS, routing,
+gateways, or a CNI plugin; ProxyConfig objects, which cannot hold, are not read.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.policy import Policy, Rung, Start
 from istio_aux.model.webhooks import ControlPlane
 from istio_aux.quit import rules as quitting
-from lab.istio import cni, decision, proxyconfig, sidecar, webhooks
+from lab.istio import decision, proxyconfig, sidecar, webhooks
 from unit.rules import mesh
 from unit.rules.pods import RUNNING, exited, waiting
 from unit.rules.starting import patched
@@ -32,6 +32,9 @@ OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
 STARTED_WITH = "istio-aux.io/started-with"
+# With what istio-validation fails, and how the repair of istio-cni labels the pod.
+NOT_REDIRECTED = 126
+UNINITIALIZED = {"labels": {"cni.istio.io/uninitialized": "true"}}
 AGENT = (15020, (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY))
 
 
@@ -204,39 +207,17 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     assert state == ("stuck" if told else None)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 126}}}, True),
-        ({"state": {"terminated": {"exitCode": 126}}, "lastState": {}}, False),
-        (
-            {
-                "state": {"terminated": {"exitCode": 0}},
-                "lastState": {"terminated": {"exitCode": 126}},
-            },
-            False,
-        ),
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1}}}, False),
-    ],
-)
-def test_istio_cni_repairs_what_failed_to_validate_and_will_again(
-    status: dict[str, Any], expected: bool
-) -> None:
-    pod = Istio(World("", world(cni=True), OLD, "", "", None)).inject(a_pod())
-    pod["status"] = {"initContainerStatuses": [{"name": sidecar.VALIDATION, **status}]}
-
-    assert cni.is_broken(pod) is expected
-    assert ("deletionTimestamp" in cni.repaired(pod, "delete")["metadata"]) is expected
-    assert (cni.LABEL in cni.repaired(pod, "label")["metadata"].get("labels", {})) is expected
-
-
 @pytest.mark.parametrize("restart", ["Never", "OnFailure"])
-@pytest.mark.parametrize("how", ["delete", "label"])
-def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repair) -> None:
-    """Its payload has not run: nothing is told to quit, nothing is reported or restarted."""
+@pytest.mark.parametrize("repair", [{"deletionTimestamp": "2026-11-21T08:17:00Z"}, UNINITIALIZED])
+def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, repair: dict[str, Any]) -> None:
+    """Its payload has not run: nothing is told to quit, nothing is reported or restarted.
+
+    The repair (istio cni/pkg/repair) deletes or labels a pod whose validation failed before, so
+    none with restartPolicy Never.
+    """
     istio = Istio(World("", world(native="never", cni=True), NEW, "", "", None))
     pod = istio.inject(patched(a_pod()))
-    failed = exited(cni.NOT_REDIRECTED)
+    failed = exited(NOT_REDIRECTED)
     again = {"state": waiting("CrashLoopBackOff"), "lastState": failed}
     pod["spec"]["restartPolicy"] = restart
     waits = [
@@ -245,13 +226,12 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repai
     pod["status"] = {
         "phase": "Failed" if restart == "Never" else "Pending",
         "initContainerStatuses": [
-            {"name": "istio-validation", **({"state": failed} if restart == "Never" else again)}
+            {"name": sidecar.VALIDATION, **({"state": failed} if restart == "Never" else again)}
         ],
         "containerStatuses": waits,
     }
-    assert cni.is_broken(pod) is (restart == "OnFailure")
 
-    for state in (pod, cni.repaired(pod, how)):
+    for state in (pod, {**pod, "metadata": {**pod["metadata"], **repair}}):
         read = pods.decode(msgspec.json.encode(state))
         assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
         assert not decide(read).blocked_by
