@@ -31,7 +31,6 @@ from lab.certificates import Authority
 from lab.istio import decision, sidecar
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.store import refusal
 
 HOST = "istiod.istio-system.svc"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
@@ -174,19 +173,15 @@ async def silence(_review: bytes, _writer: asyncio.StreamWriter) -> None:
 
 
 class Cluster(ApiServer):
-    """An API server with EndpointSlices, ConfigMaps and dry runs.
+    """An API server with versions of its own and of its nodes, and with what istiod writes.
 
     Attributes:
-        dry_run: answers a dry run of a pod's creation.
-        dry_runs: the pods of all dry runs.
         version: of Kubernetes, as `/version` has it.
         kubelets: versions of the nodes' kubelets.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.dry_runs: list[dict[str, Any]] = []
-        self.dry_run: Callable[[dict[str, Any]], web.Response] = web.json_response
         self.version = "v1.36.3"
         self.kubelets: list[str] = []
 
@@ -196,14 +191,6 @@ class Cluster(ApiServer):
                 return web.json_response({"gitVersion": self.version})
             case ["api", "v1", "nodes"]:
                 return web.json_response({"metadata": {}, "items": self._nodes()})
-            case ["apis", "discovery.k8s.io", "v1", "namespaces", namespace, "endpointslices"]:
-                return await self.collection(request, "endpointslices", namespace)
-            case ["api", "v1", "namespaces", namespace, "configmaps", name]:
-                found = self.get("configmaps", namespace, name)
-                return web.json_response(found) if found else refusal(404, "NotFound", name)
-            case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
-                self.dry_runs.append(await request.json())
-                return self.dry_run(self.dry_runs[-1])
         return await super()._route(request)
 
     def _nodes(self) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,9 +18,9 @@ from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller, Selection
 from istio_aux.quit.state import QuitLimits
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, Exec, proxy_quits, refusal
+from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
-from unit.podverbs import agent_quits
+from unit.logged import counted
 from unit.rules.pods import RUNNING, State, document, exited
 
 FAST = QuitLimits(
@@ -30,6 +29,7 @@ FAST = QuitLimits(
 LABELS = {"io.datastrophic/istio-aux": "enabled"}
 DONE = exited(0)
 ENDED = exited(0, at="2026-11-21T08:16:30Z")
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "controller": True}
 
 
 class World:
@@ -84,12 +84,8 @@ class World:
         paths = [path.split("/") for path in self.api.requests]
         return [path[6] for path in paths if path[-1] in {"exec", "portforward"}]
 
-    def count(self, metric: str) -> float:
-        """The sum of all series whose text begins like that; there is at least one."""
-        lines = self.telemetry.render().decode().splitlines()
-        found = [float(line.split()[-1]) for line in lines if line.startswith(metric)]
-        assert found, metric
-        return sum(found)
+    def count(self, series: str) -> float:
+        return counted(self.telemetry, series)
 
     async def ended(self, outcome: str, times: int = 1) -> None:
         await until(
@@ -99,29 +95,6 @@ class World:
 
     def reasons(self) -> list[str]:
         return [event["reason"] for event in self.api.events]
-
-    def refuse(
-        self, ending: str, code: int, reason: str, text: str = "", *, after: int | None = None
-    ) -> list[float]:
-        """Refuse requests whose ``METHOD path`` ends so; return the times at which they came.
-
-        It lasts until `ApiServer.faults` is cleared. With ``after`` one request is refused, and the
-        answer asks the client to come again after so many seconds.
-        """
-        came = list[float]()
-
-        async def fault(request: web.Request) -> web.Response | None:
-            if not f"{request.method} {request.path}".endswith(ending):
-                return None
-            came.append(asyncio.get_running_loop().time())
-            if after is not None and len(came) > 1:
-                return None
-            self.api.faults.append(fault)
-            headers = None if after is None else {"Retry-After": str(after)}
-            return refusal(code, reason, text, headers=headers)
-
-        self.api.faults.append(fault)
-        return came
 
 
 def freeing(world: World, answer: Exec = proxy_quits) -> Exec:

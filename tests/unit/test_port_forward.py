@@ -17,9 +17,8 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.exec import FRAMES, OUTPUT, EarlyEnd
 from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
 from istio_aux.model.pod import Key
-from unit.apiserver import ApiServer, refusal
+from unit.apiserver import OK, ApiServer, Exec, refusal
 from unit.asynchronous import driven
-from unit.podverbs import OK, Forward
 
 DATA, ERROR = b"\x00", b"\x01"
 OPENED = [b"\x00\xac:", b"\x01\xac:"]
@@ -127,7 +126,7 @@ async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> Forwa
     )
 
 
-async def answered(on_forward: Forward, deadline: float = 10) -> ForwardResult:
+async def answered(on_forward: Exec, deadline: float = 10) -> ForwardResult:
     async with ApiServer() as api, Client(api.access()) as client:
         api.on_forward = on_forward
         return await quit_at(api, client, deadline)
