@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
@@ -13,7 +12,6 @@ from unit.asynchronous import background, driven, until
 from unit.repairing import SIDECAR, World, cluster, mesh
 from unit.rules.mesh import DEFAULT, ENABLED, INJECT
 from unit.rules.unmeshed import REPORT, STATEFUL
-from unit.store import refusal
 
 NAME = "app.kubernetes.io/name"
 WEB = {NAME: "web"}
@@ -62,8 +60,8 @@ async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
         world.api.injects = True
         await until(lambda: said(world).meshed, "it is meshed")
         assert world.api.evictions == ["other", "web-0"]
-        assert world.api.rehearsals
-        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.rehearsals)
+        assert world.api.dry_runs
+        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
 
 
 @driven
@@ -71,14 +69,7 @@ async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> No
     """The right to create pods in a dry run may be missing."""
     async with cluster() as world:
         ask(world)
-
-        async def refuse(request: web.Request) -> web.StreamResponse | None:
-            if "dryRun" not in request.query:
-                return None
-            world.api.faults.append(refuse)  # The next one is refused, too.
-            return refusal(403, "Forbidden", "no right")
-
-        world.api.faults.append(refuse)
+        world.api.refuse("/namespaces/bank/pods", 403, "Forbidden", "no right")
         await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
         why = "not known whether a new pod would get a sidecar: 403 Forbidden: no right"
         await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
@@ -119,12 +110,11 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         assert (found.revision, found.root_namespace) == ("default", "istio-system")
 
 
-@pytest.mark.parametrize("entry", ["bank/web", "bank/*"])
 @pytest.mark.parametrize(
-    ("labels", "reason"),
+    ("labels", "reason", "entry"),
     [
-        ({"istio-injection": "disabled"}, 'namespace label istio-injection: "disabled"'),
-        ({"istio.io/dataplane-mode": "ambient"}, 'istio.io/dataplane-mode: "ambient"'),
+        ({"istio-injection": "disabled"}, 'label istio-injection: "disabled"', "bank/web"),
+        ({"istio.io/dataplane-mode": "ambient"}, 'dataplane-mode: "ambient"', "bank/*"),
     ],
 )
 @driven

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.repairing import (
     BARE,
-    EVICTED_JOB,
     LIMITS,
     SIDECAR,
     Cluster,
@@ -26,8 +25,7 @@ from unit.repairing import (
     cluster,
     mesh,
 )
-from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
-from unit.store import refusal
+from unit.rules.unmeshed import REPORT, STATEFUL, raw
 
 
 @driven
@@ -37,7 +35,10 @@ async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
         await world.found("web")
         assert world.count("istio_aux_unmeshed_pods") == 0
         assert (world.api.evictions, world.api.events) == ([], [])
+        jobs = "GET /apis/batch/v1/jobs"
+        assert jobs not in world.api.requests
         world.repair.lead(True)
+        await until(lambda: jobs in world.api.requests, "Jobs that are suspended are searched")
         await world.found()
         world.repair.lead(True)  # Once more changes nothing.
         await world.pod("next", owner_uid="owner-2")
@@ -69,46 +70,10 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         await world.pod("marker", SIDECAR, owner=None)
         await world.known(2)
         assert world.api.evictions == []
+        assert not world.repair.finished
         listed.set()
         await until(lambda: world.api.evictions == ["web"], "it is evicted")
-
-
-@driven
-async def test_a_leader_again_waits_for_its_earlier_tasks() -> None:
-    async with cluster(policy=WITH_JOBS) as world:
-        asked, answer = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: web.Request) -> web.StreamResponse | None:
-            if "/jobs/" not in request.path or asked.is_set():
-                return None
-            asked.set()
-            await answer.wait()
-            return refusal(503)
-
-        world.api.jobs["web"] = EVICTED_JOB
-        world.api.faults.append(slow)
-        await world.pod("train", owner=JOB, restart="Never")
-        await asked.wait()
-        world.repair.lead(False)
-        world.repair.lead(True)
-        await world.pod("other", owner_uid="owner-2")
-        await until(lambda: world.restarts("evicted") == 1, "another one's pod is evicted")
-        assert world.api.evictions == ["other"]
-        answer.set()
-        await until(lambda: "train" in world.api.evictions, "it goes on")
-
-
-@driven
-async def test_a_stopping_process_starts_nothing() -> None:
-    async with cluster(known=mesh(known=False)) as world:
-        await world.pod("web")
-        await until(lambda: world.repair.watched == 1, "it is seen")
-        await world.repair.stop(0)
-        world.repair.set_injectors(mesh())
-        await world.found("web")
-        await world.pod("marker", SIDECAR, owner=None)
-        await world.known(2)
-        assert world.api.evictions == []
+        await until(lambda: world.repair.finished, "all is decided")
 
 
 @driven
@@ -118,15 +83,14 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
         async with at_work(api) as world:
             await evict_without_replacement(world)
             left = world.repair.failed, world.repair.replaced
-        for late in (False, True):
-            async with at_work(api, leading=False) as world:
-                world.repair.recall(*left)
-                if late:
-                    await world.known(1)
-                world.repair.lead(True)
-                await nothing_more_of_the_set(world, f"marker-{late:d}")
-                left = world.repair.failed, world.repair.replaced
-                assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
+        async with at_work(api, leading=False) as world:
+            world.repair.recall(*left)
+            world.repair.lead(True)
+            await world.pod("marker", owner_uid="another")
+            await until(lambda: "marker" in world.api.evictions, "others go on")
+            assert "web-0" not in world.api.evictions
+            left = world.repair.failed, world.repair.replaced
+            assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
         async with at_work(api, leading=False) as world:
             world.repair.recall(*left)
             world.repair.lead(True)
@@ -304,10 +268,3 @@ async def evict_without_replacement(world: World) -> None:
     await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
     await until(lambda: world.repair.watched == 1, "it is gone")
     world.api.replaces = True
-
-
-async def nothing_more_of_the_set(world: World, marker: str = "marker") -> None:
-    """Other controllers go on, and this one waits."""
-    await world.pod(marker, owner_uid=f"owner of {marker}")
-    await until(lambda: marker in world.api.evictions, "others go on")
-    assert "web-0" not in world.api.evictions
