@@ -9,8 +9,6 @@ from itertools import pairwise
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.clock import system_clock
-from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
@@ -39,14 +37,10 @@ async def fail_to_list_pods(request: web.Request) -> web.Response | None:
 
 @driven
 async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
-    async def fail(request: web.Request) -> web.Response | None:
-        broken = request.path.endswith("/batch/v1/jobs")
-        return refusal(500, "InternalError", "etcd is away") if broken else None
-
     async with kubeflow() as world:
         await world.suspended()
         await world.api.end()
-        world.api.always(fail)
+        world.api.refuse("/batch/v1/jobs", 500, "InternalError", "etcd is away")
         world.process()
         await world.resumed()
 
@@ -207,28 +201,6 @@ async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
         for before, after in pairwise(times):
             # Less the time from the request to the decision.
             assert after - before >= (before - times[0]) / 10
-
-
-@pytest.mark.parametrize("step", [timedelta(hours=-1), timedelta(hours=1)])
-@driven
-async def test_a_clock_that_steps_ends_no_suspension_and_extends_none(step: timedelta) -> None:
-    stepped = 0.0
-
-    def clock() -> Moment:
-        now = system_clock()
-        return Moment(now.monotonic, now.wall + stepped)
-
-    async with kubeflow() as world:
-        world.api.ends = False
-        process = world.process(longest=4.0, clock=clock)
-        await world.restart(process)
-        looks = world.api.requests.count(PODS) + 3
-        await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
-        stepped = step.total_seconds()
-        looks = world.api.requests.count(PODS) + 3
-        await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
-        assert world.api.suspended
-        await world.resumed()
 
 
 @driven
