@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
+from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
+from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
-from istio_aux.model.webhooks import ControlPlane
+from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import background, driven, until
 from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import REPLICAS, raw
-from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
@@ -161,30 +162,6 @@ async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None
         await until(lambda: len(istiod.heads) > asked, "it is asked again")
 
 
-@driven
-async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
-    """What cannot be seen is no reason to call an injector dead."""
-
-    class Forbidding(Cluster):
-        async def _route(self, request: web.Request) -> web.StreamResponse:
-            if request.path.endswith("/endpointslices"):
-                return refusal(403, "Forbidden", "endpointslices is forbidden")
-            return await super()._route(request)
-
-    def inject(pod: dict[str, Any]) -> web.Response:
-        containers = [{"name": "istio-proxy"}]
-        return web.json_response({**pod, "spec": {**pod["spec"], "containers": containers}})
-
-    async with Forbidding() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        api.dry_run = inject
-        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
-
-        await told(watcher, State.LIVE)
-        assert istiod.heads == []
-
-
 def open_watches(api: Cluster) -> int:
     """How many there are at whose other end somebody listens."""
     return sum(request.transport is not None for request in api.watches)
@@ -254,3 +231,27 @@ async def test_it_goes_on_when_the_receiver_of_changes_fails(tmp_path: Path) -> 
 
     assert failures
     assert all("RuntimeError('nobody foresaw this')" in repr(each) for each in failures)
+
+
+def namespace(uid: str = "1", **labels: str) -> Namespace:
+    return Namespace(metadata=Metadata(name="a", uid=uid, labels=labels or None))
+
+
+def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
+    reported = list[str]()
+    namespaces = Namespaces(reported.append)
+    for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
+        namespaces.apply(namespace(**labels))
+        assert dict(namespaces) == {"a": labels}
+    namespaces.delete(Key("", "a", "1"), None)
+    assert reported == ["a"] * 4
+    assert (len(namespaces), namespaces.get("a")) == (0, None)
+
+
+def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name() -> None:
+    namespaces = Namespaces(lambda _name: None)
+    for uid in ("1", "2"):
+        namespaces.apply(namespace(uid))
+    for key in (Key("", "a", "1"), Key("", "z", "9")):
+        namespaces.delete(key, None)
+    assert list(namespaces) == ["a"]
