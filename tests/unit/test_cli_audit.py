@@ -123,17 +123,6 @@ def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
     assert judged(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
 
 
-def test_a_pod_whose_annotation_cannot_be_understood_is_blocked_by_it() -> None:
-    """Nothing is done about it until somebody sees that."""
-    body = document(
-        {"main": exited(0), "istio-proxy": RUNNING}, annotations={"istio-aux.io/quit-grace": "soon"}
-    )
-    found = report.proxy_finding(msgspec.convert(body, Pod), Policy(), None)
-    assert found
-    assert (found.state, found.by) == ("blocked", ("annotation istio-aux.io/quit-grace",))
-    assert '"soon"' in found.reason
-
-
 def finding(state: report.State, **fields: Any) -> Finding:
     return msgspec.convert(
         {"namespace": "training", "name": "job", "uid": "u-1", "state": state,

@@ -102,17 +102,6 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
              "3: Expected `object`, got `array` - at `$.spec`",
              "4: Expected `object`, got `int`"],
         ),
-        (
-            f'{PLAIN}\n{{"kind": "Pod"\npod\n{PLAIN}',
-            ["quit", "quit"],
-            ["2: Input data was truncated",
-             "3: JSON is malformed: invalid character (byte 0)"],
-        ),
-        (
-            '{"apiVersion":"x.io/v1","kind":"Pod"}',
-            [],
-            ['1: apiVersion of the Pod is "x.io/v1", expected v1'],
-        ),
         (json.dumps({"kind": "PodList", "items": [ITEM]}), ["quit"], []),
         (
             "kind: Pod\nmetadata:\n  name:\n  annotations:\nspec:\n  containers:\nstatus:\n",
@@ -120,7 +109,7 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
             [],
         ),
     ],
-    ids=["YAML", "JSON lines", "another group", "a list without kinds", "nulls of people"],
+    ids=["YAML", "a list without kinds", "nulls of people"],
 )  # fmt: skip
 def test_a_bad_document_is_named_and_the_others_are_answered(
     text: str, actions: list[str], errors: list[str], run: Run
@@ -134,7 +123,6 @@ def test_a_bad_document_is_named_and_the_others_are_answered(
     ("arguments", "annotation", "order"),
     [
         ([], HOLD, "hold"),
-        (["--capability", "classic"], HOLD, "hold"),
         (["--capability", "native"], NATIVE, "native"),
         (["--start-mode", "native"], NATIVE, "native"),
     ],

@@ -51,15 +51,6 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
 
 
 @driven
-async def test_each_event_has_a_name_of_its_own() -> None:
-    async with ApiServer() as api, recording(api) as recorder:
-        for _ in range(20):
-            tell(recorder)
-        await until(lambda: len(api.events) == 20, "all are there")
-    assert len({event["metadata"]["name"] for event in api.events}) == 20
-
-
-@driven
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,7 +25,6 @@ SAID = {"istio-aux.io/started-with": "hold"}
 DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
 LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
 NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
-OTHER = {"op": "add", "path": "/metadata/labels/another", "value": "label"}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
@@ -38,11 +36,6 @@ def answer(status: int = 200, **response: Any) -> Answer:
         "response": {"uid": "u-1", "allowed": True, "auditAnnotations": {}, **response},
     }
     return Answer(status, {"content-type": "application/json"}, json.dumps(body).encode())
-
-
-def headed(**headers: str) -> Answer:
-    """The same with more headers, or other ones."""
-    return replace(answer(), headers={"content-type": "application/json", **headers})
 
 
 def patched(*ops: dict[str, Any]) -> dict[str, Any]:
@@ -76,20 +69,16 @@ def test_a_correct_answer_is_no_finding() -> None:
     ("ask", "faulty", "finding"),
     [
         (MUTATION, answer(500), "status 500"),
-        (MUTATION, answer(400), "expected {200}"),
-        (MUTATION, headed(connection="close"), "close is True"),
-        (MUTATION, headed(**{"content-type": "text/html"}), "Content-Type: text/html"),
         (MUTATION, answer(uid="u-2"), "uid 'u-2', expected 'u-1'"),
         (MUTATION, answer(allowed=False), "allowed: False"),
         (MUTATION, answer(warnings=["a\nb"]), "not a short line"),
-        (MUTATION, answer(auditAnnotations={"reason": "x" * 300}), "not a short line"),
-        (MUTATION, answer(patch=patched(*DONE)["patch"]), "patchType None"),
         (MUTATION, answer(**patched(*NOWHERE)), "does not apply"),
-        (MUTATION, answer(patchType="JSONPatch", patch="?"), "does not apply"),
         (MUTATION, answer(**patched(*PATCH)), "started-with is missing"),
-        (INJECTION, answer(**patched(NOT_TRUE)), "not the inject label alone"),
-        (INJECTION, answer(**patched(LABELS, OTHER)), "not the inject label alone"),
-        (INJECTION, answer(**patched(LABELS, *PATCH)), "started-with is missing"),
+        (
+            INJECTION,
+            answer(**patched(NOT_TRUE)),
+            "not the inject label alone",
+        ),
     ],
 )
 def test_a_fault_in_an_answer_is_found(ask: Ask, faulty: Answer, finding: str) -> None:
@@ -134,13 +123,6 @@ async def test_a_step_that_is_slow_or_raises_is_found(
     judge = stored.Judge("a pod", b"{}")
     await judge.step("step", step)
     assert finding in judge.findings[0]
-
-
-@driven
-async def test_a_pod_that_takes_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "MEMORY", 0.01)
-    line = pods.event({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "a"}] * 1000}})
-    assert "MiB while it is handled" in (await stored.weighed("a pod", line))[0]
 
 
 PODS = 1_500

@@ -35,21 +35,6 @@ def oversized(name: str, phase: str = "Running") -> dict[str, Any]:
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
 @driven
-async def test_the_longest_pod_that_etcd_stores_is_read_like_any_other(streaming: bool) -> None:
-    seen = Seen()
-    async with ApiServer() as api:
-        api.streaming = streaming
-        await api.put("pods", large("listed"))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            await until(lambda: api.watches, "the watch is open")
-            await api.put("pods", large("streamed"))
-            await until(lambda: seen.names == {"listed", "streamed"}, "both are there")
-            assert (seen.restarts, watch.unreadable) == ([], {})
-
-
-@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
-@driven
 async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     streaming: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,14 +57,13 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
             assert watch.unreadable == {}
 
 
-@pytest.mark.parametrize("levels", DEPTHS)
 @driven
-async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other(levels: int) -> None:
+async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> None:
     seen = Seen()
     async with ApiServer() as api, watching(api, seen) as watch:
         await watch.synced.wait()
-        await api.put("pods", deep("deep", levels) | {"status": {"phase": "Pending"}})
-        await api.put("pods", deep("deep", levels))
+        await api.put("pods", deep("deep") | {"status": {"phase": "Pending"}})
+        await api.put("pods", deep("deep"))
         await api.put("pods", pod("a"))
         await until(lambda: seen.phases == {"deep": "Running", "a": "Running"}, "all is told")
         await api.remove("pods", "training", "deep")
@@ -131,16 +130,12 @@ async def test_each_is_named_once_in_the_log_by_a_short_line(
     [
         b'{"metadata":{"name":"\xff","namespace":"training","uid":"1","resourceVersion":"9"}}',
         b'{"metadata":{"name":"\\ud800","uid":"1"}}',
-        b'{"metadata":{"name":"a","labels":{"x":"\\ud800"}}}',
         b'{"metadata":{"name":1,"namespace":[],"uid":{},"resourceVersion":null}}',
-        b'{"metadata":"none"}',
         b'{"metadata":{"name":"a"},"status":{"phase":' + b"9" * 5000 + b"}}",
         b'"none"',
-        b"null",
         b"[" * 9000 + b"]" * 9000,
     ],
-    ids=["no UTF-8", "half a character", "half a label", "no texts", "no metadata", "a long number",
-         "no object", "null", "deep"],
+    ids=["no UTF-8", "half a character", "no texts", "a long number", "no object", "deep"],
 )  # fmt: skip
 @driven
 async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None:

@@ -59,17 +59,6 @@ async def test_a_new_object_under_an_old_name_is_another_object() -> None:
 
 
 @driven
-async def test_a_line_of_more_than_512_kib_is_read() -> None:
-    """Where aiohttp as it comes gives up."""
-    seen = Seen()
-    async with paging() as api, watching(api, seen) as watch:
-        await watch.synced.wait()
-        await api.put("pods", pod("big", annotations={"note": "x" * (1 << 20)}))
-        await until(lambda: seen.names == {"big"}, "it is there")
-        assert seen.restarts == []
-
-
-@driven
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
     """T28."""
 

@@ -9,7 +9,6 @@ import io
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from istio_aux.serving import ServingLimits
@@ -114,7 +113,7 @@ async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> 
         assert json.loads(log.getvalue().splitlines()[0])["event"] == "review"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])
+@pytest.mark.parametrize("body", [b"{", b'{"request": {}}'])
 @driven
 async def test_what_is_no_review_is_refused_in_one_line(
     body: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -127,17 +126,6 @@ async def test_what_is_no_review_is_refused_in_one_line(
     assert refused.body.count(b"\n") == 1
     assert hook.reviews("malformed") == 1
     assert [r.levelname for r in caplog.records if r.name.startswith("istio_aux")] == ["WARNING"]
-
-
-@driven
-async def test_a_malformed_review_with_a_uid_gets_a_review_as_its_answer(tmp_path: Path) -> None:
-    """The API server can use nothing else, and refuses the pod under `failurePolicy: Fail`."""
-    body = json.dumps({"request": {"uid": "u-2", "object": 7}}).encode()
-    async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(body))
-    assert (answer.status, answer.response["uid"]) == (200, "u-2")
-    assert answer.response["allowed"] is True
-    assert "left alone" in answer.response["warnings"][0]
 
 
 @pytest.mark.parametrize(("path", "rule"), [("/mutate", "plan"), ("/inject", "plan_label")])
@@ -164,7 +152,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "CONNECT"])
+@pytest.mark.parametrize("method", ["GET", "CONNECT"])
 @driven
 async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -173,15 +161,6 @@ async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
     assert answer.body.decode() == f"{method}: expected POST\n"
     assert hook.reviews("not-allowed") == 1
-
-
-@driven
-async def test_head_is_refused_without_a_body(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
-        await client.send(b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = await client.rest()
-    assert answer.startswith(b"HTTP/1.1 405")
-    assert answer.endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize("kind", ["Content-Type: text/yaml", "X: application/json"])
@@ -193,7 +172,7 @@ async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
     assert answer.body.endswith(b": expected application/json\n")
 
 
-@pytest.mark.parametrize("path", ["/other", "/", "/mutate/", "/injected", "http://x/mutate"])
+@pytest.mark.parametrize("path", ["/other", "/mutate/", "http://x/mutate"])
 @driven
 async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
@@ -201,49 +180,14 @@ async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
     assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate or /inject\n")
 
 
-@pytest.mark.parametrize(
-    ("pod", "why"),
-    [
-        ({"metadata": {"annotations": {"note": "x" * (3 << 20)}}}, "2097152 are looked at"),
-        ({"spec": {"containers": [{}] * 60_000}}, "60006 objects, and 50000 are looked at"),
-        ({"metadata": {"labels": dict.fromkeys(map(str, range(20_000)), "x")}}, "30000 are looked"),
-    ],
-    ids=["bytes", "objects", "strings"],
-)
 @driven
-async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(
-    pod: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(tmp_path: Path) -> None:
     """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
+    pod = {"metadata": {"annotations": {"note": "x" * (3 << 20)}}}
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(**pod)))
     assert (answer.status, answer.response["uid"]) == (200, "u-1")
     assert answer.response["allowed"] is True
     assert "patch" not in answer.response
-    assert why in answer.response["warnings"][0]
+    assert "2097152 are looked at" in answer.response["warnings"][0]
     assert hook.listener.connections.cost == 0
-
-
-@driven
-async def test_a_pod_of_the_size_that_etcd_stores_gets_hold(tmp_path: Path) -> None:
-    env = [{"name": "NOTE", "value": "x" * 1_500_000}]
-    async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(review(spec={"containers": [{"name": "main", "env": env}]})))
-    assert "patch" in answer.response
-    assert hook.reviews("hold") == 1
-
-
-@driven
-async def test_an_answer_of_many_records_arrives_whole(tmp_path: Path) -> None:
-    uid = "u" * 200_000
-    async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(review().replace(b"u-1", uid.encode())))
-    assert answer.response["uid"] == uid
-
-
-@driven
-async def test_many_reviews_at_once_are_all_answered(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
-        answers = await asyncio.gather(*(hook.ask(post(review())) for _ in range(100)))
-    assert {answer.status for answer in answers} == {200}
-    assert hook.reviews("hold") == 100

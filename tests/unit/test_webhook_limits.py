@@ -46,8 +46,8 @@ async def test_a_handshake_that_never_ends_is_closed(sent: bytes, tmp_path: Path
 
 @pytest.mark.parametrize(
     "begun",
-    [b"P", b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY, ORDINARY + b"{"],
-    ids=["byte", "head", "large body", "head alone", "body"],
+    [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY],
+    ids=["head", "large body", "head alone"],
 )
 @driven
 async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "begun",
-    [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY + b"{"],
-    ids=["head", "large body", "body"],
+    [b"POST /mutate HTTP/1.1\r\nX: y", ORDINARY + b"{"],
+    ids=["head", "body"],
 )
 @driven
 async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Path) -> None:
@@ -132,9 +132,7 @@ async def test_without_idle_connections_the_oldest_request_is_closed(
         assert hook.ended("limit") == hook.reviews("busy") == 1
 
 
-@pytest.mark.parametrize(
-    ("limit", "descriptors"), [(2, 1 << 20), (2, resource.RLIM_INFINITY), (99, 8)]
-)
+@pytest.mark.parametrize(("limit", "descriptors"), [(2, resource.RLIM_INFINITY), (99, 8)])
 @driven
 async def test_over_the_limit_the_oldest_silent_connection_is_closed(
     limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,38 +148,6 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
         assert (await spoken.ask(post(review()))).status == 200
         for one in silent:
             one.close()
-
-
-@driven
-async def test_a_handshake_that_dribbles_is_closed_for_newer_connections(tmp_path: Path) -> None:
-    async with serving(tmp_path, connections=2) as hook:
-        with ExitStack() as stack:
-            hello = stack.enter_context(raw(hook))
-            hello.send(b"\x16")
-            await until(
-                lambda: [one for one in hook.listener.connections if one.started], "it began"
-            )
-            hello.send(b"\x03")
-            for _ in range(2):
-                stack.enter_context(raw(hook))
-            await until(lambda: hook.ended("limit") == 1, "one goes")
-            assert not is_open(hello)
-
-
-@driven
-async def test_idle_connections_of_many_addresses_close_none_of_an_address_with_an_answer(
-    tmp_path: Path,
-) -> None:
-    """In a burst the API server's address has most connections, and most of them are new."""
-    async with serving(tmp_path, connections=8) as hook:
-        await hook.ask(post(review()))
-        with ExitStack() as stack:
-            burst = [stack.enter_context(raw(hook)) for _ in range(6)]
-            await until(lambda: hook.connections == 6, "they are there")
-            for number in range(2, 50):
-                stack.enter_context(raw(hook, f"127.0.0.{number}"))
-            await until(lambda: hook.ended("limit") == 46, "as many go as are too many")
-            assert [is_open(one) for one in burst] == [True] * 6
 
 
 @driven
@@ -215,20 +181,6 @@ def exhausted_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@driven
-async def test_a_burst_leaves_no_more_connections_than_the_limit(tmp_path: Path) -> None:
-    async with serving(tmp_path, connections=4) as hook:
-        with ExitStack() as stack:
-            for _ in range(20):
-                client = stack.enter_context(closing(Bare(hook.port, hook.trust)))
-                await client.shake_hands()
-                client.write(post(review()))
-                await client.flush()
-            await until(lambda: hook.reviews("hold") == 20, "all are answered")
-            await until(lambda: hook.ended("limit") == 16, "as many go as are too many")
-            assert hook.connections == 4
 
 
 class Transport(asyncio.Transport):

@@ -59,16 +59,6 @@ async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_fi
 
 
 @driven
-async def test_a_request_that_alone_takes_too_much_memory_gets_503(tmp_path: Path) -> None:
-    async with serving(tmp_path, memory=300_000) as hook, hook.client() as answered:
-        await answered.ask(post(review()))
-        async with hook.client() as large:
-            await large.send(BEGUN + b" " * 200_000)
-            assert (await large.answer()).status == 503
-        assert (await answered.ask(post(review()))).status == 200
-
-
-@driven
 async def test_what_a_request_took_is_given_back_with_its_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review(metadata={"annotations": {"note": "x" * 50_000}})))
