@@ -61,7 +61,6 @@ class ApiServer(Store):
         events: bodies of the Events that were posted.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
-        exec_requests: the request of the last exec in each pod, by the pod's name.
         forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
         on_forward: answers a forwarded request.
         dry_runs: the pods of all dry runs.
@@ -77,7 +76,6 @@ class ApiServer(Store):
         self.events: list[Object] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
-        self.exec_requests: dict[str, web.Request] = {}
         self.forwards: list[tuple[str, str, int, str]] = []
         self.on_forward: Exec = agent_quits
         self.dry_runs: list[Object] = []
@@ -128,11 +126,6 @@ class ApiServer(Store):
         for request in self.watches:
             if request.transport is not None:
                 request.transport.abort()
-
-    def abort_exec(self, pod: str) -> None:
-        """Reset the connection of the last exec in a pod."""
-        if (transport := self.exec_requests[pod].transport) is not None:
-            transport.abort()
 
     @property
     def url(self) -> str:
@@ -245,7 +238,6 @@ class ApiServer(Store):
         await socket.prepare(request)
         query = request.query
         self.execs.append((namespace, pod, query["container"], tuple(query.getall("command"))))
-        self.exec_requests[pod] = request
         await self.on_exec(socket, namespace, pod)
         await socket.close()
         return socket

@@ -10,9 +10,8 @@ import base64
 import dataclasses
 import json
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +24,6 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.model.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
-from istio_aux.serve import endless_task
 from istio_aux.telemetry import Telemetry
 from lab.certificates import Authority
 from lab.istio import decision, sidecar
@@ -239,11 +237,9 @@ class Cluster(ApiServer):
 async def watching(
     api: Cluster,
     telemetry: Telemetry | None = None,
-    *,
-    failures: list[object] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Watcher]:
-    """A watcher of this cluster, quick to ask again; it may fail if `failures` is given."""
+    """A watcher of this cluster, quick to ask again."""
     async with Client(api.access()) as client:
         namespaces = Namespaces(lambda _name: None)
         options = {"rhythm": QUICK, "changed": lambda _mesh: None, **options}
@@ -256,15 +252,6 @@ async def watching(
         async with (
             background(others.run()),
             background(configurations.run()),
-            background(_endless(partial(watcher.run, configurations.synced), failures)),
+            background(watcher.run(configurations.synced)),
         ):
             yield watcher
-
-
-async def _endless(
-    work: Callable[[], Coroutine[Any, Any, None]], failures: list[object] | None
-) -> None:
-    if failures is None:
-        await work()
-    else:
-        await endless_task("injectors", work, lambda _, error: failures.append(error), (0.02, 0.1))

@@ -112,17 +112,6 @@ def jwt(claims: str) -> str:
     return f"e30.{base64.urlsafe_b64encode(claims.encode()).decode().rstrip('=')}.sig"
 
 
-@driven
-async def test_a_token_comes_from_the_file_that_the_kubeconfig_names_now(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        (tmp_path / name).write_text(name)
-    found = access.load(kubeconfig(tmp_path, user={"tokenFile": "first"}))
-    assert found.token() == "first"
-    kubeconfig(tmp_path, user={"tokenFile": "second"})
-    await found.current()
-    assert found.token() == "second"
-
-
 def test_a_token_says_when_it_expires() -> None:
     token = jwt('{"iat": 1700000000, "exp": 1700604800, "sub": "system:serviceaccount:a:b"}')
     assert access.token_life(token) == access.TokenLife(1_700_000_000, 1_700_604_800)
@@ -146,11 +135,6 @@ def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     assert (found.server, found.token()) == ("https://[fd00::1]:443", "mounted")
     assert found.namespace == "istio-aux"
     assert found.tls.verify_mode is ssl.CERT_REQUIRED
-
-
-def test_the_variable_kubeconfig_is_looked_at_when_no_file_is_given(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path, context={"namespace": "mine"})
-    assert access.find(None, {"KUBECONFIG": str(path)}).namespace == "mine"
 
 
 def two_contexts(folder: Path) -> Path:

@@ -104,13 +104,6 @@ async def test_a_long_list_comes_in_pages() -> None:
 
 
 @driven
-async def test_an_empty_list_is_one_page() -> None:
-    async with ApiServer() as api:
-        assert await names(api) == []
-        assert len(api.requests) == 1
-
-
-@driven
 async def test_a_list_whose_snapshot_expires_between_pages_begins_again_in_larger_ones() -> None:
     async def expired(request: web.Request) -> web.StreamResponse | None:
         return refusal(410, "Expired", "too old") if "continue" in request.query else None

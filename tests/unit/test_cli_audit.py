@@ -175,30 +175,6 @@ def test_json_is_one_object_a_line() -> None:
     assert second["by"] == ["a"]
 
 
-@driven
-async def test_pods_that_do_not_complete_are_counted_by_what_holds_them() -> None:
-    """With what they request: nobody else can have that."""
-    async with ApiServer() as api:
-        for number in range(3):
-            body = document(
-                {"main": exited(0, at=EARLY), "vault-agent": RUNNING, "istio-proxy": RUNNING},
-                details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
-            )
-            body["metadata"] = {"name": f"train-{number}", "namespace": "training"}
-            await api.put("pods", body)
-        await fill(api)
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
-
-    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().holders] == [
-        (("vault-agent",), 3, 24),
-        (("istio-proxy",), 2, 0),
-        (("vault",), 1, 0),
-    ]
-    lines = table(found).splitlines()
-    assert "3 pods are held by vault-agent since 2026-11-21 08:00Z: 24 GPUs" in lines
-    assert {item.name: item.requests for item in found.findings}["lost"] is None
-
-
 def test_holders_are_shown_alone_and_in_json() -> None:
     """Their names are a contract."""
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")

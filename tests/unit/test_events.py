@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 from istio_aux.kube import events
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from unit.apiserver import ApiServer, refusal
+from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
 
 POD = Key("training", "job", "u-1")
@@ -154,14 +152,8 @@ async def test_events_about_many_pods_are_dropped_first() -> None:
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def refuse(_request: web.Request) -> web.Response:
-        return refusal(403, "Forbidden", "events is forbidden")
-
-    async def refuse_again(request: web.Request) -> web.Response:
-        return await refuse(request)
-
     async with ApiServer() as api, recording(api) as recorder:
-        api.faults += [refuse, refuse_again]
+        api.refuse("/events", 403, "Forbidden", "events is forbidden", times=2)
         for _ in range(3):
             tell(recorder)
         await until(lambda: api.events, "the third is there")
@@ -171,14 +163,10 @@ async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
 
 @driven
 async def test_an_event_that_is_throttled_is_sent_when_the_api_server_says() -> None:
-    async def throttle(_request: web.Request) -> web.Response:
-        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
-
     async with ApiServer() as api, recording(api) as recorder:
-        api.faults.append(throttle)
-        began = asyncio.get_running_loop().time()
+        came = api.refuse("/events", 429, "TooManyRequests", "slow down", times=1, after=1)
         tell(recorder, "first")
         tell(recorder, "second")
         await until(lambda: len(api.events) == 2, "both are there")
-        assert asyncio.get_running_loop().time() - began >= 1
+        assert came[1] - came[0] >= 1
         assert [event["note"] for event in api.events] == ["first", "second"]

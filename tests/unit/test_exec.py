@@ -21,7 +21,7 @@ from istio_aux.kube.exec import (
     execute,
 )
 from istio_aux.model.pod import Key
-from unit.apiserver import ApiServer, Exec, refusal
+from unit.apiserver import ApiServer, Exec
 from unit.asynchronous import driven
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
@@ -185,17 +185,6 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
 
 
 @driven
-async def test_a_hung_exec_ends_at_its_deadline() -> None:
-    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
-        await asyncio.sleep(30)
-
-    began = asyncio.get_running_loop().time()
-    result = await answered(hang, deadline=0.2)
-    assert result == ExecResult(None, error="timed out after 0.2 s")
-    assert asyncio.get_running_loop().time() - began < 5
-
-
-@driven
 async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     async def hang(_request: web.Request) -> web.StreamResponse | None:
         await asyncio.sleep(30)
@@ -209,13 +198,12 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
 
 @driven
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
-    async def refuse(_request: web.Request) -> web.Response:
-        return refusal(403, "Forbidden", 'pods "job" is forbidden: User "me" cannot create')
-
+    """T24."""
+    why = 'pods "job" is forbidden: User "me" cannot create'
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(refuse)
+        api.refuse("/exec", 403, "Forbidden", why)
         result = await run(api, client)
-    assert result.error == '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
+    assert result.error == f"403 Forbidden: {why}"
     assert result.unsent
 
 

@@ -54,26 +54,6 @@ async def report(api: ApiServer, name: str, upload: State) -> None:
 
 
 @driven
-async def test_a_pod_whose_containers_end_apart_is_in_the_status_and_wakes_nobody() -> None:
-    """T6, T13: most containers end a little apart."""
-    async with ApiServer() as api, wired(api, blocked_after=3600.0) as workload:
-        before = Shown.of(workload.status())
-        await report(api, "job", RUNNING)
-        await until(lambda: workload.status().blocked_pods, "it is blocked")
-        assert Shown.of(workload.status()) == before
-
-
-@driven
-async def test_a_pod_that_stays_blocked_makes_the_status_worse() -> None:
-    async with ApiServer() as api, wired(api, blocked_after=0.2) as workload:
-        before = Shown.of(workload.status())
-        await report(api, "job", RUNNING)
-        await until(lambda: Shown.of(workload.status()) != before, "it is blocked for long")
-        assert Shown.of(workload.status()).is_worse_than(before)
-        assert [one.by for one in workload.status().holders] == [("upload",)]
-
-
-@driven
 async def test_jobs_whose_containers_end_apart_run_at_most_six_hooks_a_minute() -> None:
     """50 Jobs a second for three minutes, each of them blocked for longer than its patience."""
     loop, number = asyncio.get_running_loop(), itertools.count()

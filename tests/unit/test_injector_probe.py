@@ -224,15 +224,6 @@ def loaded(bundle: str | None) -> int:
     return tls_context(target).cert_store_stats()["x509"]
 
 
-def test_all_that_can_be_read_of_a_bundle_is_trusted(tmp_path: Path) -> None:
-    """As the API server does; nothing of it is not everything."""
-    good, other = (certificate(tmp_path, stem=stem)[0].read_bytes() for stem in ("a", "b"))
-    broken = good.replace(b"MII", b"MIIA", 1)
-
-    assert loaded(encoded(b"# istiod", good, b"garbage", broken, other)) == 2
-    assert loaded(encoded(b"garbage")) == 0
-
-
 def test_without_a_bundle_the_system_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

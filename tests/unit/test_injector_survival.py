@@ -210,29 +210,6 @@ async def test_an_unhandled_exception_affects_one_injector_only(
     assert counted in telemetry.render().decode()
 
 
-@driven
-async def test_it_goes_on_when_the_receiver_of_changes_fails(tmp_path: Path) -> None:
-    """The process starts it again."""
-    failures: list[object] = []
-
-    def fail(_mesh: ControlPlanes) -> None:
-        raise RuntimeError("nobody foresaw this")
-
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(api, changed=fail, failures=failures) as seen,
-    ):
-        await told(seen, State.ABSENT)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
-
-        await told(seen, State.LIVE)
-
-    assert failures
-    assert all("RuntimeError('nobody foresaw this')" in repr(each) for each in failures)
-
-
 def namespace(uid: str = "1", **labels: str) -> Namespace:
     return Namespace(metadata=Metadata(name="a", uid=uid, labels=labels or None))
 

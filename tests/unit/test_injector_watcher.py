@@ -30,7 +30,6 @@ from unit.injecting import (
 )
 
 NAME = "istio-sidecar-injector"
-NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 
 
 def injector(watcher: Watcher, name: str | None = None) -> Injector:

@@ -17,22 +17,6 @@ from unit.store import managed, refusal
 
 
 @driven
-async def test_of_two_one_leads_and_both_know_which() -> None:
-    leaders: set[str] = set()
-    async with (
-        ApiServer() as api,
-        candidate(api, "one", leaders) as one,
-        candidate(api, "two", leaders) as two,
-    ):
-        leader = await until(lambda: set(leaders), "one of them leads", within=30)
-        await until(lambda: one.lease.holder and two.lease.holder, "both know")
-        await renewed(api)
-        assert {one.lease.holder, two.lease.holder} == leader == leaders
-        assert spec(api)["leaseDurationSeconds"] == 60
-        assert sorted([one.told, two.told]) == [[], [True]]
-
-
-@driven
 async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -89,25 +73,6 @@ async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() ->
         assert metadata["annotations"] == {"theirs": "too", ANNOTATION: "last"}
         assert {"labels", "resourceVersion"} <= sent[-1]
         assert "managedFields" not in set().union(*sent)
-
-
-@driven
-async def test_who_was_killed_is_followed_by_another_once_its_time_is_over() -> None:
-    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
-        began = asyncio.get_running_loop().time()
-        await one.die()
-        await two.leads()
-        assert asyncio.get_running_loop().time() - began > 1.0, "one had time left"
-        assert spec(api)["leaseTransitions"] == 1
-
-
-@driven
-async def test_who_releases_the_lease_is_followed_by_another_at_once() -> None:
-    async with ApiServer() as api, leader_and_other(api) as (one, two):
-        one.task.cancel()
-        await one.lease.release()
-        assert one.told == [True, False]
-        await two.leads()
 
 
 @driven

@@ -287,9 +287,7 @@ def test_no_pattern_takes_more_than_linear_time(found: str) -> None:
     ("pattern", "length"),
     [
         (r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?", 4_000),
-        (r"[^:]*\s*[^:]*:", 4_000),
         (r"(?:[a-z]+)+-", 24),
-        (r"(a|a)*b", 22),
     ],
 )
 def test_a_slow_pattern_is_found(pattern: str, length: int) -> None:

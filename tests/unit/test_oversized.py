@@ -63,22 +63,6 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
 
 
 @driven
-async def test_what_is_too_long_now_is_kept_as_it_was_until_it_can_be_read_or_is_gone() -> None:
-    seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
-        await watch.synced.wait()
-        for name in ("a", "b"):
-            await api.put("pods", pod(name, "Pending"))
-            await api.put("pods", oversized(name))
-        await until(lambda: len(watch.unreadable) == 2, "neither can be read")
-        assert seen.phases == {"a": "Pending", "b": "Pending"}
-        await api.put("pods", pod("a"))
-        await api.remove("pods", "training", "b")
-        await until(lambda: seen.phases == {"a": "Running"}, "both are known")
-        assert watch.unreadable == {}
-
-
-@driven
 async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen) as watch:

@@ -12,7 +12,7 @@ from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.quitting import ENDED, FAST, JOB, World, cluster
-from unit.rules.pods import RUNNING, exited, waiting
+from unit.rules.pods import RUNNING
 
 SOON = replace(FAST, blocked_after=0.2, lost_after=0.1)
 
@@ -148,28 +148,6 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
         assert not gone(world)
         assert world.told == []
-
-
-@driven
-async def test_a_dead_proxy_is_recorded_once_whatever_else_changes() -> None:
-    """T22."""
-    async with cluster(limits=SOON) as world:
-        await torn(world, others={"side": RUNNING})
-        await until(lambda: world.api.events, "the Event is there")
-        await torn(world, others={"side": exited(0)})
-        await torn(world, others={"side": waiting("CrashLoopBackOff")})
-        await until(lambda: "side" in world.controller.lost()[0].reason, "that is noticed")
-        world.controller.lead(False)
-        world.controller.lead(True)
-        reads = world.api.requests.count(f"GET {POD}")
-        await torn(world, conditions=[{"type": "AllContainersRestarting", "status": "True"}])
-        await until(lambda: world.controller.lost() == [], "it is not lost any more")
-        await torn(world)
-        await until(lambda: world.api.requests.count(f"GET {POD}") > reads, "it is looked at")
-        await world.pod("marker")
-        await world.ended("exited")
-        assert world.reasons().count("ProxyLost") == 1
-        assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
 
 
 @driven

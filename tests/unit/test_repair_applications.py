@@ -10,7 +10,7 @@ from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until
 from unit.repairing import SIDECAR, World, cluster, mesh
-from unit.rules.mesh import DEFAULT, ENABLED, INJECT
+from unit.rules.mesh import INJECT
 from unit.rules.unmeshed import REPORT, STATEFUL
 
 NAME = "app.kubernetes.io/name"
@@ -142,20 +142,6 @@ async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watch
         assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: off")
         assert said(world).live is True
         assert world.unmeshed == {}
-
-
-@driven
-async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -> None:
-    """Two applications of one name in two models are two."""
-    async with cluster(policy=REPORT) as world:
-        ask(world, "bank/web\nshop/web")
-        world.namespaces["bank"] = dict(ENABLED)
-        await world.pod("web-0", SIDECAR, labels=WEB)
-        await world.pod("web-1", namespace="bank", labels=WEB, owner_uid="owner-2")
-        await world.found("web-1")
-        found = [(each.namespace, each.meshed) for each in world.repair.applications()]
-        assert found == [("bank", False), ("shop", True)]
-        assert DEFAULT in world.unmeshed["web-1"]
 
 
 @driven

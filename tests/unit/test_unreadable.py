@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -58,20 +57,6 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
 
 
 @driven
-async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> None:
-    seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
-        await watch.synced.wait()
-        await api.put("pods", deep("deep") | {"status": {"phase": "Pending"}})
-        await api.put("pods", deep("deep"))
-        await api.put("pods", pod("a"))
-        await until(lambda: seen.phases == {"deep": "Running", "a": "Running"}, "all is told")
-        await api.remove("pods", "training", "deep")
-        await until(lambda: seen.names == {"a"}, "it is gone")
-        assert seen.restarts == []
-
-
-@driven
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:
     """Not in the stream, and not by the next list."""
     seen = Seen()
@@ -110,21 +95,6 @@ async def test_an_unreadable_object_that_is_gone_is_forgotten(streaming: bool) -
             await until(lambda: watch.unreadable == {}, "a list shows that it is gone")
 
 
-@driven
-async def test_each_is_named_once_in_the_log_by_a_short_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen):
-        for index in range(3):
-            await api.put("pods", pod("bad", annotations={"x": str(index)}) | UNREADABLE)
-            await until(lambda: api.watches, "the watch is open")
-            await listed_again(api)
-    [message] = [text for text in caplog.messages if "training/bad" in text]
-    why = "Expected `array | null`, got `str` - at `$.spec.containers`"
-    assert message == f"/api/v1/pods: cannot read training/bad: {why}"
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -152,22 +122,6 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
             await until(lambda: seen.names == {"a"}, "what follows is told")
             assert len(watch.unreadable) == 1
             assert seen.restarts == []
-
-
-@driven
-async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read() -> None:
-    """However much of it is in one page."""
-    seen = Seen()
-    async with paging() as api:
-        for index in range(40):
-            await api.put("pods", pod(f"slow-{index}", managedFields=managed(9000) * 2))
-        longest, last = 0.0, time.process_time()
-        async with watching(api, seen):
-            while len(seen.there) < 40:
-                await asyncio.sleep(0)
-                now = time.process_time()
-                longest, last = max(longest, now - last), now
-    assert longest < 0.5, "CPU seconds until the loop came back"
 
 
 @driven

@@ -5,35 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 from unit.asynchronous import driven, until
 from unit.store import line
-from unit.watching import Seen, follows, lists, on_watch, paging, pod, stream, watching
+from unit.watching import Seen, follows, on_watch, paging, pod, stream, watching
 
 FIELDS = {"fieldSelector": "status.phase=Running"}
-
-
-@driven
-async def test_existing_objects_are_delivered_before_the_watch_counts_as_synced() -> None:
-    """T26, T38: as a list in pages."""
-    seen = Seen()
-    async with paging() as api:
-        await api.put("pods", pod("a"))
-        await api.put("pods", pod("b"))
-        async with watching(api, seen) as watch:
-            assert not watch.synced.is_set()
-            await watch.synced.wait()
-            assert seen.names == {"a", "b"}
-
-
-@driven
-async def test_changes_are_delivered_as_they_happen() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen) as watch:
-        await watch.synced.wait()
-        await api.put("pods", pod("a", "Pending"))
-        await api.put("pods", pod("a"))
-        await until(lambda: seen.phases == {"a": "Running"}, "a runs")
-        await api.remove("pods", "training", "a")
-        await until(lambda: not seen.there, "a is gone")
-        assert lists(api) == 1
 
 
 @driven

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from aiohttp import web
-from istio_aux.kube import access
 from istio_aux.kube.errors import Backoff
-from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.store import line, refusal, status
 from unit.watching import (
@@ -172,31 +169,6 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
 
 
 @driven
-async def test_a_token_that_has_expired_is_replaced_by_the_one_in_its_file_now(
-    tmp_path: Path,
-) -> None:
-    """A kubelet rotates a pod's token; nothing has to be started again for it."""
-
-    async def unauthorized(request: web.Request) -> web.StreamResponse | None:
-        if request.headers["Authorization"] == "Bearer new":
-            return None
-        api.faults.append(unauthorized)
-        return refusal(401, "Unauthorized", "Unauthorized")
-
-    file = tmp_path / "token"
-    file.write_text("old")
-    seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(unauthorized)
-        kubeconfig = api.kubeconfig(tmp_path, {"tokenFile": str(file)})
-        async with watching(api, seen, access=access.load(kubeconfig)) as watch:
-            trouble = await until(lambda: watch.trouble, "the token is refused")
-            assert trouble == "/api/v1/pods: 401 Unauthorized: Unauthorized"
-            file.write_text("new")
-            await watch.synced.wait()
-
-
-@driven
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
     seen = Seen()
     async with paging() as api:
@@ -226,24 +198,6 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
         async with watching(api, seen) as watch:
             await watch.synced.wait()
             assert seen.names == {f"pod-{number:03}" for number in range(1, 101)}
-
-
-@driven
-async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
-    async def throttled(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
-        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "1"})
-
-    seen = Seen()
-    async with paging() as api:
-        for number in range(101):
-            await api.put("pods", pod(f"pod-{number:03}"))
-        api.faults.append(throttled)
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert len(seen.names) == 101
-            assert lists(api) == 3, "one page, the next, and the next again"
 
 
 @pytest.mark.parametrize("code", [429, 502])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
@@ -21,7 +22,7 @@ from unit.watching import (
     watching,
 )
 
-THROTTLED = line("ERROR", status(429, "TooManyRequests", "later", details={"retryAfterSeconds": 1}))
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 END = line(
     "BOOKMARK",
@@ -107,71 +108,6 @@ async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
 
 
 @driven
-async def test_an_error_within_the_initial_events_leads_to_a_list_in_pages() -> None:
-    """As from an etcd before 3.4.31 or 3.5.13, which cannot say how far its watches are."""
-
-    async def old_etcd(request: web.Request) -> web.StreamResponse:
-        error = status(500, "InternalError", "etcd does not support RequestWatchProgress")
-        return await stream(request, line("ADDED", pod("a")), line("ERROR", error))
-
-    seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(old_etcd))
-        await api.put("pods", pod("b"))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert seen.names == {"b"}, "what only the broken list told is not there"
-            assert (lists(api), streamed_lists(api)) == (1, 1)
-
-
-@driven
-async def test_a_stream_that_ends_within_the_initial_events_leads_to_a_list_in_pages() -> None:
-    async def ends(request: web.Request) -> web.StreamResponse:
-        return await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
-
-    seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(ends))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert seen.told == ["+a", "-a"]
-            assert (lists(api), streamed_lists(api)) == (1, 1)
-
-
-@driven
-async def test_a_connection_cut_within_the_initial_events_leads_to_a_new_stream() -> None:
-    """T28: the version of an object told at first is none to go on from."""
-
-    async def cut(request: web.Request) -> web.StreamResponse:
-        response = await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
-        assert request.transport
-        request.transport.abort()
-        return response
-
-    seen = Seen()
-    async with ApiServer() as api:
-        await api.put("pods", pod("b"))
-        api.faults.append(on_streamed_list(cut))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert seen.names == {"b"}
-            assert (lists(api), streamed_lists(api), follows(api)) == (0, 2, [])
-
-
-@driven
-async def test_a_server_that_is_busy_is_asked_for_a_stream_again() -> None:
-    """T28."""
-    busy = refusal(429, "TooManyRequests", "later")
-    seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(lambda _: answered(busy)))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert (lists(api), streamed_lists(api)) == (0, 2)
-            assert seen.restarts == ["throttled"]
-
-
-@driven
 async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> None:
     async def told(request: web.Request) -> web.StreamResponse:
         # The newest object comes first; its version would skip what came in between.
@@ -200,40 +136,64 @@ async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_o
             await until(lambda: streamed_lists(api) == 2, "it is streamed again")
 
 
+ADDED = line("ADDED", pod("a", resourceVersion="9", uid="a"))
+
+
+async def silent(request: web.Request) -> web.StreamResponse:
+    response = await stream(request, ADDED)
+    await asyncio.sleep(60)
+    return response
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    response = await stream(request, ADDED)
+    assert request.transport
+    request.transport.abort()
+    return response
+
+
+def sending(*events: bytes) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await stream(request, *events)
+
+    return answer
+
+
+OLD_ETCD = status(500, "InternalError", "etcd does not support RequestWatchProgress")
+LATER = status(429, "TooManyRequests", "later", details={"retryAfterSeconds": 1})
+PAGES, STREAM = (1, 1), (0, 2)
+"""How often pods are listed in pages, and streamed, in all."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "following", "pause"),
+    [
+        # An etcd before 3.4.31 or 3.5.13 cannot say how far its watches are.
+        (sending(ADDED, line("ERROR", OLD_ETCD)), PAGES, 0),
+        (sending(ADDED), PAGES, 0),
+        # Another stream would be as silent.
+        (silent, PAGES, 0),
+        # The version of an object told at first is none to go on from.
+        (cut, STREAM, 0),
+        # A list in pages would be more work for a server that asks for less.
+        (sending(line("ERROR", LATER)), STREAM, 1),
+        (lambda _: answered(refusal(429, "TooManyRequests", "later")), STREAM, 0),
+    ],
+    ids=["an error", "its end", "silence", "a reset", "throttling", "a busy server"],
+)
 @driven
-async def test_a_stream_that_goes_silent_within_the_initial_events_leads_to_a_list_in_pages() -> (
-    None
-):
-    """An etcd that never says how far it is: another stream would be as silent."""
-
-    async def silent(request: web.Request) -> web.StreamResponse:
-        api.faults.append(on_streamed_list(silent))
-        response = await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
-        await asyncio.sleep(60)
-        return response
-
+async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_stream(
+    answer: Answer, following: tuple[int, int], pause: float
+) -> None:
+    """T28: and to what is there."""
     seen = Seen()
     async with ApiServer() as api:
         await api.put("pods", pod("b"))
-        api.faults.append(on_streamed_list(silent))
+        api.faults.append(on_streamed_list(answer))
+        began = asyncio.get_running_loop().time()
         async with watching(api, seen, silence=0.3) as watch:
             await watch.synced.wait()
             assert seen.names == {"b"}
-            assert streamed_lists(api) == 1
-
-
-@driven
-async def test_a_stream_that_is_throttled_within_the_initial_events_waits_for_retry_after() -> None:
-    """A list in pages would be more work for a server that asks for less."""
-
-    async def throttled(request: web.Request) -> web.StreamResponse:
-        return await stream(request, THROTTLED)
-
-    seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(throttled))
-        began = asyncio.get_running_loop().time()
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert (lists(api), streamed_lists(api)) == (0, 2)
-            assert asyncio.get_running_loop().time() - began >= 1
+            assert (lists(api), streamed_lists(api)) == following
+            assert following == PAGES or follows(api) == []
+            assert asyncio.get_running_loop().time() - began >= pause
