@@ -16,7 +16,7 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import driven
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run, run
-from unit.test_cli_cluster import ask, objects
+from unit.test_cli_audit import ask, objects
 
 __all__ = ["run"]
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from istio_aux.model.selectors import parse
 from istio_aux.notices import KEY, Notices, Pace
+from istio_aux.quit.state import QuitLimits
+from istio_aux.settings import Settings
+from istio_aux.status import Shown
+from istio_aux.wiring import Wiring
+from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
 from unit.noticing import Pebble
+from unit.rules.pods import RUNNING, State, document, exited
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class Digest:
         return before.well and not self.well
 
 
-class Shown:
+class Watched:
     """The status that the charm would show now, and how often it was read."""
 
     def __init__(self) -> None:
@@ -47,7 +57,7 @@ QUICK = Pace(gap=0.01, minute=0.1)
 
 
 @asynccontextmanager
-async def telling(pebble: Pebble, shown: Shown, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
+async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
     async with background(Notices(pebble.socket, shown.status, look=0.01, pace=pace).run()):
         yield
 
@@ -58,7 +68,7 @@ async def told(pebble: Pebble, times: int) -> None:
 
 @driven
 async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         async with telling(pebble, shown):
@@ -72,7 +82,7 @@ async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
 
 @driven
 async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble, telling(pebble, shown):
         await shown.look_again()
         shown.now = b"something"
@@ -87,7 +97,7 @@ async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> No
 async def test_a_refused_notice_is_logged_once_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         pebble.refuses = True
@@ -102,7 +112,7 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
 
 @driven
 async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         async with telling(pebble, shown):
@@ -116,7 +126,7 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
             assert pebble.occurrences == {KEY: 1}
 
 
-class Restless(Shown):
+class Restless(Watched):
     """A status that is another one whenever somebody looks."""
 
     def status(self) -> Digest:
@@ -165,3 +175,55 @@ def test_there_are_at_most_six_notices_in_a_minute_whatever_changes(worse: list[
 
     assert most_in_a_minute(sent, 60) <= 6
     assert len(sent) > 60 * 3, "nor does it fall asleep"
+
+
+# How often the workload wakes its charm while Jobs come and go: the real wiring.
+
+PACE = Pace(gap=2 / 60, minute=1.0)
+
+
+@asynccontextmanager
+async def wired(api: ApiServer, blocked_after: float) -> AsyncGenerator[Wiring]:
+    """The workload's watches and controllers, with one selected namespace."""
+    settings = Settings(
+        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"),
+        namespace_selector=parse("team=a"), quit_limits=QuitLimits(blocked_after=blocked_after),
+    )  # fmt: skip
+    await api.put("namespaces", {"metadata": {"name": "training", "labels": {"team": "a"}}})
+    async with AsyncExitStack() as stack:
+        found = Wiring(settings, api.access())
+        await stack.enter_async_context(found.client)
+        for work in found.work().values():
+            await stack.enter_async_context(background(work()))
+        await until(lambda: found.status().selected_namespaces, "the namespace is selected")
+        await until(lambda: found.status().injectors, "it is known that there is no injector")
+        yield found
+        await found.hand_over(0)
+
+
+async def report(api: ApiServer, name: str, upload: State) -> None:
+    """Report a pod whose payload is finished, but for a container that uploads the results."""
+    pod = document({"main": exited(0), "upload": upload, "istio-proxy": RUNNING})
+    pod["metadata"].update(name=name, namespace="training")
+    pod["metadata"].pop("uid", None)
+    await api.put("pods", pod)
+
+
+@driven
+async def test_jobs_whose_containers_end_apart_run_at_most_six_hooks_a_minute() -> None:
+    """50 Jobs a second for three minutes, each of them blocked for longer than its patience."""
+    loop, number = asyncio.get_running_loop(), itertools.count()
+    async with ApiServer() as api, wired(api, blocked_after=0.0) as workload, Pebble() as pebble:
+        await pebble.start()
+        notices = Notices(pebble.socket, lambda: Shown.of(workload.status()), look=0.01, pace=PACE)
+        async with background(notices.run()):
+            begin = loop.time()
+            while loop.time() < begin + 3:
+                each = next(number)
+                await report(api, f"job-{each}", RUNNING)
+                await asyncio.sleep(0.02)
+                # Not all of them, so that their number changes all the time.
+                if each % 3:
+                    await report(api, f"job-{each}", exited(0))
+            minutes = math.ceil(loop.time() - begin)
+    assert 1 < len(pebble.times) <= 6 * minutes
