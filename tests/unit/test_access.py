@@ -14,7 +14,6 @@ from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, UnreachableError
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven
 from unit.tls import certificate
 
 
@@ -39,7 +38,6 @@ def encoded(path: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["data", "file", "relative file"])
-@driven
 async def test_the_cluster_s_authority_is_trusted_in_any_form(form: str, tmp_path: Path) -> None:
     async with ApiServer() as api:
         (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes())
@@ -53,7 +51,6 @@ async def test_the_cluster_s_authority_is_trusted_in_any_form(form: str, tmp_pat
             assert b"items" in await client.get("/api/v1/pods")
 
 
-@driven
 async def test_a_server_may_be_trusted_unseen_if_its_kubeconfig_says_so(tmp_path: Path) -> None:
     async with ApiServer() as api:
         cluster = {"server": api.url, "insecure-skip-tls-verify": True}
@@ -62,7 +59,6 @@ async def test_a_server_may_be_trusted_unseen_if_its_kubeconfig_says_so(tmp_path
 
 
 @pytest.mark.parametrize("form", ["data", "files", "one of each"])
-@driven
 async def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Path) -> None:
     """The server closes connections without it."""
     crt, key = certificate(tmp_path)
@@ -274,7 +270,6 @@ def test_kubeconfigs_of_which_none_is_there_are_named(tmp_path: Path) -> None:
         access.find(None, {"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"})
 
 
-@driven
 async def test_a_new_authority_is_trusted_and_the_old_one_is_not_once_its_file_changed(
     tmp_path: Path,
 ) -> None:
@@ -294,7 +289,6 @@ async def test_a_new_authority_is_trusted_and_the_old_one_is_not_once_its_file_c
                 await client.get("/api/v1/pods")
 
 
-@driven
 async def test_a_kubeconfig_that_changes_is_followed_and_a_broken_one_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

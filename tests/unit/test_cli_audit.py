@@ -23,7 +23,7 @@ from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.screens import Run, Shown, run
 
@@ -47,7 +47,6 @@ async def fill(api: ApiServer) -> None:
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
-@driven
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
@@ -75,7 +74,6 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     ],
     ids=["one", "selected", "not selected", "none is selected"],
 )
-@driven
 async def test_namespaces_can_be_named_or_selected_as_for_serve(
     namespace: str | None, selector: str, labels: dict[str, str], found: Audit, reads: list[str]
 ) -> None:
@@ -93,7 +91,6 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
     assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
 
 
-@driven
 async def test_a_pod_that_comes_twice_is_counted_once() -> None:
     """T28: the snapshot of a long list expires, and the list is begun again."""
     async with ApiServer() as api:
@@ -229,7 +226,6 @@ async def ask(run: Run, api: ApiServer, folder: Path, *argv: str, **screens: int
     return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
 
 
-@driven
 async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> None:
     """With a colour for each state, and reasons below the rows where they do not fit beside."""
     async with ApiServer() as api:
@@ -249,7 +245,6 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 
 
-@driven
 async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +259,6 @@ async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     assert shown.out.endswith(f"\n\n{SUMMARY}\n")
 
 
-@driven
 async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
     """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
     just_now = datetime.now(UTC).isoformat()
@@ -277,7 +271,6 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 
 
-@driven
 async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
     """On stderr, and wiped in the end; in a pipe there is nothing of it."""
     async with ApiServer() as api:
@@ -289,7 +282,6 @@ async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: 
     assert (piped.status, piped.err) == (0, "")
 
 
-@driven
 async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
     run: Run, tmp_path: Path
 ) -> None:
@@ -306,7 +298,6 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
             assert shown.err.count("\n") == 1
 
 
-@driven
 async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
     """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
 
@@ -328,7 +319,6 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 
 
-@driven
 async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
     """Its grace period counts, unlike that of a pod in a file."""
     just_now = datetime.now(UTC).isoformat()
@@ -342,7 +332,6 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path
     assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 
-@driven
 async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     """Ctrl-C while the server takes its time: no traceback, and the status of shells, 130."""
     async with ApiServer() as api:
@@ -375,7 +364,6 @@ def answers(shown: Shown) -> list[tuple[str, str]]:
     return [(item["name"], item["action"]) for item in objects(shown)]
 
 
-@driven
 async def test_a_busy_api_server_is_waited_for(run: Run, tmp_path: Path) -> None:
     """As kubectl does."""
     async with ApiServer() as api:

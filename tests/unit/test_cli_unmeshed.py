@@ -13,7 +13,6 @@ from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run, run
 from unit.test_cli_audit import ask, objects
@@ -71,7 +70,6 @@ def states(found: Audit) -> dict[str, str]:
     return {item.name: item.state for item in found.findings}
 
 
-@driven
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
@@ -84,7 +82,6 @@ async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> Non
     assert 'label sidecar.istio.io/inject: "true"' in asks.reason
 
 
-@driven
 async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
     """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
     asking = tmp_path / "applications"
@@ -113,7 +110,6 @@ def test_a_file_of_applications_that_cannot_be_used_is_named(
     assert f"{file}: {complaint}" in capsys.readouterr().err
 
 
-@driven
 async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> None:
     """As for serve: one container is over while another one's image is still being pulled."""
     waiting = {"waiting": {"reason": "ImagePullBackOff"}}
@@ -138,7 +134,6 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     ],
     ids=["no policy", "no namespaces", "one namespace"],
 )  # fmt: skip
-@driven
 async def test_what_may_not_be_read_leaves_some_pods_unknown(
     forbidden: str, namespace: str | None, found: dict[str, str], unknown: int, gap: str
 ) -> None:
@@ -151,7 +146,6 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
     assert (gap in audit.gaps) is bool(gap)
 
 
-@driven
 async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
     async with Istio() as api:
         api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
@@ -164,7 +158,6 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_p
     )
 
 
-@driven
 async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
     async with Istio() as api:
         api.refuse(f"GET {NAMESPACES}", 403)

@@ -27,7 +27,6 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.model.pod import OwnerReference, Pod
 from unit.apiserver import ApiServer, Fault, refusal
-from unit.asynchronous import driven
 
 
 def saying(response: web.Response) -> Fault:
@@ -39,7 +38,6 @@ def saying(response: web.Response) -> Fault:
     return fault
 
 
-@driven
 async def test_an_error_says_what_the_api_server_said() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         with pytest.raises(ApiError) as caught:
@@ -48,7 +46,6 @@ async def test_an_error_says_what_the_api_server_said() -> None:
     assert str(caught.value) == '404 NotFound: pods "b" not found'
 
 
-@driven
 async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
     page = web.Response(status=502, text="<html>\n<p>bad gateway</p>\n" + "x" * 5000)
     async with ApiServer() as api, Client(api.access()) as client:
@@ -60,7 +57,6 @@ async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("soon", None), ("", None)])
-@driven
 async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int | None) -> None:
     answer = refusal(429, "TooManyRequests", headers={"Retry-After": header})
     async with ApiServer() as api, Client(api.access()) as client:
@@ -70,7 +66,6 @@ async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int
     assert caught.value.retry_after == seconds
 
 
-@driven
 async def test_each_request_carries_the_token_that_is_valid_then() -> None:
     tokens = iter(["first", "second"])
     async with ApiServer() as api:
@@ -81,7 +76,6 @@ async def test_each_request_carries_the_token_that_is_valid_then() -> None:
         assert api.tokens == ["Bearer first", "Bearer second"]
 
 
-@driven
 async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
     async with ApiServer() as api:
         access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
@@ -91,7 +85,6 @@ async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
     assert "first" not in str(caught.value)
 
 
-@driven
 async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(saying(web.Response(status=302, headers={"Location": api.url})))
@@ -101,7 +94,6 @@ async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() ->
         assert len(api.requests) == 1
 
 
-@driven
 async def test_a_server_with_an_untrusted_certificate_gets_no_request() -> None:
     async with ApiServer() as api:
         stranger = dataclasses.replace(api.access(), tls=ssl.create_default_context())
@@ -111,7 +103,6 @@ async def test_a_server_with_an_untrusted_certificate_gets_no_request() -> None:
         assert api.requests == []
 
 
-@driven
 async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,7 +116,6 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
                     await client.get("/api/v1/pods")
 
 
-@driven
 async def test_a_connection_that_the_server_cuts_is_reported_as_such() -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         assert request.transport
@@ -138,7 +128,6 @@ async def test_a_connection_that_the_server_cuts_is_reported_as_such() -> None:
             await client.get("/api/v1/pods")
 
 
-@driven
 async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> None:
     """What a restart of the API server does to many clients at once; uvloop dies of it."""
 
@@ -172,7 +161,6 @@ async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> 
     listener.close()
 
 
-@driven
 async def test_an_answer_that_comes_byte_by_byte_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -271,7 +259,6 @@ def test_no_other_file_makes_a_path() -> None:
         OwnerReference(api_version="batch/../v1", kind="Job", name="a", uid="1"),
     ],
 )
-@driven
 async def test_an_owner_that_cannot_be_is_not_asked_for(owner: OwnerReference) -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         with pytest.raises(InvalidNameError):
@@ -289,7 +276,6 @@ async def names(api: ApiServer) -> list[str]:
         return [item.metadata.name async for page in pages for item in page.items]
 
 
-@driven
 async def test_a_long_list_comes_in_pages() -> None:
     async with ApiServer() as api:
         for name in "abcde":
@@ -299,7 +285,6 @@ async def test_a_long_list_comes_in_pages() -> None:
         assert ["continue" in query for query in api.queries] == [False, True, True]
 
 
-@driven
 async def test_a_list_whose_snapshot_expires_between_pages_begins_again_in_larger_ones() -> None:
     async def expired(request: web.Request) -> web.StreamResponse | None:
         return refusal(410, "Expired", "too old") if "continue" in request.query else None

@@ -13,7 +13,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 
 POD = Key("training", "job", "u-1")
 
@@ -30,7 +30,6 @@ def tell(recorder: Events, note: str = "it exited") -> None:
     recorder.emit(POD, "Normal", reason="ProxyQuit", action="Quit", note=note)
 
 
-@driven
 async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     async with ApiServer() as api, recording(api) as recorder:
         tell(recorder)
@@ -48,7 +47,6 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     assert event["metadata"]["name"].startswith("job.")
 
 
-@driven
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -69,7 +67,6 @@ async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     assert not [record for record in caplog.records if record.name == events.__name__]
 
 
-@driven
 async def test_two_applications_tell_a_pod_each_for_itself() -> None:
     async with ApiServer() as api:
         for source in ("one/istio-aux", "two/istio-aux"):
@@ -86,7 +83,6 @@ def noted(api: ApiServer, note: str) -> bool:
     return note in [event["note"] for event in api.events]
 
 
-@driven
 async def test_name_and_note_of_an_event_are_such_as_the_api_server_takes() -> None:
     """A pod's may be as long as an Event's, and end in a dash where it is cut."""
     pod = Key("training", f"{'a-' * 126}a", "u-1")
@@ -104,7 +100,6 @@ async def test_name_and_note_of_an_event_are_such_as_the_api_server_takes() -> N
         )
 
 
-@driven
 async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
     async with (
         ApiServer() as api,
@@ -119,7 +114,6 @@ async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
         assert len(api.events) == events.BURST
 
 
-@driven
 async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
     """T30: a thousand pods that are freed at a start do not hide the one that lost its proxy."""
     async with ApiServer() as api, Client(api.access()) as client:
@@ -133,7 +127,6 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
     assert [event["note"] for event in api.events[:3]] == ["first", "second", "it exited"]
 
 
-@driven
 async def test_events_about_many_pods_are_dropped_first() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         recorder = Events(client, "host", rate=1000)
@@ -148,7 +141,6 @@ async def test_events_about_many_pods_are_dropped_first() -> None:
     assert told == ["it exited"] + ["mass"] * (events.WAITING // 2)
 
 
-@driven
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -161,7 +153,6 @@ async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     assert logged == ["Event not sent: 403 Forbidden: events is forbidden"]
 
 
-@driven
 async def test_an_event_that_is_throttled_is_sent_when_the_api_server_says() -> None:
     async with ApiServer() as api, recording(api) as recorder:
         came = api.refuse("/events", 429, "TooManyRequests", "slow down", times=1, after=1)

@@ -24,7 +24,6 @@ from istio_aux.kube.exec import (
 from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
 from istio_aux.model.pod import Key
 from unit.apiserver import OK, ApiServer, Exec
-from unit.asynchronous import driven
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -115,7 +114,6 @@ async def answered(on_exec: Exec, deadline: float = 10) -> ExecResult:
         return await run(api, client, deadline)
 
 
-@driven
 async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         assert await run(api, client) == ExecResult(0, "OK")
@@ -125,7 +123,6 @@ async def test_the_command_arrives_word_by_word_with_output_and_without_input() 
         assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
 
 
-@driven
 async def test_the_handshake_accepts_any_type_for_a_kubelet_names_none() -> None:
     accepted: list[str] = []
 
@@ -140,7 +137,6 @@ async def test_the_handshake_accepts_any_type_for_a_kubelet_names_none() -> None
 
 
 @pytest.mark.parametrize("spoken", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
-@driven
 async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -> None:
     offered: list[str] = []
 
@@ -158,7 +154,6 @@ async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -
     assert offered[0].replace(" ", "") == "v5.channel.k8s.io,v4.channel.k8s.io"
 
 
-@driven
 async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
     async def close(socket: web.WebSocketResponse, *_: str) -> None:
         await socket.send_bytes(b"\x01OK")
@@ -174,7 +169,6 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
         pytest.param(b"\x01" + b"x" * (64 << 10), BYTES // (64 << 10), id="many bytes"),
     ],
 )
-@driven
 async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -> None:
     """A tenant's program may send as much as it can."""
 
@@ -186,7 +180,6 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
     assert (await answered(flood)).error == error
 
 
-@driven
 async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     async def hang(_request: web.Request) -> web.StreamResponse | None:
         await asyncio.sleep(30)
@@ -198,7 +191,6 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     assert result == ExecResult(None, error="timed out after 0.2 s")
 
 
-@driven
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
     """T24."""
     why = 'pods "job" is forbidden: User "me" cannot create'
@@ -209,7 +201,6 @@ async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
     assert result.unsent
 
 
-@driven
 async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
     async with ApiServer() as api:
         access = api.access()
@@ -317,7 +308,6 @@ async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> Forwa
     )
 
 
-@driven
 async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         assert await quit_at(api, client) == ForwardResult(200, "OK")
@@ -331,7 +321,6 @@ async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
     [(b"", "no answer: closed after"), (OK, "HTTP 200: OK")],
     ids=["no answer", "behind its answer"],
 )
-@driven
 async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, said: str) -> None:
     """Its frames are never waited for, so that neither a deadline nor a goodbye would come."""
     left = asyncio.Event()

@@ -15,7 +15,6 @@ from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, ApiError
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven
 from unit.store import refusal
 from unit.test_access import kubeconfig
 from unit.tls import certificate
@@ -57,7 +56,6 @@ class Plugin:
 
 
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])
-@driven
 async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
     version: str, tmp_path: Path
 ) -> None:
@@ -78,7 +76,6 @@ async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
     }  # fmt: skip
 
 
-@driven
 async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(
     tmp_path: Path,
 ) -> None:
@@ -90,7 +87,6 @@ async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(
         assert "certificate-authority-data" in told
 
 
-@driven
 async def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path)
     past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
@@ -105,7 +101,6 @@ async def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> No
         assert len(plugin.called) == 2
 
 
-@driven
 async def test_a_token_that_the_server_refuses_is_asked_for_again(tmp_path: Path) -> None:
     async def unauthorized(request: web.Request) -> web.StreamResponse | None:
         if request.headers["Authorization"] == "Bearer second":
@@ -122,7 +117,6 @@ async def test_a_token_that_the_server_refuses_is_asked_for_again(tmp_path: Path
         assert len(plugin.called) == 2
 
 
-@driven
 async def test_a_client_certificate_may_come_from_the_program(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path, stem="client")
     plugin = Plugin(tmp_path)
@@ -147,7 +141,6 @@ async def test_a_client_certificate_may_come_from_the_program(tmp_path: Path) ->
         ('"' + "x" * (2 << 20) + '"', "over 1048576 bytes"),
     ],
 )
-@driven
 async def test_an_unusable_answer_is_reported_in_one_line(
     answer: str, complaint: str, tmp_path: Path
 ) -> None:
@@ -162,7 +155,6 @@ async def test_an_unusable_answer_is_reported_in_one_line(
     assert len(str(caught.value)) < 500
 
 
-@driven
 async def test_a_program_runs_again_after_a_certificate_that_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +172,6 @@ async def test_a_program_runs_again_after_a_certificate_that_cannot_be_used(
         assert api.tokens == ["Bearer second"]
 
 
-@driven
 async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path)
     plugin.does(f"echo called >> '{plugin.calls}'", "echo 'log in first' >&2", "exit 3")
@@ -191,7 +182,6 @@ async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path
     assert len(plugin.called) == 1
 
 
-@driven
 async def test_a_program_that_never_ends_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +193,6 @@ async def test_a_program_that_never_ends_is_ended(
             await client.get("/api/v1/pods")
 
 
-@driven
 async def test_a_program_that_is_not_there_is_named_with_the_hint_of_how_to_get_it(
     tmp_path: Path,
 ) -> None:

@@ -16,7 +16,6 @@ from fuzz.play import CORPUS, play
 from fuzz.requests import INJECT, Ask
 from fuzz.server import serving
 from soak.play import play as soak
-from unit.asynchronous import driven
 from unit.hooked import review
 
 MUTATION, INJECTION = Ask(review()), Ask(review(), INJECT)
@@ -93,7 +92,6 @@ def test_a_pod_that_is_changed_twice_is_found() -> None:
     assert not list(judge.of_again(answer()))
 
 
-@driven
 async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
     """Nor do those of the corpus. The seed is fixed, so a finding is a regression."""
     assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".talk", ".pod"}
@@ -103,7 +101,6 @@ async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
     assert answers.total() > 2000
 
 
-@driven
 async def test_stored_pods_are_read_and_judged_within_their_budget() -> None:
     """Random ones, those of the corpus, and some of those that were made to be slow."""
     assert await stored.play(1_000, 42, nth=29) == []
@@ -116,7 +113,6 @@ async def test_stored_pods_are_read_and_judged_within_their_budget() -> None:
         (lambda: int("x"), "ValueError"),
     ],
 )
-@driven
 async def test_a_step_that_is_slow_or_raises_is_found(
     step: Callable[[], object], finding: str
 ) -> None:
@@ -129,7 +125,6 @@ PODS = 1_500
 """In one part. Each pod has several texts of its own, and caches hold 4,096."""
 
 
-@driven
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
     _, warm, then = await soak(3 * PODS, 3)
     assert then.blocks - warm.blocks < PODS / 2

@@ -17,7 +17,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.policy import Capability
 from lab.istio import World
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.injecting import ENABLED, QUICK, Cluster, Istiod, chain, watching
 from unit.store import refusal
 
@@ -71,7 +71,6 @@ def asked_in(*namespaces: str) -> list[Question]:
         ("on request", (forbidden,), U, "cannot create resource"),
     ],
 )
-@driven
 async def test_the_whole_chain_of_webhooks_decides(
     world: World, later: tuple[Later, ...], capability: Capability, why: str
 ) -> None:
@@ -91,7 +90,6 @@ async def test_the_whole_chain_of_webhooks_decides(
         ("v1.31.4", ["v1.31.4", "v1.28.2"], C),
     ],
 )
-@driven
 async def test_below_1_32_the_nodes_are_looked_at(
     version: str, kubelets: list[str], capability: Capability
 ) -> None:
@@ -104,7 +102,6 @@ async def test_below_1_32_the_nodes_are_looked_at(
         assert ("GET /api/v1/nodes" in api.requests) is (version < "v1.32")
 
 
-@driven
 async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
     async with Cluster() as api, Client(api.access()) as client:
         api.version = "v1.30.1"
@@ -116,7 +113,6 @@ async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
     assert "nodes is forbidden" in found.why
 
 
-@driven
 async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_is_asked() -> None:
     def quota(pod: dict[str, Any]) -> web.Response | None:
         full = pod["metadata"]["namespace"] == "full"
@@ -132,7 +128,6 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
     assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
 
 
-@driven
 async def test_without_a_namespace_nothing_is_known() -> None:
     async with Cluster() as api, Client(api.access()) as client:
         found = await check_native(client, [])
@@ -142,7 +137,6 @@ async def test_without_a_namespace_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("code", [401, 429])
-@driven
 async def test_an_api_server_that_is_busy_once_is_no_answer(code: int) -> None:
     async with Cluster() as api, Client(api.access()) as client:
         answers = iter([refusal(code, "", "later")])
@@ -161,7 +155,6 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     await api.publish(istiod.port)
 
 
-@driven
 async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: Path) -> None:
     """Istio 1.24 to 1.28 with kubelets older than 1.33: what native-first is for."""
     seen: list[tuple[bool | None, Capability, str]] = []
@@ -186,7 +179,6 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
         assert {each["sidecar.istio.io/nativeSidecar"] for each in asked} == {"true"}
 
 
-@driven
 async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +201,6 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
             assert "429 TooManyRequests: later" in watcher.control_planes.native.why
 
 
-@driven
 async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

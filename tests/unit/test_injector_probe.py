@@ -25,7 +25,7 @@ from istio_aux.telemetry import Telemetry
 from lab import ports
 from lab.certificates import Authority
 from lab.istio import World
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.injecting import HOST, Cluster, Istiod, Talk, encoded, http, saying, sidecar_for, silence
 from unit.logged import counted
 from unit.store import refusal
@@ -71,7 +71,6 @@ async def probing() -> AsyncGenerator[Probing]:
         ("never", Capability.CLASSIC),
     ],
 )
-@driven
 async def test_an_injector_that_gives_a_sidecar_is_live_and_says_which(
     native: World, found_out: Capability, tmp_path: Path
 ) -> None:
@@ -88,7 +87,6 @@ async def test_an_injector_that_gives_a_sidecar_is_live_and_says_which(
         assert prober.api.dry_runs == []
 
 
-@driven
 async def test_no_token_of_ours_is_sent_and_no_proxy_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +118,6 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-@driven
 async def test_a_bad_answer_makes_it_one_that_does_not_inject(what: str, tmp_path: Path) -> None:
     answer, why = BAD[what]
     async with probing() as prober, Istiod(tmp_path) as istiod:
@@ -158,7 +155,6 @@ async def refuse(review: bytes, writer: asyncio.StreamWriter) -> None:
         (refuse, "it refuses a pod: failed to run injection template"),
     ],
 )
-@driven
 async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
     talk: Talk, why: str, tmp_path: Path
 ) -> None:
@@ -172,7 +168,6 @@ async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
         assert why in found.probe.why
 
 
-@driven
 async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Path) -> None:
     """A foreign caBundle, and an istiod that is another Service's."""
     other = Authority(tmp_path / "other").pair.certificate.read_text()
@@ -190,7 +185,6 @@ async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("issued", [True, False])
-@driven
 async def test_any_certificate_of_a_bundle_is_trusted_by_itself(
     issued: bool, tmp_path: Path
 ) -> None:
@@ -205,7 +199,6 @@ async def test_any_certificate_of_a_bundle_is_trusted_by_itself(
         assert (await prober.ask(target, istiod.port)).probe.injected
 
 
-@driven
 async def test_a_ca_bundle_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
     async with probing() as prober, Istiod(tmp_path) as istiod:
         expired, key = certificate(tmp_path, HOST, hours=-1)
@@ -242,7 +235,6 @@ def test_names_are_checked_and_old_protocols_refused(tmp_path: Path) -> None:
     assert not tls.hostname_checks_common_name
 
 
-@driven
 async def test_a_server_without_tls_is_no_injector(tmp_path: Path) -> None:
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example.com ESMTP\r\n")
@@ -255,7 +247,6 @@ async def test_a_server_without_tls_is_no_injector(tmp_path: Path) -> None:
     assert "TLS: " in found.probe.why
 
 
-@driven
 async def test_one_replica_that_injects_is_enough(tmp_path: Path) -> None:
     """Neither one that is gone nor one that says nothing keeps it waiting."""
 
@@ -278,7 +269,6 @@ async def test_one_replica_that_injects_is_enough(tmp_path: Path) -> None:
         assert time.monotonic() - begun < PLAIN.timeout
 
 
-@driven
 async def test_no_connection_is_left_to_those_that_are_not_needed(tmp_path: Path) -> None:
     """Neither to a second one that injects, nor to one that does not."""
     async with (
@@ -296,7 +286,6 @@ async def test_no_connection_is_left_to_those_that_are_not_needed(tmp_path: Path
         assert len(istiod.heads) == 2
 
 
-@driven
 async def test_where_no_replica_injects_it_says_what_each_of_them_did(tmp_path: Path) -> None:
     async with probing() as prober, Istiod(tmp_path) as istiod:
         istiod.talk = saying(http(b"", "503 Service Unavailable"))
@@ -310,7 +299,6 @@ async def test_where_no_replica_injects_it_says_what_each_of_them_did(tmp_path: 
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-@driven
 async def test_an_address_may_be_one_of_ipv6(tmp_path: Path) -> None:
     async with probing() as prober, Istiod(tmp_path) as istiod:
         istiod.talk = saying(http(b"", "500 Oops"))
@@ -326,7 +314,6 @@ async def test_an_address_may_be_one_of_ipv6(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@driven
 async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
     known: bool, tmp_path: Path
 ) -> None:
@@ -359,7 +346,6 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
         (refusal(403, "Forbidden", "cannot create resource"), False, "cannot create resource"),
     ],
 )
-@driven
 async def test_the_api_servers_answer_to_a_dry_run_is_reported(
     answer: web.Response, asked: bool, why: str, tmp_path: Path
 ) -> None:
@@ -375,7 +361,6 @@ async def test_the_api_servers_answer_to_a_dry_run_is_reported(
         assert f"cannot be asked directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
 
 
-@driven
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:
     async with probing() as prober:
         found = await prober.ask(Istiod(tmp_path).target, ports.reserve(), about=NOWHERE)
@@ -384,7 +369,6 @@ async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path
         assert prober.api.requests == []
 
 
-@driven
 async def test_one_behind_a_url_is_asked_there(tmp_path: Path) -> None:
     async with probing() as prober, Istiod(tmp_path, "127.0.0.1") as istiod:
         url = f"https://127.0.0.1:{istiod.port}/inject/cluster/one?net=two"
@@ -396,7 +380,6 @@ async def test_one_behind_a_url_is_asked_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1/", "https://", "https://h:99999/"])
-@driven
 async def test_a_url_that_the_api_server_would_not_call_is_not_called(url: str) -> None:
     async with probing() as prober:
         found = await prober.ask(ClientConfig(url=url, ca_bundle="eA=="))
@@ -404,7 +387,6 @@ async def test_a_url_that_the_api_server_would_not_call_is_not_called(url: str) 
     assert found.probe.why.startswith(f'url "{url}": ')
 
 
-@driven
 async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Path) -> None:
     """Without a caBundle it is its own system that counts, not ours."""
     async with probing() as prober, Istiod(tmp_path, "127.0.0.1") as istiod:
@@ -416,7 +398,6 @@ async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Pat
         assert len(prober.api.dry_runs) == 1
 
 
-@driven
 async def test_dry_runs_wait_for_as_long_as_the_api_server_asks(tmp_path: Path) -> None:
     """An injector that is not live is asked every second."""
     async with probing() as prober:

@@ -20,7 +20,7 @@ from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import REPLICAS, raw
@@ -35,7 +35,6 @@ async def put_policy(api: Cluster, text: str | None) -> None:
     await api.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
 
 
-@driven
 async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> None:
     """A text that istiod cannot read either changes nothing; one that is gone is not known."""
     rhythm = Rhythm(live=0.05, other=0.05)
@@ -59,7 +58,6 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
-@driven
 async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_istiod_is_away(
     endpoint: str, tmp_path: Path
 ) -> None:
@@ -82,7 +80,6 @@ async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_i
             assert repair.unknown == 0
 
 
-@driven
 async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
     """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
     seen: list[ControlPlanes] = []
@@ -106,7 +103,6 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
             ]  # fmt: skip
 
 
-@driven
 async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
     tmp_path: Path,
 ) -> None:
@@ -124,7 +120,6 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
 
-@driven
 async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:
     """That the connection ends is the sign of an istiod that ends, but it may be its way, too."""
 
@@ -147,7 +142,6 @@ async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_pa
         assert injector(seen).state is State.LIVE
 
 
-@driven
 async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None:
     """They would fill the memory; here nothing else is a reason to ask again."""
     rhythm = Rhythm(live=3600.0, other=0.05)
@@ -167,7 +161,6 @@ def open_watches(api: Cluster) -> int:
     return sum(request.transport is not None for request in api.watches)
 
 
-@driven
 async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Path) -> None:
     """Neither its endpoints nor its istiod, which loses its connection."""
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
@@ -185,7 +178,6 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Pat
         await until(lambda: open_watches(api) == before, "the watch is over")
 
 
-@driven
 async def test_an_unhandled_exception_affects_one_injector_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

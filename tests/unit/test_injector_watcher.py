@@ -15,7 +15,7 @@ from istio_aux.injector.watcher import Watcher
 from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability, State
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.injecting import (
     ENABLED,
     Cluster,
@@ -50,7 +50,6 @@ async def told(watcher: Watcher, state: State, name: str | None = None) -> Injec
     return injector(watcher, name)
 
 
-@driven
 async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path) -> None:
     """A process begins with what the last one left, and believes it only of the same state."""
     then = datetime.datetime(2026, 11, 20, 8, 0, tzinfo=datetime.UTC)
@@ -84,7 +83,6 @@ async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path)
             assert since(watcher) > then
 
 
-@driven
 async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_timeout(
     tmp_path: Path,
 ) -> None:
@@ -120,7 +118,6 @@ async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_tim
         assert "no complete answer within 1 s" in found.why
 
 
-@driven
 async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None:
     """A rolling update: the new one's slice comes, the old one's goes, then the old one ends."""
     states: list[State] = []
@@ -149,7 +146,6 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         assert set(states) == {State.LIVE}
 
 
-@driven
 async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
     tmp_path: Path,
 ) -> None:
@@ -167,7 +163,6 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
             assert watcher.control_planes.native.capability is Capability.UNKNOWN
 
 
-@driven
 async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
     tmp_path: Path,
 ) -> None:
@@ -183,7 +178,6 @@ async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
             await until(lambda: not mute.connections, "the other one is left alone")
 
 
-@driven
 async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
     """One that says nothing keeps the other from nothing but being the whole truth."""
     async with (
@@ -216,7 +210,6 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
         assert watcher.control_planes.known, "what was known once stays known"
 
 
-@driven
 async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) -> None:
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
@@ -235,7 +228,6 @@ async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) 
         assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
 
 
-@driven
 async def test_what_happens_is_logged_counted_and_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,12 +11,11 @@ from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
 from istio_aux.model.election import ANNOTATION
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.electing import LEASE, QUICK, STEADY, candidate, leader_and_other, renewed, spec
 from unit.store import managed, refusal
 
 
-@driven
 async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -39,7 +38,6 @@ async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
     assert [line for line in caplog.records if line.levelname == "WARNING"] == []
 
 
-@driven
 async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() -> None:
     """Also while it follows; what others wrote into the Lease's metadata stays.
 
@@ -75,7 +73,6 @@ async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() ->
         assert "managedFields" not in set().union(*sent)
 
 
-@driven
 async def test_a_release_takes_the_lease_from_no_other_process() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         two.task.cancel()
@@ -85,7 +82,6 @@ async def test_a_release_takes_the_lease_from_no_other_process() -> None:
         assert one.told == [True]
 
 
-@driven
 async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() -> None:
     over = asyncio.Event()
 
@@ -104,7 +100,6 @@ async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() 
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "is busy"])
-@driven
 async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(how: str) -> None:
     async with ApiServer() as api, candidate(api, times=QUICK) as one:
         await one.leads()
@@ -120,7 +115,6 @@ async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(
         assert spec(api)["leaseTransitions"] == 0, "nobody else led"
 
 
-@driven
 async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due() -> None:
     times = {"duration": 8.0, "deadline": 4.0, "retry": 3.2}
     async with ApiServer() as api, candidate(api, times=times) as one:
@@ -132,7 +126,6 @@ async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due
         await api.start()
 
 
-@driven
 async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         for _ in range(3):
@@ -142,7 +135,6 @@ async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() ->
         assert (one.told, two.told) == ([True], [])
 
 
-@driven
 async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> None:
     async with ApiServer() as api, candidate(api, times=QUICK) as one:
         await one.leads()
@@ -165,7 +157,6 @@ async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> 
          "lease istio-aux/istio-aux: the answer is no Lease: Expected `int | null`, got `str`"),
     ],
 )  # fmt: skip
-@driven
 async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
     answer: web.Response, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,7 +187,6 @@ RELEASED = {"duration": 60.0, "deadline": 59.5, "retry": 0.05}
 """Lapses in no test, and lets a holder that steps down release the Lease after half a second."""
 
 
-@driven
 async def test_who_sees_no_pods_any_more_releases_the_lease_to_one_who_does() -> None:
     async with ApiServer() as api, leader_and_other(api, times=RELEASED) as (one, two):
         one.unfit = SEES_NONE
@@ -207,7 +197,6 @@ async def test_who_sees_no_pods_any_more_releases_the_lease_to_one_who_does() ->
         assert (one.told, two.told) == ([True, False, True], [True, False])
 
 
-@driven
 async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
     """Pods that it saw before are still freed, and suspended Jobs resumed."""
     async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
@@ -221,7 +210,6 @@ async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
         assert two.recalled[-1] == "last"
 
 
-@driven
 async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does() -> (
     None
 ):
@@ -232,7 +220,6 @@ async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nob
         await two.leads()
 
 
-@driven
 async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         one.unfit = SEES_NONE
@@ -244,7 +231,6 @@ async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> No
         assert two.told == []
 
 
-@driven
 async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> None:
     """What is there already is not written again, and several that save at once write once."""
     async with ApiServer() as api, candidate(api, times={**STEADY, "retry": 30.0}) as one:
@@ -257,7 +243,6 @@ async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> N
 
 
 @pytest.mark.parametrize("how", ["another wrote", "answers nothing"])
-@driven
 async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
     """Whoever wants to act on it does not."""
     over = asyncio.Event()
@@ -280,7 +265,6 @@ async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
         over.set()
 
 
-@driven
 async def test_who_was_frozen_notices_at_the_first_question_that_its_time_is_over() -> None:
     """No task has run since, and another may lead already."""
     async with ApiServer() as api, candidate(api, times=QUICK) as one:

@@ -19,7 +19,7 @@ from istio_aux.settings import Settings
 from istio_aux.status import Shown
 from istio_aux.wiring import Wiring
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.noticing import Pebble
 from unit.rules.pods import RUNNING, State, document, exited
 
@@ -66,7 +66,6 @@ async def told(pebble: Pebble, times: int) -> None:
     await until(lambda: pebble.occurrences.get(KEY) == times, f"told {times} times", within=30)
 
 
-@driven
 async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
     shown = Watched()
     async with Pebble() as pebble:
@@ -80,7 +79,6 @@ async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
             assert pebble.occurrences == {KEY: 2}
 
 
-@driven
 async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> None:
     shown = Watched()
     async with Pebble() as pebble, telling(pebble, shown):
@@ -93,7 +91,6 @@ async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> No
         assert pebble.occurrences == {KEY: 1}, "it tells once, not of each change"
 
 
-@driven
 async def test_a_refused_notice_is_logged_once_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -110,7 +107,6 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
     assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
 
 
-@driven
 async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
     shown = Watched()
     async with Pebble() as pebble:
@@ -134,7 +130,6 @@ class Restless(Watched):
         return super().status()
 
 
-@driven
 async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:
     shown = Restless()
     pace = Pace(gap=0.01, minute=3600.0)
@@ -209,7 +204,6 @@ async def report(api: ApiServer, name: str, upload: State) -> None:
     await api.put("pods", pod)
 
 
-@driven
 async def test_jobs_whose_containers_end_apart_run_at_most_six_hooks_a_minute() -> None:
     """50 Jobs a second for three minutes, each of them blocked for longer than its patience."""
     loop, number = asyncio.get_running_loop(), itertools.count()

@@ -19,7 +19,7 @@ from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageRea
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.electing import LEASE, candidate, renewed
 from unit.screens import Run, run
 from unit.store import line, managed, refusal, text
@@ -50,7 +50,6 @@ def oversized(name: str, phase: str = "Running") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
-@driven
 async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     streaming: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,7 +77,6 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     ]
 
 
-@driven
 async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen) as watch:
@@ -90,7 +88,6 @@ async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
         assert follows(api)[1]["resourceVersion"] == stored["metadata"]["resourceVersion"]
 
 
-@driven
 async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -> None:
     async with paging() as api, Client(api.access()) as client:
         for number in range(4):
@@ -125,7 +122,6 @@ def endless(sent: list[int], *, status: int = 200, begin: bytes = b"{") -> Fault
     return fault
 
 
-@driven
 async def test_no_answer_is_read_to_an_end_that_it_does_not_have() -> None:
     sent = list[int]()
     async with ApiServer() as api, Client(api.access()) as client:
@@ -137,7 +133,6 @@ async def test_no_answer_is_read_to_an_end_that_it_does_not_have() -> None:
     assert sum(sent) < 6 * LONGEST
 
 
-@driven
 async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None:
     """Neither says that it is gone."""
     async with ApiServer() as api, Client(api.access()) as client:
@@ -148,7 +143,6 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
             await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
 
 
-@driven
 async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
     async def expired(request: web.Request) -> web.StreamResponse | None:
         if "continue" not in request.query:
@@ -165,7 +159,6 @@ async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
         assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
 
 
-@driven
 async def test_objects_before_an_error_that_come_again_and_again_are_no_progress() -> None:
     """They are no sign that this watch will ever know what is behind the error."""
 
@@ -182,7 +175,6 @@ async def test_objects_before_an_error_that_come_again_and_again_are_no_progress
             await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
 
 
-@driven
 async def test_pages_before_an_error_that_come_again_and_again_are_no_progress() -> None:
     async def breaks(request: web.Request) -> web.StreamResponse | None:
         return refusal(500, "InternalError", "etcd") if "continue" in request.query else None
@@ -195,7 +187,6 @@ async def test_pages_before_an_error_that_come_again_and_again_are_no_progress()
             await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
 
 
-@driven
 async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
     sent = list[int]()
     async with ApiServer() as api:
@@ -207,7 +198,6 @@ async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
             await until(lambda: watch.silent > 2, "nothing was heard")
 
 
-@driven
 async def test_a_list_tells_what_is_gone_in_the_order_in_which_it_came() -> None:
     """Not in that of a set, which differs from process to process."""
     seen, names = Seen(), [f"pod-{number:02}" for number in range(20)]
@@ -273,7 +263,6 @@ def timers(port: int) -> list[str]:
     return [row[5].partition(":")[0] for row in established]
 
 
-@driven
 async def test_the_kernel_watches_over_idle_connections() -> None:
     """Whoever is at the other end may vanish without a word."""
     async with ApiServer() as api, watching(api, Seen()) as watch:
@@ -306,7 +295,6 @@ def deep(name: str, levels: int = 9000) -> dict[str, object]:
 
 @pytest.mark.parametrize("levels", DEPTHS)
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
-@driven
 async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
     streaming: bool, levels: int
 ) -> None:
@@ -321,7 +309,6 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
             assert watch.unreadable == {}
 
 
-@driven
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:
     """Not in the stream, and not by the next list."""
     seen = Seen()
@@ -342,7 +329,6 @@ async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> Non
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
-@driven
 async def test_an_unreadable_object_that_is_gone_is_forgotten(streaming: bool) -> None:
     seen = Seen()
     async with ApiServer() as api:
@@ -372,7 +358,6 @@ async def test_an_unreadable_object_that_is_gone_is_forgotten(streaming: bool) -
     ],
     ids=["no UTF-8", "half a character", "no texts", "a long number", "no object", "deep"],
 )  # fmt: skip
-@driven
 async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None:
     async def odd(request: web.Request) -> web.StreamResponse:
         event = b'{"type":"MODIFIED","object":' + body + b"}\n"
@@ -389,7 +374,6 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
             assert seen.restarts == []
 
 
-@driven
 async def test_a_lease_with_deep_managed_fields_is_held_and_renewed() -> None:
     async with ApiServer() as api, candidate(api) as one:
         await one.leads()
@@ -402,7 +386,6 @@ async def test_a_lease_with_deep_managed_fields_is_held_and_renewed() -> None:
         assert one.told == [True]
 
 
-@driven
 async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
     """Others may: the error is likely to come again, and nobody could tell what was led."""
     async with ApiServer() as api, Client(api.access()) as client:
@@ -419,7 +402,6 @@ async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
         assert (lease.held, told) == (False, [True, False])
 
 
-@driven
 async def test_audit_says_which_pods_it_cannot_read() -> None:
     async with ApiServer() as api:
         await api.put("namespaces", {"metadata": {"name": "training"}})
@@ -435,7 +417,6 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
     )
 
 
-@driven
 async def test_explain_answers_for_the_other_pods(run: Run, tmp_path: Path) -> None:
     async with ApiServer() as api:
         await api.put("pods", deep("deep"))

@@ -18,7 +18,7 @@ from istio_aux.model.applications import parse as applications
 from istio_aux.model.policy import Policy
 from istio_aux.model.selectors import parse
 from unit import quitting, repairing
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
@@ -34,7 +34,6 @@ WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 
 
-@driven
 async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> None:
     async with quitting.cluster(pods=TEAMS) as world:
         await world.pod("unlabelled")
@@ -46,7 +45,6 @@ async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> No
         assert world.told == ["matched"]
 
 
-@driven
 async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
     async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
         done = exited(0, at=datetime.now(UTC).isoformat())
@@ -57,7 +55,6 @@ async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone
         assert world.told == []
 
 
-@driven
 async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
     lost = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
     async with quitting.cluster(pods=TEAMS) as world:
@@ -67,7 +64,6 @@ async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
         assert [pod.name for pod in world.controller.lost()] == ["matched"]
 
 
-@driven
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
     """They have their sidecar because of us."""
     async with quitting.cluster(pods=TEAMS) as world:
@@ -77,7 +73,6 @@ async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> N
         assert world.told == ["web"]
 
 
-@driven
 async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> None:
     async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
         await world.pod("web-0", labels=WEB)
@@ -130,7 +125,6 @@ def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
     assert err == f"{argv[1]}: document 1: left alone: {WHY}\n"
 
 
-@driven
 async def test_audit_finds_only_pods_that_it_matches() -> None:
     async with Istio() as api:
         await api.fill()
@@ -163,7 +157,6 @@ STEPS = PodOptions(namespaces=parse("team"), inject=parse("step"))
 SELECTED = {**ENABLED, "team": "a"}
 
 
-@driven
 async def test_inject_selector_makes_a_pod_unmeshed_though_its_annotation_says_no() -> None:
     async with repairing.cluster(policy=REPORT, options=STEPS) as world:
         await world.relabel("shop", SELECTED)
@@ -174,7 +167,6 @@ async def test_inject_selector_makes_a_pod_unmeshed_though_its_annotation_says_n
         await world.found("step")
 
 
-@driven
 async def test_inject_selector_counts_where_the_namespace_is_selected() -> None:
     async with repairing.cluster(policy=REPORT, options=STEPS) as world:
         await world.pod("step", labels=STEP, annotations=NO)
@@ -186,7 +178,6 @@ async def test_inject_selector_counts_where_the_namespace_is_selected() -> None:
         await world.found("says-nothing")
 
 
-@driven
 async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sidecar() -> None:
     async with repairing.cluster(options=STEPS) as world:
         world.api.injects = False
@@ -199,7 +190,6 @@ async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sid
         await until(lambda: world.restarts("evicted") == 1, "it is evicted")
 
 
-@driven
 async def test_audit_knows_inject_selector() -> None:
     async with Istio() as api:
         await api.fill()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.text import listed, printable, printable_json, quoted
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.logged import logging_to
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run, run
@@ -81,7 +81,6 @@ def test_a_log_line_is_text(text: str) -> None:
 
 
 @hostile
-@driven
 async def test_the_note_of_an_event_is_text(text: str) -> None:
     """`kubectl describe` shows it."""
     async with ApiServer() as api, recording(api) as recorder:

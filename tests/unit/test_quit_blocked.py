@@ -10,7 +10,7 @@ from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.model.resources import group
 from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.quitting import ENDED, FAST, JOB, World, cluster
 from unit.rules.pods import RUNNING
 
@@ -22,7 +22,6 @@ async def kept(world: World, name: str = "job") -> None:
     await world.pod(name, others={"cloud-sql-proxy": RUNNING})
 
 
-@driven
 async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once() -> None:
     """T13, T22: a pod that is blocked again, or seen again, gets no second Event."""
     async with cluster(limits=SOON) as world:
@@ -49,7 +48,6 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         assert world.told == []
 
 
-@driven
 async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_containers() -> None:
     async with cluster(limits=SOON) as world:
         await world.pod("job", annotations={"istio-aux.io/quit-grace": "soon"})
@@ -63,7 +61,6 @@ async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_conta
 IGNORING = Policy(ignore_containers=frozenset({"vault-agent"}))
 
 
-@driven
 async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells_its_owner() -> (
     None
 ):
@@ -80,7 +77,6 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         await until(lambda: world.controller.blocked() == [], "it is held no more")
 
 
-@driven
 async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed() -> None:
     async with cluster(limits=SOON) as world:
         for name, main in (("runs", RUNNING), ("hangs", ENDED)):
@@ -96,7 +92,6 @@ KATIB = {
 }
 
 
-@driven
 async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_to_set() -> None:
     """katib#1638: to ignore the collector, as other blocked pods are told, would lose metrics."""
     collector = "metrics-logger-and-collector"
@@ -130,7 +125,6 @@ def gone(world: World) -> bool:
     return world.api.get("pods", "training", "job") is None
 
 
-@driven
 async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed() -> None:
     """T30, T39."""
     async with cluster(limits=SOON) as world:
@@ -150,7 +144,6 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.told == []
 
 
-@driven
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     """T41: UID and resourceVersion are preconditions."""
     sent: list[dict[str, Any]] = []
@@ -174,7 +167,6 @@ async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     assert world.count('istio_aux_dead_proxies_total{action="delete-failed"}') == 0
 
 
-@driven
 async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_again() -> None:
     """T19, T41."""
     async with cluster(limits=SOON, policy=DELETE) as world:
@@ -201,7 +193,6 @@ async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_aga
         (504, "Timeout", "not known whether it was deleted: 504 Timeout: no"),
     ],
 )
-@driven
 async def test_a_deletion_that_failed_is_shown_and_tried_again(
     code: int, reason: str, shown: str
 ) -> None:

@@ -18,7 +18,7 @@ from istio_aux.quit.controller import Selection
 from istio_aux.quit.state import QuitScope
 from msgspec.structs import replace
 from unit.apiserver import agent_quits, proxy_quits
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.quitting import ENDED, FAST, JOB, World, cluster
 from unit.rules.pods import RUNNING, exited
 
@@ -40,7 +40,6 @@ def tasks() -> list[str]:
     return [name for name in names if name.startswith("quit ")]
 
 
-@driven
 async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> None:
     """T14, T15, T22: also if the proxy drains first. The watch shows its exit."""
     async with cluster(limits=replace(FAST, confirm=20.0)) as world:
@@ -64,7 +63,6 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> N
         assert world.telemetry.quits_total == 1
 
 
-@driven
 async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
     """T20."""
     async with cluster() as world:
@@ -91,7 +89,6 @@ def told(world: World) -> list[tuple[str, object]]:
     return [next(every[way]) for way in ways if way in every]
 
 
-@driven
 async def test_attempts_climb_the_ladder_again_and_again() -> None:
     """T14, T15, T21, T23: no shell, the agent's port by name, and every way gets its turn."""
     ways = [EXEC, ("port-forward", (15020, "POST /quitquitquit HTTP/1.1")), ENVOY, EXEC]
@@ -104,7 +101,6 @@ async def test_attempts_climb_the_ladder_again_and_again() -> None:
     assert told(world)[: len(ways)] == ways
 
 
-@driven
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -160,7 +156,6 @@ def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
     assert "training" not in selection
 
 
-@driven
 async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> None:
     async with cluster() as world:
         await world.select("training", selected=False)
@@ -178,7 +173,6 @@ async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> N
         await until(world.controller.blocked, "the other one is shown")
 
 
-@driven
 async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -> None:
     """In a namespace that is not selected."""
     applications, problems = parse("shop/web")
@@ -201,7 +195,6 @@ async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -
 
 
 @pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.OFF}], ids=str)
-@driven
 async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any]) -> None:
     async with cluster(**scope) as world:
         await world.pod("job")
@@ -215,7 +208,6 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
 
 
-@driven
 async def test_a_process_that_takes_over_finds_the_work_at_once() -> None:
     """T26: also what finished while another one led."""
     async with cluster(leading=False) as world:
@@ -229,7 +221,6 @@ async def test_a_process_that_takes_over_finds_the_work_at_once() -> None:
         assert world.told == ["job", "next"]
 
 
-@driven
 async def test_a_process_that_is_deposed_while_it_tells_the_proxy_sends_no_event() -> None:
     async with cluster(limits=replace(FAST, blocked_after=0.05)) as world:
 
@@ -247,7 +238,6 @@ async def test_a_process_that_is_deposed_while_it_tells_the_proxy_sends_no_event
         assert world.reasons() == ["ProxyQuitBlocked"]
 
 
-@driven
 async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with cluster(mode=QuitMode.DRY_RUN) as world:
@@ -275,7 +265,6 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("what", ["finished", "torn"])
-@driven
 async def test_a_process_that_was_frozen_reads_the_clock_right_before_it_acts(what: str) -> None:
     """Its Lease has lapsed, and nobody has told it yet. `Lease.leads` does then."""
 

@@ -15,12 +15,11 @@ from istio_aux.model.resources import Requests
 from istio_aux.quit.state import PodState, QuitLimits, Task
 from msgspec.structs import replace
 from unit.apiserver import agent_quits, proxy_quits
-from unit.asynchronous import descriptors, driven, until
+from unit.asynchronous import descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import exited
 
 
-@driven
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
     """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
     async with cluster() as world:
@@ -40,7 +39,6 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert world.count("istio_aux_stuck_pods") == 0
 
 
-@driven
 async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
     """T23: the agent may not be up yet."""
     async with cluster() as world:
@@ -60,7 +58,6 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
         assert world.reasons().count("ProxyQuitFailed") == 3
 
 
-@driven
 async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
     async with cluster() as world:
         world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
@@ -71,7 +68,6 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
         await world.ended("exited")
 
 
-@driven
 async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -94,7 +90,6 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
 
 
-@driven
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
     """T18."""
     limits = QuitLimits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
@@ -123,7 +118,6 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
         ("job/portforward", ["exec", "portforward", "portforward"]),
     ],
 )
-@driven
 async def test_an_api_server_that_asks_for_patience_gets_it(
     request_: str, requests: list[str]
 ) -> None:
@@ -144,7 +138,6 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
         assert not world.controller.stuck()
 
 
-@driven
 async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
     """A request for a pod holds a slot for as long as it lasts."""
     async with cluster(limits=QuitLimits(at_once=4, slot=0.1)) as world:
@@ -187,7 +180,6 @@ async def runs(world: World, version: str) -> None:
     await world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
 
 
-@driven
 async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> None:
     """The node is read once for all its pods, and again if it could not be read."""
     async with cluster() as world:
@@ -205,7 +197,6 @@ async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> No
         assert "nodes: no access" in failed["note"]
 
 
-@driven
 async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
     """Version 1.34 has a gate for it. The pod is reported, as nobody else may end it."""
     async with cluster() as world:
@@ -250,7 +241,6 @@ async def quits(world: World, number: int, prefix: str) -> None:
     await until(lambda: world.controller.watched == 0, "all are forgotten")
 
 
-@driven
 async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects() -> None:
     """T18, T25: a WebSocket that was given up is closed."""
     async with cluster(limits=replace(FAST, deadline=0.2)) as world:
@@ -274,7 +264,6 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
 
 
-@driven
 async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:
     """T25: on SIGTERM."""
     # A namespace has a quarter of the slots.

@@ -16,7 +16,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Moment
 from istio_aux.model.policy import Policy, QuitVia
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.quitting import World, cluster
 from unit.rules.pods import RUNNING
 from unit.store import text
@@ -40,7 +40,6 @@ async def replace(world: World) -> None:
     await world.pod("job", main=RUNNING)
 
 
-@driven
 async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> None:
     """The answer took a second and a half, and the pod was replaced on its way."""
     clock = Late()
@@ -60,7 +59,6 @@ async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> No
         assert world.told == []
 
 
-@driven
 async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:
     clock = Late()
     async with cluster(clock=clock) as world:
@@ -81,7 +79,6 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         assert world.controller.stuck() == [], "it is the API server that is slow"
 
 
-@driven
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:
     async with cluster(policy=Policy(via=QuitVia.PORT_FORWARD)) as world:
 
@@ -108,7 +105,6 @@ async def post_to(client: Client, pod: Key, not_after: float) -> None:
 
 
 @pytest.mark.parametrize("verb", [run_in, post_to], ids=["exec", "port-forward"])
-@driven
 async def test_nothing_is_sent_once_its_time_is_over(
     verb: Callable[[Client, Key, float], Awaitable[None]],
 ) -> None:

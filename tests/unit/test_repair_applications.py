@@ -8,7 +8,7 @@ import pytest
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.repairing import SIDECAR, World, cluster, mesh
 from unit.rules.mesh import INJECT
 from unit.rules.unmeshed import REPORT, STATEFUL
@@ -29,7 +29,6 @@ def ask(world: World, text: str = "bank/web") -> None:
     world.repair.set_applications(parse(text)[0])
 
 
-@driven
 async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar() -> None:
     async with cluster(policy=REPORT) as world:
         await world.pod("web-0", namespace="bank", labels=WEB)
@@ -44,7 +43,6 @@ async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar()
         await world.found()
 
 
-@driven
 async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar() -> None:
     """Our own admission is in force a moment later than this process leads."""
     async with cluster() as world:
@@ -64,7 +62,6 @@ async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
         assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
 
 
-@driven
 async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> None:
     """The right to create pods in a dry run may be missing."""
     async with cluster() as world:
@@ -76,7 +73,6 @@ async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> No
         assert world.api.evictions == []
 
 
-@driven
 async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
     async with cluster(policy=REPORT) as world:
         ask(world)
@@ -97,7 +93,6 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
         assert said(world).meshed_reason == reason
 
 
-@driven
 async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
     async with cluster(known=mesh(known=False)) as world:
         ask(world)
@@ -117,7 +112,6 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         ({"istio.io/dataplane-mode": "ambient"}, 'dataplane-mode: "ambient"', "bank/*"),
     ],
 )
-@driven
 async def test_a_namespace_that_forbids_injection_is_reported(
     labels: dict[str, str], reason: str, entry: str
 ) -> None:
@@ -133,7 +127,6 @@ async def test_a_namespace_that_forbids_injection_is_reported(
         assert (world.unmeshed, world.api.evictions) == ({}, [])
 
 
-@driven
 async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watched() -> None:
     async with cluster(policy=RepairPolicy(race=RacePolicy.OFF)) as world:
         ask(world)
@@ -144,7 +137,6 @@ async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watch
         assert world.unmeshed == {}
 
 
-@driven
 async def test_changes_of_the_file_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

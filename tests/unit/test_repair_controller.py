@@ -11,7 +11,7 @@ from aiohttp import web
 from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import State
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.rules.training import document
@@ -20,7 +20,6 @@ from unit.store import refusal
 from unit.training import FAST, Kubeflow
 
 
-@driven
 async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
     """T41: Event, metric and status, which shows the oldest first."""
     async with cluster(policy=REPORT) as world:
@@ -44,7 +43,6 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
 
 
-@driven
 async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
     """`istioctl install` moves the webhooks to a configuration of another name."""
     async with Cluster() as api:
@@ -59,7 +57,6 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
         assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
 
 
-@driven
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -83,7 +80,6 @@ def has_been_told(world: World, pod: str) -> bool:
     return pod in [name for name, _ in world.events("NoSidecar")]
 
 
-@driven
 async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
     async with cluster() as world:
         for name in ("web-0", "web-1", "web-2"):
@@ -97,7 +93,6 @@ async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
         assert world.events("NoSidecar") == []
 
 
-@driven
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
     """Also after changes that do not matter for the decision."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -119,7 +114,6 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
         ]
 
 
-@driven
 async def test_nothing_happens_before_the_injector_is_live() -> None:
     """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
@@ -136,7 +130,6 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         assert world.api.evictions == ["web"]
 
 
-@driven
 async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
     """T41: also where the controller has no pod at all for a moment."""
     async with cluster() as world:
@@ -158,7 +151,6 @@ async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
         assert world.restarts("stopped") == 1
 
 
-@driven
 async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
     """And told once."""
     async with Cluster() as api:
@@ -181,7 +173,6 @@ async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
         assert len(world.events("RestartStopped")) == 1
 
 
-@driven
 async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
     """Nobody checks that the UID in a pod's owner reference is that of its own namespace."""
     async with cluster() as world:
@@ -194,7 +185,6 @@ async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
         )
 
 
-@driven
 async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller() -> None:
     """Else each half of its pods would be restarted as if there were no others."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -234,7 +224,6 @@ async def training() -> AsyncGenerator[World]:
             yield world
 
 
-@driven
 async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> None:
     """T41: one restart is for all its pods."""
     async with training() as world:
@@ -246,7 +235,6 @@ async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> Non
         await until(lambda: not world.repair.suspended(), "nothing is under way")
 
 
-@driven
 async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
     """It may have happened, and nobody has refused it."""
 

@@ -18,7 +18,7 @@ from istio_aux.repair.store import NotRestartedError
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.repairing import LIMITS, SIDECAR, cluster
 from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.store import refusal
@@ -36,7 +36,6 @@ ENDING = "because it is being terminated"
         (403, "Forbidden", ENDING),
     ],
 )
-@driven
 async def test_a_refused_eviction_is_shown_and_tried_again(
     code: int, reason: str, message: str
 ) -> None:
@@ -54,7 +53,6 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
 
 
 @pytest.mark.parametrize("request_for", ["/eviction", "/jobs/web"])
-@driven
 async def test_retry_after_is_honoured(request_for: str) -> None:
     """Retry-After; another controller's pods do not wait for it."""
     async with cluster(policy=WITH_JOBS) as world:
@@ -71,7 +69,6 @@ async def test_retry_after_is_honoured(request_for: str) -> None:
         assert not world.repair.finished
 
 
-@driven
 async def test_a_pod_that_changed_meanwhile_is_decided_on_again() -> None:
     """409: the watch brings the newer version."""
     async with cluster() as world:
@@ -101,7 +98,6 @@ def cut(request: web.Request) -> web.Response:
         (0, "", "the connection ends"),
     ],
 )
-@driven
 async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
     code: int, reason: str, message: str
 ) -> None:
@@ -135,7 +131,6 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
         {"status": {"conditions": [{"type": "Failed", "status": "True"}]}},
     ],
 )
-@driven
 async def test_no_pod_of_a_finished_job_is_evicted(job: dict[str, Any] | None) -> None:
     """Nobody would make a new one."""
     async with cluster(policy=WITH_JOBS) as world:
@@ -146,7 +141,6 @@ async def test_no_pod_of_a_finished_job_is_evicted(job: dict[str, Any] | None) -
         assert world.api.evictions == []
 
 
-@driven
 async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
     async with cluster(policy=WITH_JOBS) as world:
         await world.job(status={"conditions": [{"type": "Complete", "status": "False"}]})
@@ -159,7 +153,6 @@ async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
         assert world.restarts("refused") == 1
 
 
-@driven
 async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(policy=RepairPolicy()) as world:
         await world.pod("web")
@@ -216,14 +209,12 @@ async def compared(**changes: dict[str, Any] | None) -> str:
     ],
     ids=str,
 )
-@driven
 async def test_what_the_watch_has_not_shown_yet_holds_a_restart(
     changes: dict[str, Any], why: str
 ) -> None:
     assert await compared(**changes) == why
 
 
-@driven
 async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,7 +14,7 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.policy import State
 from msgspec.structs import replace
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.repairing import (
     BARE,
     LIMITS,
@@ -28,7 +28,6 @@ from unit.repairing import (
 from unit.rules.unmeshed import REPORT, STATEFUL, raw
 
 
-@driven
 async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
     async with cluster(leading=False) as world:
         await world.pod("web")
@@ -45,7 +44,6 @@ async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
         await until(lambda: world.api.evictions == ["web", "next"], "it leads")
 
 
-@driven
 async def test_a_new_leader_reports_what_it_knew_already() -> None:
     async with cluster(policy=REPORT, leading=False) as world:
         await world.pod("web")
@@ -57,7 +55,6 @@ async def test_a_new_leader_reports_what_it_knew_already() -> None:
         assert [name for name, _ in told] == ["web"]
 
 
-@driven
 async def test_nothing_happens_before_all_pods_are_known() -> None:
     """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
@@ -76,7 +73,6 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         await until(lambda: world.repair.finished, "all is decided")
 
 
-@driven
 async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
     """It reads that in the Lease, also before it has listed the pods."""
     async with Cluster() as api:
@@ -101,7 +97,6 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             assert api.evictions.count("web-1") == 1
 
 
-@driven
 async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
     """Also where no pod of the controller is to be restarted any more, or there is no such."""
     limits = replace(LIMITS, unreplaced=1.0)
@@ -120,7 +115,6 @@ async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
             assert not world.repair._active
 
 
-@driven
 async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
     """An eviction of which the next leader may know nothing is not sent."""
     seen: list[tuple[list[str], list[str]]] = []
@@ -137,7 +131,6 @@ async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
         assert world.restarts("refused") == 0
 
 
-@driven
 async def test_nothing_is_stored_about_pods_that_were_not_read_again() -> None:
     """A new pod that a silent watch hides would be the result of a restart that never was.
 
@@ -157,7 +150,6 @@ async def test_nothing_is_stored_about_pods_that_were_not_read_again() -> None:
         assert stored == [[], ["shop/owner-1"]]
 
 
-@driven
 async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None:
     """The next leader would take it for one."""
 
@@ -177,7 +169,6 @@ async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None
         assert pod.pod == "web"
 
 
-@driven
 async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evicts() -> None:
     """Its Lease has lapsed, and nobody has told it yet."""
     leads = False
@@ -190,7 +181,6 @@ async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evic
         await until(lambda: world.restarts("evicted") == 1, "it leads")
 
 
-@driven
 async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> None:
     """The injector is away right before the eviction is sent, and no pod was decided on again."""
 
@@ -209,7 +199,6 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
         await until(lambda: world.api.evictions == ["web"], "it is back")
 
 
-@driven
 async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
     """Else it would count for its next term, and be kept for ever."""
     async with cluster() as world:
@@ -220,7 +209,6 @@ async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
         assert world.repair.replaced == {}
 
 
-@driven
 async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
     """Failures add up, what is replaced is a state, and an expired failure is dropped."""
     passed = 0.0
@@ -246,7 +234,6 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
 
 
-@driven
 async def test_what_another_leader_began_since_is_not_overwritten() -> None:
     """A process that led before stores the Lease as it was left when it leads again."""
     now = datetime.now(UTC).replace(microsecond=0)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from istio_aux.serving import Listener, ServingLimits
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -49,7 +49,6 @@ async def answered(host: str, port: int) -> int:
 
 
 @pytest.mark.parametrize("sent", [b"", GET[:9]], ids=["silent", "requests that never end"])
-@driven
 async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
     async with opened() as (listener, host, port):
         with ExitStack() as stack:
@@ -59,7 +58,6 @@ async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
             assert len(listener.connections) <= 8
 
 
-@driven
 async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> None:
     async with opened() as (listener, host, port):
         with socket.create_connection((host, port)):

@@ -27,7 +27,6 @@ from istio_aux.start import review
 from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
-from unit.asynchronous import driven
 from unit.logged import logging_to
 
 T = TypeVar("T")
@@ -166,7 +165,6 @@ class Port:
             return [(answer.status, await answer.text()) for answer in answers]
 
 
-@driven
 async def test_readiness_looks_at_no_pod() -> None:
     port = Port()
     assert await port.get("/readyz") == [(503, "pods: no complete list yet\n")]
@@ -181,7 +179,6 @@ async def test_readiness_looks_at_no_pod() -> None:
     ],
     ids=["within a second", "later"],
 )
-@driven
 async def test_requests_within_a_second_look_at_the_pods_once(
     kept: float, computed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

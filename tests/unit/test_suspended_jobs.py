@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from istio_aux.kube.errors import UnreachableError
 from istio_aux.repair.suspension import MARK
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.training import Kubeflow, kubeflow
 
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
@@ -30,7 +30,6 @@ async def no_answer(request: web.Request) -> web.Response | None:
     return None
 
 
-@driven
 async def test_all_pods_of_a_job_are_replaced_and_it_does_not_fail() -> None:
     async with kubeflow() as world:
         before = world.api.pods
@@ -43,7 +42,6 @@ async def test_all_pods_of_a_job_are_replaced_and_it_does_not_fail() -> None:
         assert (world.restarts("suspended"), world.restarts("failed")) == (1, 0)
 
 
-@driven
 async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_so() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -67,7 +65,6 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert len(world.api.events) == 1
 
 
-@driven
 async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -78,7 +75,6 @@ async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
         assert len(process.status()) == 1
 
 
-@driven
 async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> None:
     """The operator would delete them whatever it says."""
     async with kubeflow() as world:
@@ -90,7 +86,6 @@ async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> 
         assert not world.api.suspended
 
 
-@driven
 async def test_a_job_whose_pods_cannot_be_listed_is_not_suspended() -> None:
     """A PodDisruptionBudget may protect one of them. It is refused: no change was requested."""
     async with kubeflow() as world:
@@ -101,7 +96,6 @@ async def test_a_job_whose_pods_cannot_be_listed_is_not_suspended() -> None:
         assert not world.api.suspended
 
 
-@driven
 async def test_a_long_error_is_shortened() -> None:
     text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
     async with kubeflow() as world:
@@ -111,7 +105,6 @@ async def test_a_long_error_is_shortened() -> None:
         assert len(refused) < 350
 
 
-@driven
 async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
     async def meddle(request: web.Request) -> web.Response | None:
         if request.method == "PATCH":
@@ -129,7 +122,6 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
         assert not world.api.marked
 
 
-@driven
 async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
     async with kubeflow() as world:
         before = world.api.pods
@@ -141,7 +133,6 @@ async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
         await world.resumed()
 
 
-@driven
 async def test_a_job_that_is_gone_is_forgotten() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -151,7 +142,6 @@ async def test_a_job_that_is_gone_is_forgotten() -> None:
         await until(lambda: not process.status(), "nothing is under way")
 
 
-@driven
 async def test_a_refused_resumption_is_tried_again() -> None:
     """At the time that the API server names, where it does."""
     async with kubeflow() as world:
@@ -174,7 +164,6 @@ def lists(api: Kubeflow) -> int:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-@driven
 async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
     """Also when the policy was changed meanwhile, so that nothing would be suspended now."""
     async with kubeflow() as world:
@@ -188,7 +177,6 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
         assert not process.status()
 
 
-@driven
 async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
     """Its new pods have no sidecar either: their work must not be lost, too."""
     async with kubeflow() as world:
@@ -203,7 +191,6 @@ async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
             assert world.api.job == before
 
 
-@driven
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -> None:
     async def usurp(request: web.Request) -> web.Response | None:
         if request.path.endswith("/eviction"):
@@ -218,7 +205,6 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -
         assert not world.api.suspended
 
 
-@driven
 async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_it_again() -> None:
     """Nobody has told it yet that another process leads."""
     leads = True
@@ -236,7 +222,6 @@ async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_i
         await world.resumed()
 
 
-@driven
 async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> None:
     """Its pods do not go; the Job is resumed, and its owner is told.
 
@@ -258,7 +243,6 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-@driven
 async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
     allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,7 +261,6 @@ async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
         assert bool(warned) is allowed
 
 
-@driven
 async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
     """A request to suspend it that was given up for lost, and came late."""
     async with kubeflow() as world:
@@ -289,7 +272,6 @@ async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
         await world.resumed()
 
 
-@driven
 async def test_without_a_training_operator_nothing_is_listed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

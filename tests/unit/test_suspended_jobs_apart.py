@@ -12,7 +12,7 @@ from aiohttp import web
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.rules.training import pod_document
 from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
@@ -35,7 +35,6 @@ async def fail_to_list_pods(request: web.Request) -> web.Response | None:
     return refusal(500, "InternalError", "etcd is away") if listed else None
 
 
-@driven
 async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
     async with kubeflow() as world:
         await world.suspended()
@@ -58,7 +57,6 @@ async def hang(request: web.Request) -> web.Response | None:
         (hang, "no list of pods within 1 s"),
     ],
 )
-@driven
 async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed(
     fault: Fault, why: str
 ) -> None:
@@ -77,7 +75,6 @@ async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_list
         )
 
 
-@driven
 async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed() -> None:
     """A Job that is resumed while its pods go may fail."""
     async with kubeflow() as world:
@@ -98,7 +95,6 @@ async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed()
         assert world.api.suspended
 
 
-@driven
 async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() -> None:
     """It may be one of its own."""
     async with kubeflow() as world:
@@ -113,7 +109,6 @@ async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() ->
         await world.resumed()
 
 
-@driven
 async def test_a_job_whose_answer_is_slow_delays_no_other() -> None:
     held = list[web.Request]()
 
@@ -135,7 +130,6 @@ async def test_a_job_whose_answer_is_slow_delays_no_other() -> None:
         assert request.transport, "its answer is still awaited"
 
 
-@driven
 async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
     """And the one Job of another namespace is among the first."""
     under_way, most = Counter[str](), Counter[str]()
@@ -165,7 +159,6 @@ async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
         assert place < 60, "it does not wait for 360 others"
 
 
-@driven
 async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_others() -> None:
     """Anybody may mark Jobs: they must not fill the memory."""
     async with kubeflow() as world:
@@ -183,7 +176,6 @@ async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_other
         await until(lambda: not left(), "all are resumed")
 
 
-@driven
 async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
     """Each time after a tenth of the time that it has waited."""
     times = list[float]()
@@ -203,7 +195,6 @@ async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
             assert after - before >= (before - times[0]) / 10
 
 
-@driven
 async def test_a_later_change_of_its_annotation_moves_no_deadline() -> None:
     """Anybody may write it."""
     async with kubeflow() as world:

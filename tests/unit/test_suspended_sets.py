@@ -17,7 +17,7 @@ from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
 from unit.store import merged
@@ -157,7 +157,6 @@ sets = pytest.mark.parametrize(
 
 
 @sets
-@driven
 async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...]) -> None:
     """Its controller resumes what is below it: nothing else is written to."""
     async with filled(Trainer(*kinds)) as (api, jobs):
@@ -172,7 +171,6 @@ async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...
 
 
 @sets
-@driven
 async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(
     kinds: tuple[str, ...],
 ) -> None:
@@ -192,7 +190,6 @@ async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(
         assert api.made == 2
 
 
-@driven
 async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> None:
     async with Trainer("Job", "JobSet", "TrainJob") as api:
         marked = {"metadata": {"labels": {MARK: "sidecar"}}, "spec": {"suspend": True}}
@@ -217,7 +214,6 @@ async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-@driven
 async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
     more: dict[str, Any], because: str
 ) -> None:
@@ -229,14 +225,12 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
         assert not [path for path in api.requests if path.startswith("PATCH")]
 
 
-@driven
 async def test_a_job_is_not_suspended_alone_when_its_set_is_gone() -> None:
     async with filled(Trainer("Job", "JobSet")) as (api, jobs):
         await api.remove("jobsets", "training", "train")
         assert await suspend(api, jobs) == "its Job is gone"
 
 
-@driven
 async def test_owners_that_name_each_other_are_read_three_times_at_most() -> None:
     """Nobody validates references: a tenant may write a circle."""
     async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):

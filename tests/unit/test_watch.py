@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.store import line, refusal, status
 from unit.watching import (
     Seen,
@@ -27,7 +27,6 @@ from unit.watching import (
 FIELDS = {"fieldSelector": "status.phase=Running"}
 
 
-@driven
 async def test_an_object_that_leaves_the_selection_is_delivered_as_gone() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen, FIELDS):
@@ -37,7 +36,6 @@ async def test_an_object_that_leaves_the_selection_is_delivered_as_gone() -> Non
         await until(lambda: not seen.there, "a has left")
 
 
-@driven
 async def test_a_new_object_under_an_old_name_is_another_object() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen):
@@ -49,7 +47,6 @@ async def test_a_new_object_under_an_old_name_is_another_object() -> None:
         assert [key.uid for key in seen.there] == ["another"]
 
 
-@driven
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
     """T28."""
 
@@ -68,7 +65,6 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
             assert seen.told == []
 
 
-@driven
 async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen, stream=300, relist=600):
@@ -87,7 +83,6 @@ END = line(
 )
 
 
-@driven
 async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connection() -> None:
     """T26, T38: what happened while nobody looked is told like everything else."""
     seen = Seen()
@@ -102,7 +97,6 @@ async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connecti
             assert len(api.requests) == 1
 
 
-@driven
 async def test_an_object_counts_as_gone_only_after_the_initial_events_are_complete() -> None:
     seen, halfway, go_on = Seen(), asyncio.Event(), asyncio.Event()
 
@@ -127,7 +121,6 @@ async def test_an_object_counts_as_gone_only_after_the_initial_events_are_comple
             await until(lambda: seen.names == {"c"}, "the others are gone")
 
 
-@driven
 async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
     async def changing(request: web.Request) -> web.StreamResponse:
         a = pod("a", resourceVersion="9", uid="a")
@@ -145,7 +138,6 @@ async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(422, "Invalid"), (400, "BadRequest")])
-@driven
 async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
     code: int, reason: str
 ) -> None:
@@ -164,7 +156,6 @@ async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
             assert streamed_lists(api) == 1
 
 
-@driven
 async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> None:
     async def told(request: web.Request) -> web.StreamResponse:
         # The newest object comes first; its version would skip what came in between.
@@ -180,7 +171,6 @@ async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> 
             assert follows(api)[0]["resourceVersion"] == "50"
 
 
-@driven
 async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_on() -> None:
     async def ends(request: web.Request) -> web.StreamResponse:
         return await stream(request)
@@ -238,7 +228,6 @@ PAGES, STREAM = (1, 1), (0, 2)
     ],
     ids=["an error", "its end", "silence", "a reset", "throttling", "a busy server"],
 )
-@driven
 async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_stream(
     answer: Answer, following: tuple[int, int], pause: float
 ) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 from istio_aux.kube.errors import Backoff
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.store import line, refusal, status
 from unit.watching import (
     Seen,
@@ -23,7 +23,6 @@ from unit.watching import (
 )
 
 
-@driven
 async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
     """T28."""
     seen = Seen()
@@ -41,7 +40,6 @@ async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as a status"])
-@driven
 async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,7 +64,6 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     assert levels == {"INFO"}
 
 
-@driven
 async def test_a_watch_that_went_silent_is_replaced() -> None:
     """T27: half-open connections bring no error."""
 
@@ -85,7 +82,6 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
             assert seen.restarts[0] == "silent"
 
 
-@driven
 async def test_periodic_lists_find_what_a_watch_left_out() -> None:
     """T27: the bound is the time between lists."""
 
@@ -105,7 +101,6 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
             await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
 
 
-@driven
 async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> None:
     async def nonsense(request: web.Request) -> web.StreamResponse:
         return await stream(request, b'{"kind":"Surprise"}\n')
@@ -118,7 +113,6 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
 
 
 @pytest.mark.parametrize("code", [429, 503])
-@driven
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
     """T28."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
@@ -135,7 +129,6 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
             assert not watch.refused
 
 
-@driven
 async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
     """T28."""
 
@@ -153,7 +146,6 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
             assert seen.restarts == ["server-error"]
 
 
-@driven
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     seen = Seen()
@@ -168,7 +160,6 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
             assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
 
 
-@driven
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
     seen = Seen()
     async with paging() as api:
@@ -180,7 +171,6 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loo
         assert asyncio.get_running_loop().time() - began >= 5 * 0.1
 
 
-@driven
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
     """Its deletion came after the first page and before the list that replaced it."""
 
@@ -201,7 +191,6 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
 
 
 @pytest.mark.parametrize("code", [429, 502])
-@driven
 async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
     """A list is the most that a busy server can be asked for, and nothing has been missed."""
     seen = Seen()
@@ -230,7 +219,6 @@ class Steps(Backoff):
         return self.steps[-1]
 
 
-@driven
 async def test_a_complete_list_ends_the_count_of_failures() -> None:
     async def away(_request: web.Request) -> web.Response:
         return refusal(500, "InternalError", "etcd is away")
@@ -250,7 +238,6 @@ async def test_a_complete_list_ends_the_count_of_failures() -> None:
             assert steps.steps[failures] <= 0.01, "the first failure in a row"
 
 
-@driven
 async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
     asked = set[str]()
     for _ in range(2):
@@ -260,7 +247,6 @@ async def test_relists_of_those_who_began_together_come_at_different_times() -> 
     assert len(asked) > 1, "a stream is asked for until the next list"
 
 
-@driven
 async def test_after_versions_have_gone_back_everything_is_delivered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 from istio_aux.serving import ServingLimits
 from istio_aux.start import plan as start
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.hooked import JSON, Bare, Client, chunked, post, review, serving
 from unit.logged import logging_to
 
 
-@driven
 async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review()))
@@ -30,7 +29,6 @@ async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
     assert hook.metric("istio_aux_admission_seconds_count") == 1
 
 
-@driven
 async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
     """Also on one connection, one after another."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -44,7 +42,6 @@ async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
     assert hook.metric("istio_aux_admission_seconds_count") == 4
 
 
-@driven
 async def test_a_review_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with serving(tmp_path) as hook:
@@ -56,7 +53,6 @@ async def test_a_review_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureF
     assert vars(line).items() >= facts.items()
 
 
-@driven
 async def test_each_of_many_pipelined_reviews_logs_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(path.open("wb")):
@@ -83,7 +79,6 @@ class Output(io.BytesIO):
 
 
 @pytest.mark.parametrize("draining", [False, True])
-@driven
 async def test_a_review_is_logged_before_it_is_answered(draining: bool, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review()))
@@ -104,7 +99,6 @@ class Full(io.BytesIO):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@driven
 async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> None:
     with logging_to(Full()) as log:
         async with serving(tmp_path) as hook, asyncio.timeout(ServingLimits().idle / 2):
@@ -115,7 +109,6 @@ async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"request": {}}'])
-@driven
 async def test_what_is_no_review_is_refused_in_one_line(
     body: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,7 +123,6 @@ async def test_what_is_no_review_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(("path", "rule"), [("/mutate", "plan"), ("/inject", "plan_label")])
-@driven
 async def test_an_error_of_our_own_refuses_no_pod(
     path: str,
     rule: str,
@@ -154,7 +146,6 @@ async def test_an_error_of_our_own_refuses_no_pod(
 
 
 @pytest.mark.parametrize("method", ["GET", "CONNECT"])
-@driven
 async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(f"{method} /mutate HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -165,7 +156,6 @@ async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Content-Type: text/yaml", "X: application/json"])
-@driven
 async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), kind=kind))
@@ -174,14 +164,12 @@ async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/other", "/mutate/", "http://x/mutate"])
-@driven
 async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate or /inject\n")
 
 
-@driven
 async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(tmp_path: Path) -> None:
     """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
     pod = {"metadata": {"annotations": {"note": "x" * (3 << 20)}}}
@@ -199,7 +187,6 @@ async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(tmp_path
 HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
 
 
-@driven
 async def test_a_body_may_come_in_chunks_and_with_a_trailer(tmp_path: Path) -> None:
     body = review()
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -209,7 +196,6 @@ async def test_a_body_may_come_in_chunks_and_with_a_trailer(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-@driven
 async def test_another_protocol_is_not_switched_to(protocol: str, tmp_path: Path) -> None:
     upgrade = ("Connection: Upgrade", f"Upgrade: {protocol}")
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -228,7 +214,6 @@ async def test_another_protocol_is_not_switched_to(protocol: str, tmp_path: Path
         HEAD + b"Folded: a\r\n b\r\n\r\n",
     ],
 )
-@driven
 async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
     """Request smuggling above all: what two parsers could read in two ways."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -240,7 +225,6 @@ async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
     assert hook.reviews("malformed") == 1
 
 
-@driven
 async def test_a_request_without_a_version_gets_400(tmp_path: Path) -> None:
     """A parser may read it as HTTP/0.9, which has no headers."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -250,7 +234,6 @@ async def test_a_request_without_a_version_gets_400(tmp_path: Path) -> None:
     assert hook.reviews("malformed") == 1
 
 
-@driven
 async def test_a_body_over_4_mib_gets_413_before_it_is_read(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(HEAD + b"Content-Length: %d\r\n\r\n" % ((4 << 20) + 1))
@@ -259,7 +242,6 @@ async def test_a_body_over_4_mib_gets_413_before_it_is_read(tmp_path: Path) -> N
     assert hook.reviews("too-large") == 1
 
 
-@driven
 async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(tmp_path: Path) -> None:
     """After a reset the client would report a network error."""
     async with serving(tmp_path, linger=30) as hook:
@@ -267,7 +249,6 @@ async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(tmp_p
     assert answer.status == 413
 
 
-@driven
 async def test_chunks_over_4_mib_get_413(tmp_path: Path) -> None:
     async with serving(tmp_path, linger=30) as hook:
         answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 5))
@@ -283,7 +264,6 @@ async def test_chunks_over_4_mib_get_413(tmp_path: Path) -> None:
     ],
     ids=["header", "trailer"],
 )
-@driven
 async def test_a_large_head_gets_400(sent: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, linger=30) as hook, hook.client() as client:
         answer = await client.ask(sent)
@@ -292,7 +272,6 @@ async def test_a_large_head_gets_400(sent: bytes, tmp_path: Path) -> None:
     assert hook.reviews("malformed") == 1
 
 
-@driven
 async def test_a_header_of_4_kib_is_read(tmp_path: Path) -> None:
     """Such as a token."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -303,7 +282,6 @@ async def test_a_header_of_4_kib_is_read(tmp_path: Path) -> None:
 # Shutdown loses no review.
 
 
-@driven
 async def test_while_draining_each_answer_closes_its_connection(
     tmp_path: Path,
 ) -> None:
@@ -317,7 +295,6 @@ async def test_while_draining_each_answer_closes_its_connection(
         await until(lambda: hook.ended("drain"), "it is gone")
 
 
-@driven
 async def test_while_draining_new_connections_are_accepted_and_idle_ones_stay(
     tmp_path: Path,
 ) -> None:
@@ -329,7 +306,6 @@ async def test_while_draining_new_connections_are_accepted_and_idle_ones_stay(
         assert (await client.ask(post(review()))).status == 200
 
 
-@driven
 async def test_a_review_that_crosses_the_close_gets_503_with_retry_after(tmp_path: Path) -> None:
     """client-go repeats a POST for this answer, not for a closed connection."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -346,7 +322,6 @@ async def test_a_review_that_crosses_the_close_gets_503_with_retry_after(tmp_pat
         assert hook.ended("drain") == 1
 
 
-@driven
 async def test_a_review_that_has_begun_is_answered(tmp_path: Path) -> None:
     request = post(review())
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -361,7 +336,6 @@ async def test_a_review_that_has_begun_is_answered(tmp_path: Path) -> None:
         await closing
 
 
-@driven
 async def test_a_connection_in_the_kernels_queue_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
@@ -373,7 +347,6 @@ async def test_a_connection_in_the_kernels_queue_is_served(tmp_path: Path) -> No
         await ending
 
 
-@driven
 async def test_close_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(post(review())[:50])

@@ -17,7 +17,7 @@ import pytest
 from istio_aux.serving import Connection, ServingLimits
 from istio_aux.shedding import STARTED
 from istio_aux.telemetry import Bounded, Closed
-from unit.asynchronous import background, descriptors, driven, until
+from unit.asynchronous import background, descriptors, until
 from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
 from unit.logged import logging_to
 
@@ -36,7 +36,6 @@ def is_open(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half a hello"])
-@driven
 async def test_a_handshake_that_never_ends_is_closed(sent: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, handshake=SHORT) as hook:
         with raw(hook) as connection:
@@ -51,7 +50,6 @@ async def test_a_handshake_that_never_ends_is_closed(sent: bytes, tmp_path: Path
     [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY],
     ids=["head", "large body", "head alone"],
 )
-@driven
 async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
         answer = await client.ask(begun)
@@ -67,7 +65,6 @@ async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) 
     [b"POST /mutate HTTP/1.1\r\nX: y", ORDINARY + b"{"],
     ids=["head", "body"],
 )
-@driven
 async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Path) -> None:
     """Slow loris."""
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
@@ -79,7 +76,6 @@ async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Pat
     assert (await answered).status == 408
 
 
-@driven
 async def test_an_idle_connection_is_closed_with_503_and_retry_after(tmp_path: Path) -> None:
     """client-go repeats a review that crosses it."""
     async with serving(tmp_path) as hook:
@@ -92,7 +88,6 @@ async def test_an_idle_connection_is_closed_with_503_and_retry_after(tmp_path: P
         await until(lambda: hook.ended("idle"), "it is gone")
 
 
-@driven
 async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
     """Idle time before it does not count."""
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -104,7 +99,6 @@ async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
         assert (await client.ask(post(review())[9:])).status == 200
 
 
-@driven
 async def test_bytes_that_are_no_request_do_not_keep_a_connection_open(tmp_path: Path) -> None:
     """A TLS record of which a byte comes now and then."""
     async with serving(tmp_path, idle=SHORT, linger=0) as hook:
@@ -121,7 +115,6 @@ def test_the_idle_timeout_is_longer_than_the_api_servers() -> None:
     assert ServingLimits().idle > 90
 
 
-@driven
 async def test_without_idle_connections_the_oldest_request_is_closed(
     tmp_path: Path,
 ) -> None:
@@ -135,7 +128,6 @@ async def test_without_idle_connections_the_oldest_request_is_closed(
 
 
 @pytest.mark.parametrize(("limit", "descriptors"), [(2, resource.RLIM_INFINITY), (99, 8)])
-@driven
 async def test_over_the_limit_the_oldest_silent_connection_is_closed(
     limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +144,6 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
             one.close()
 
 
-@driven
 async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes(
     tmp_path: Path,
 ) -> None:
@@ -197,7 +188,6 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-@driven
 async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed(
     tmp_path: Path,
 ) -> None:
@@ -216,7 +206,6 @@ async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed
             connection.connection_lost(None)
 
 
-@driven
 async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path) -> None:
     """Its next requests are not answered meanwhile: the answers would fill the memory."""
     large = review().replace(b"u-1", b"u" * 400_000)
@@ -228,7 +217,6 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path)
         assert hook.reviews("hold") < 50
 
 
-@driven
 async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
     large = review().replace(b"u-1", b"u" * 400_000)
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -244,7 +232,6 @@ async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
         await sending
 
 
-@driven
 async def test_a_refused_client_that_never_stops_sending_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, linger=SHORT) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
@@ -255,7 +242,6 @@ async def test_a_refused_client_that_never_stops_sending_is_closed(tmp_path: Pat
                 await asyncio.sleep(0.01)
 
 
-@driven
 async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,7 +257,6 @@ async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
 # What clients cost in memory, and that it is given back.
 
 
-@driven
 async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
     """There may be 1,024. asyncio allocates 256 KiB for each by default."""
     async with serving(tmp_path) as hook:
@@ -290,7 +275,6 @@ async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
             assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
 
 
-@driven
 async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_first(
     tmp_path: Path,
 ) -> None:
@@ -312,14 +296,12 @@ async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_fi
         assert hook.reviews("busy") == hook.ended("limit") == 1
 
 
-@driven
 async def test_what_a_request_took_is_given_back_with_its_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review(metadata={"annotations": {"note": "x" * 50_000}})))
         assert hook.listener.connections.cost < STARTED + 5_000
 
 
-@driven
 async def test_an_answer_that_is_not_read_is_counted(tmp_path: Path) -> None:
     large = review().replace(b"u-1", b"u" * 400_000)
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -330,7 +312,6 @@ async def test_an_answer_that_is_not_read_is_counted(tmp_path: Path) -> None:
         client.leave()
 
 
-@driven
 async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
     async def hostile(number: int) -> None:
         with raw(hook) as connection:
@@ -379,7 +360,6 @@ async def failed(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("end", [answered, left, closed, failed])
-@driven
 async def test_a_connection_is_freed_without_the_garbage_collector(
     end: Callable[[Hook], Coroutine[None, None, None]], tmp_path: Path
 ) -> None:

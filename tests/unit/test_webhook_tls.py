@@ -12,7 +12,7 @@ import pytest
 from istio_aux.model.policy import Start
 from istio_aux.start.webhook import AdmissionWebhook, Certificate, CertificateError
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.hooked import Bare, Client, Hook, post, review, serving
 from unit.tls import certificate
 
@@ -22,7 +22,6 @@ from unit.tls import certificate
     [post(b"{}"), b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"],
     ids=["plain HTTP", "half a hello"],
 )
-@driven
 async def test_a_client_without_tls_gets_no_answer(
     sent: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -41,7 +40,6 @@ async def test_a_client_without_tls_gets_no_answer(
     [(["h2"], None), (["h2", "http/1.1"], "http/1.1")],
     ids=["h2", "both"],
 )
-@driven
 async def test_only_http_1_1_is_offered(
     offered: list[str], chosen: str | None, tmp_path: Path
 ) -> None:
@@ -54,7 +52,6 @@ async def test_only_http_1_1_is_offered(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@driven
 async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         hook.trust.minimum_version = hook.trust.maximum_version = version
@@ -62,7 +59,6 @@ async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Pat
     assert answer.status == 200
 
 
-@driven
 async def test_a_name_that_is_not_ascii_is_served_like_any_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +79,6 @@ async def test_a_name_that_is_not_ascii_is_served_like_any_other(
     assert capfd.readouterr().err == ""
 
 
-@driven
 async def test_a_client_that_does_not_trust_the_certificate_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,7 +90,6 @@ async def test_a_client_that_does_not_trust_the_certificate_is_logged(
     assert "unknown ca" in caplog.text
 
 
-@driven
 async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Path) -> None:
     """Half-written and mismatched pairs are among them."""
     crt, key = certificate(tmp_path)
@@ -171,7 +165,6 @@ def der(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
-@driven
 async def test_a_new_pair_is_served_from_the_next_handshake_on(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
@@ -184,7 +177,6 @@ async def test_a_new_pair_is_served_from_the_next_handshake_on(tmp_path: Path) -
         assert await shown(port) == der(crt)
 
 
-@driven
 async def test_a_file_that_is_no_certificate_changes_nothing(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
@@ -198,7 +190,6 @@ async def test_a_file_that_is_no_certificate_changes_nothing(tmp_path: Path) -> 
         assert await shown(port) == old
 
 
-@driven
 async def test_a_chain_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
@@ -224,7 +215,6 @@ def test_an_encrypted_key_prompts_for_no_password(
     assert capfd.readouterr().err == ""
 
 
-@driven
 async def test_an_expired_pair_is_served_like_any_other(tmp_path: Path) -> None:
     """Clients judge by their own clocks, and the previous one is older."""
     crt, key = certificate(tmp_path)
@@ -235,7 +225,6 @@ async def test_an_expired_pair_is_served_like_any_other(tmp_path: Path) -> None:
         assert await shown(port) == der(crt)
 
 
-@driven
 async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> None:
     """The kubelet replaces one link, ``..data``, and by that both files at once."""
     for name in ("one", "two"):

@@ -26,7 +26,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.rules.pods import RUNNING, document, exited, job
 from unit.store import refusal
 
@@ -53,7 +53,6 @@ class Seen:
             raise RuntimeError(name)
 
 
-@driven
 async def test_an_exception_of_one_handler_stops_no_other() -> None:
     telemetry = Telemetry()
     async with ApiServer() as api, Client(api.access()) as client:
@@ -71,7 +70,6 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
 
 
-@driven
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,7 +103,6 @@ class WithoutPods(ApiServer):
 
 
 @pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ON, False), (QuitMode.OFF, True)])
-@driven
 async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
     """Repair is no reason to take a unit out of admission: reviews need no pods."""
     settings = replace(DEFAULTS, quit=quit_, repair_policy=RepairPolicy(race=RacePolicy.REPORT))
@@ -122,7 +119,6 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         assert wired.status().ready is ready
 
 
-@driven
 async def test_the_settings_of_a_quit_reach_its_controller() -> None:
     """The policy: one container is ignored. The limits: an exec that hangs is cut off."""
     settings = replace(
@@ -150,7 +146,6 @@ async def test_the_settings_of_a_quit_reach_its_controller() -> None:
         await wired.hand_over(0)
 
 
-@driven
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         quits = Controller(client, Telemetry(), Events(client, "host"), leading=False)
@@ -163,7 +158,6 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
         assert quits.watched == 0
 
 
-@driven
 async def test_whoever_writes_asks_the_lease_first() -> None:
     """And a checkpoint that cannot be read says nothing."""
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
@@ -190,7 +184,6 @@ def test_a_process_that_restarts_keeps_its_identity() -> None:
     assert identity(0) != identity(0)
 
 
-@driven
 async def test_an_endless_task_survives_unhandled_exceptions() -> None:
     """Each is reported, and the task starts again, later each time."""
     reported: list[str] = []
