@@ -19,8 +19,8 @@ from unit.hooked import JSON, Bare, Client, chunked, post, review, serving
 from unit.logged import logging_to
 
 
-async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_a_pod_is_answered_with_a_patch() -> None:
+    async with serving() as hook:
         answer = await hook.ask(post(review()))
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
     assert (answer.response["uid"], answer.response["allowed"]) == ("u-1", True)
@@ -29,9 +29,9 @@ async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
     assert hook.metric("istio_aux_admission_seconds_count") == 1
 
 
-async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
+async def test_the_path_says_what_a_pod_is_reviewed_for() -> None:
     """Also on one connection, one after another."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         for kind in (JSON, "content-TYPE: Application/JSON; charset=utf-8"):
             await client.ask(post(review(), kind=kind))
             answer = await client.ask(post(review(), path="/inject?timeout=3s", kind=kind))
@@ -42,9 +42,9 @@ async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
     assert hook.metric("istio_aux_admission_seconds_count") == 4
 
 
-async def test_a_review_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_review_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        async with serving(tmp_path) as hook:
+        async with serving() as hook:
             await hook.ask(post(review()))
     (line,) = [record for record in caplog.records if record.name.startswith("istio_aux")]
     assert line.getMessage().startswith("training/job-")
@@ -56,7 +56,7 @@ async def test_a_review_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureF
 async def test_each_of_many_pipelined_reviews_logs_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(path.open("wb")):
-        async with serving(tmp_path) as hook, hook.client() as client:
+        async with serving() as hook, hook.client() as client:
             for count in (1, 20):
                 before = len(path.read_bytes().splitlines())
                 await client.send(post(review()) * count)
@@ -79,8 +79,8 @@ class Output(io.BytesIO):
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_a_review_is_logged_before_it_is_answered(draining: bool, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+async def test_a_review_is_logged_before_it_is_answered(draining: bool) -> None:
+    async with serving() as hook, hook.client() as client:
         await client.ask(post(review()))
         if draining:
             hook.webhook.drain()
@@ -99,9 +99,9 @@ class Full(io.BytesIO):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_delays_no_answer() -> None:
     with logging_to(Full()) as log:
-        async with serving(tmp_path) as hook, asyncio.timeout(ServingLimits().idle / 2):
+        async with serving() as hook, asyncio.timeout(ServingLimits().idle / 2):
             answer = await hook.ask(post(review()))
         log.full = False
         assert answer.status == 200
@@ -110,9 +110,9 @@ async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("body", [b"{", b'{"request": {}}'])
 async def test_what_is_no_review_is_refused_in_one_line(
-    body: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         refused = await client.ask(post(body))
         after = await client.ask(post(review()))
     assert (refused.status, after.status) == (400, 200)
@@ -124,11 +124,7 @@ async def test_what_is_no_review_is_refused_in_one_line(
 
 @pytest.mark.parametrize(("path", "rule"), [("/mutate", "plan"), ("/inject", "plan_label")])
 async def test_an_error_of_our_own_refuses_no_pod(
-    path: str,
-    rule: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    path: str, rule: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """T37: an exception in a rule."""
 
@@ -136,7 +132,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
         raise ZeroDivisionError
 
     monkeypatch.setattr(start, rule, err)
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.response["allowed"]) == (200, True)
     assert "patch" not in answer.response
@@ -146,8 +142,8 @@ async def test_an_error_of_our_own_refuses_no_pod(
 
 
 @pytest.mark.parametrize("method", ["GET", "CONNECT"])
-async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+async def test_only_post_is_allowed(method: str) -> None:
+    async with serving() as hook, hook.client() as client:
         answer = await client.ask(f"{method} /mutate HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert await client.closed()
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
@@ -156,24 +152,24 @@ async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Content-Type: text/yaml", "X: application/json"])
-async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_only_json_is_accepted(kind: str) -> None:
+    async with serving() as hook:
         answer = await hook.ask(post(review(), kind=kind))
     assert answer.status == 415
     assert answer.body.endswith(b": expected application/json\n")
 
 
 @pytest.mark.parametrize("path", ["/other", "/mutate/", "http://x/mutate"])
-async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_another_path_is_not_found(path: str) -> None:
+    async with serving() as hook:
         answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate or /inject\n")
 
 
-async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(tmp_path: Path) -> None:
+async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning() -> None:
     """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
     pod = {"metadata": {"annotations": {"note": "x" * (3 << 20)}}}
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         answer = await hook.ask(post(review(**pod)))
     assert (answer.status, answer.response["uid"]) == (200, "u-1")
     assert answer.response["allowed"] is True
@@ -187,18 +183,18 @@ async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(tmp_path
 HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
 
 
-async def test_a_body_may_come_in_chunks_and_with_a_trailer(tmp_path: Path) -> None:
+async def test_a_body_may_come_in_chunks_and_with_a_trailer() -> None:
     body = review()
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         answer = await client.ask(chunked(body[:9], body[9:], trailer=b"Checksum: x\r\n"))
         assert (answer.status, answer.response["uid"]) == (200, "u-1")
         assert (await client.ask(post(review()))).status == 200
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
-async def test_another_protocol_is_not_switched_to(protocol: str, tmp_path: Path) -> None:
+async def test_another_protocol_is_not_switched_to(protocol: str) -> None:
     upgrade = ("Connection: Upgrade", f"Upgrade: {protocol}")
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         assert (await client.ask(post(review(), *upgrade))).status == 200
         assert (await client.ask(post(review()))).status == 200
 
@@ -214,9 +210,9 @@ async def test_another_protocol_is_not_switched_to(protocol: str, tmp_path: Path
         HEAD + b"Folded: a\r\n b\r\n\r\n",
     ],
 )
-async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
+async def test_malformed_http_gets_400(sent: bytes) -> None:
     """Request smuggling above all: what two parsers could read in two ways."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         answer = await client.ask(sent)
         assert await client.closed()
         await until(lambda: hook.ended("refused") == 1, "it is closed")
@@ -225,32 +221,32 @@ async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
     assert hook.reviews("malformed") == 1
 
 
-async def test_a_request_without_a_version_gets_400(tmp_path: Path) -> None:
+async def test_a_request_without_a_version_gets_400() -> None:
     """A parser may read it as HTTP/0.9, which has no headers."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         answer = await client.ask(post(review()).replace(b" HTTP/1.1", b"", 1))
         assert await client.closed()
     assert answer.status == 400
     assert hook.reviews("malformed") == 1
 
 
-async def test_a_body_over_4_mib_gets_413_before_it_is_read(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+async def test_a_body_over_4_mib_gets_413_before_it_is_read() -> None:
+    async with serving() as hook, hook.client() as client:
         answer = await client.ask(HEAD + b"Content-Length: %d\r\n\r\n" % ((4 << 20) + 1))
         assert await client.closed()
     assert (answer.status, answer.body) == (413, b"body over 4194304 bytes\n")
     assert hook.reviews("too-large") == 1
 
 
-async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(tmp_path: Path) -> None:
+async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413() -> None:
     """After a reset the client would report a network error."""
-    async with serving(tmp_path, linger=30) as hook:
+    async with serving(linger=30) as hook:
         answer = await hook.insist(post(b" " * (5 << 20)))
     assert answer.status == 413
 
 
-async def test_chunks_over_4_mib_get_413(tmp_path: Path) -> None:
-    async with serving(tmp_path, linger=30) as hook:
+async def test_chunks_over_4_mib_get_413() -> None:
+    async with serving(linger=30) as hook:
         answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 5))
     assert answer.status == 413
     assert hook.listener.connections.cost == 0
@@ -264,17 +260,17 @@ async def test_chunks_over_4_mib_get_413(tmp_path: Path) -> None:
     ],
     ids=["header", "trailer"],
 )
-async def test_a_large_head_gets_400(sent: bytes, tmp_path: Path) -> None:
-    async with serving(tmp_path, linger=30) as hook, hook.client() as client:
+async def test_a_large_head_gets_400(sent: bytes) -> None:
+    async with serving(linger=30) as hook, hook.client() as client:
         answer = await client.ask(sent)
     assert answer.status == 400
     assert answer.body.startswith(b"no HTTP/1.1: ")
     assert hook.reviews("malformed") == 1
 
 
-async def test_a_header_of_4_kib_is_read(tmp_path: Path) -> None:
+async def test_a_header_of_4_kib_is_read() -> None:
     """Such as a token."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         for _ in range(3):
             assert (await client.ask(post(review(), "X: " + "x" * 4000))).status == 200
 
@@ -282,10 +278,8 @@ async def test_a_header_of_4_kib_is_read(tmp_path: Path) -> None:
 # Shutdown loses no review.
 
 
-async def test_while_draining_each_answer_closes_its_connection(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path) as hook:
+async def test_while_draining_each_answer_closes_its_connection() -> None:
+    async with serving() as hook:
         async with hook.client() as client:
             assert "Connection" not in (await client.ask(post(review()))).headers
             hook.webhook.drain()
@@ -295,20 +289,18 @@ async def test_while_draining_each_answer_closes_its_connection(
         await until(lambda: hook.ended("drain"), "it is gone")
 
 
-async def test_while_draining_new_connections_are_accepted_and_idle_ones_stay(
-    tmp_path: Path,
-) -> None:
+async def test_while_draining_new_connections_are_accepted_and_idle_ones_stay() -> None:
     """An API server learns later than we do that this endpoint ends (kubernetes#127335)."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         await client.ask(post(review()))
         hook.webhook.drain()
         assert (await hook.ask(post(review()))).status == 200
         assert (await client.ask(post(review()))).status == 200
 
 
-async def test_a_review_that_crosses_the_close_gets_503_with_retry_after(tmp_path: Path) -> None:
+async def test_a_review_that_crosses_the_close_gets_503_with_retry_after() -> None:
     """client-go repeats a POST for this answer, not for a closed connection."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         await client.ask(post(review()))
         closing = asyncio.create_task(hook.webhook.close(5))
         answer = await client.answer()
@@ -322,9 +314,9 @@ async def test_a_review_that_crosses_the_close_gets_503_with_retry_after(tmp_pat
         assert hook.ended("drain") == 1
 
 
-async def test_a_review_that_has_begun_is_answered(tmp_path: Path) -> None:
+async def test_a_review_that_has_begun_is_answered() -> None:
     request = post(review())
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         await client.send(request[:50])
         await until(lambda: hook.connections, "it is there")
         closing = asyncio.create_task(hook.webhook.close(5))
@@ -336,8 +328,8 @@ async def test_a_review_that_has_begun_is_answered(tmp_path: Path) -> None:
         await closing
 
 
-async def test_a_connection_in_the_kernels_queue_is_served(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_a_connection_in_the_kernels_queue_is_served() -> None:
+    async with serving() as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             ending = asyncio.create_task(hook.webhook.close(5))
             await client.shake_hands()
@@ -347,8 +339,8 @@ async def test_a_connection_in_the_kernels_queue_is_served(tmp_path: Path) -> No
         await ending
 
 
-async def test_close_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+async def test_close_waits_no_longer_than_its_patience() -> None:
+    async with serving() as hook, hook.client() as client:
         await client.send(post(review())[:50])
         await until(lambda: hook.connections, "it is there")
         await hook.webhook.close(0.1)

@@ -11,7 +11,6 @@ import socket
 import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 
 import pytest
 from istio_aux.serving import Connection, ServingLimits
@@ -36,8 +35,8 @@ def is_open(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half a hello"])
-async def test_a_handshake_that_never_ends_is_closed(sent: bytes, tmp_path: Path) -> None:
-    async with serving(tmp_path, handshake=SHORT) as hook:
+async def test_a_handshake_that_never_ends_is_closed(sent: bytes) -> None:
+    async with serving(handshake=SHORT) as hook:
         with raw(hook) as connection:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(connection, sent)
@@ -50,8 +49,8 @@ async def test_a_handshake_that_never_ends_is_closed(sent: bytes, tmp_path: Path
     [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY],
     ids=["head", "large body", "head alone"],
 )
-async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) -> None:
-    async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
+async def test_a_request_that_never_ends_gets_408(begun: bytes) -> None:
+    async with serving(request=SHORT) as hook, hook.client() as client:
         answer = await client.ask(begun)
         assert await client.closed()
     assert (answer.status, answer.headers["Connection"]) == (408, "close")
@@ -65,9 +64,9 @@ async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) 
     [b"POST /mutate HTTP/1.1\r\nX: y", ORDINARY + b"{"],
     ids=["head", "body"],
 )
-async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Path) -> None:
+async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes) -> None:
     """Slow loris."""
-    async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
+    async with serving(request=SHORT) as hook, hook.client() as client:
         await client.send(begun)
         answered = asyncio.create_task(client.answer())
         while not answered.done():
@@ -76,9 +75,9 @@ async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Pat
     assert (await answered).status == 408
 
 
-async def test_an_idle_connection_is_closed_with_503_and_retry_after(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed_with_503_and_retry_after() -> None:
     """client-go repeats a review that crosses it."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         async with hook.client() as client:
             await client.ask(post(review()))
             (await hook.server_side()).since -= ServingLimits().idle
@@ -88,9 +87,9 @@ async def test_an_idle_connection_is_closed_with_503_and_retry_after(tmp_path: P
         await until(lambda: hook.ended("idle"), "it is gone")
 
 
-async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
+async def test_a_request_begins_with_its_first_byte() -> None:
     """Idle time before it does not count."""
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         (await hook.server_side(waits_for="idle")).since -= 2 * ServingLimits().request
         await client.send(post(review())[:9])
         await hook.server_side(waits_for="request")
@@ -99,9 +98,9 @@ async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
         assert (await client.ask(post(review())[9:])).status == 200
 
 
-async def test_bytes_that_are_no_request_do_not_keep_a_connection_open(tmp_path: Path) -> None:
+async def test_bytes_that_are_no_request_do_not_keep_a_connection_open() -> None:
     """A TLS record of which a byte comes now and then."""
-    async with serving(tmp_path, idle=SHORT, linger=0) as hook:
+    async with serving(idle=SHORT, linger=0) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
             record = iter(b"\x17\x03\x03\x40\x00" + bytes(16 << 10))
@@ -115,10 +114,8 @@ def test_the_idle_timeout_is_longer_than_the_api_servers() -> None:
     assert ServingLimits().idle > 90
 
 
-async def test_without_idle_connections_the_oldest_request_is_closed(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path, connections=1) as hook, hook.client() as client:
+async def test_without_idle_connections_the_oldest_request_is_closed() -> None:
+    async with serving(connections=1) as hook, hook.client() as client:
         await client.send(BEGUN)
         await hook.server_side(waits_for="request")
         assert (await hook.ask(post(review()))).status == 200
@@ -129,11 +126,11 @@ async def test_without_idle_connections_the_oldest_request_is_closed(
 
 @pytest.mark.parametrize(("limit", "descriptors"), [(2, resource.RLIM_INFINITY), (99, 8)])
 async def test_over_the_limit_the_oldest_silent_connection_is_closed(
-    limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: int, descriptors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answered ones stay. The rest of the process keeps half of the descriptors."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
-    async with serving(tmp_path, connections=limit) as hook, hook.client() as spoken:
+    async with serving(connections=limit) as hook, hook.client() as spoken:
         await spoken.ask(post(review()))
         silent = [raw(hook) for _ in range(50)]
         await until(lambda: hook.ended("limit") == 48, "the others are gone")
@@ -144,11 +141,9 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
             one.close()
 
 
-async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes(
-    tmp_path: Path,
-) -> None:
+async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes() -> None:
     """asyncio logs a traceback for each failed accept."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         with ExitStack() as stack:
             log = stack.enter_context(logging_to(io.BytesIO()))
             waiting = [stack.enter_context(socket.socket()) for _ in range(200)]
@@ -188,10 +183,8 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path) as hook:
+async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed() -> None:
+    async with serving() as hook:
         with raw(hook) as client:
             client.send(b"\x16")
             listener = hook.webhook._listener
@@ -206,10 +199,10 @@ async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed
             connection.connection_lost(None)
 
 
-async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
     """Its next requests are not answered meanwhile: the answers would fill the memory."""
     large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving(tmp_path, request=4 * SHORT) as hook, hook.client() as client:
+    async with serving(request=4 * SHORT) as hook, hook.client() as client:
         client.pause()
         with pytest.raises(ConnectionError):
             await client.send_on(post(large))
@@ -217,9 +210,9 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path)
         assert hook.reviews("hold") < 50
 
 
-async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
+async def test_a_slow_reader_gets_all_its_answers() -> None:
     large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         client.pause()
         sending = asyncio.create_task(client.send(post(large) * 50))
         listener = hook.webhook._listener
@@ -232,8 +225,8 @@ async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
         await sending
 
 
-async def test_a_refused_client_that_never_stops_sending_is_closed(tmp_path: Path) -> None:
-    async with serving(tmp_path, linger=SHORT) as hook:
+async def test_a_refused_client_that_never_stops_sending_is_closed() -> None:
+    async with serving(linger=SHORT) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
             client.write(BEGUN.replace(b"POST", b"PUT"))
@@ -243,9 +236,9 @@ async def test_a_refused_client_that_never_stops_sending_is_closed(tmp_path: Pat
 
 
 async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         await client.send(BEGUN + b" " * 100_000)
         await until(lambda: hook.listener.connections.cost > STARTED + 100_000, "it is reading")
         client.leave()
@@ -257,9 +250,9 @@ async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
 # What clients cost in memory, and that it is given back.
 
 
-async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
+async def test_a_handshake_takes_little_memory() -> None:
     """There may be 1,024. asyncio allocates 256 KiB for each by default."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         with ExitStack() as stack:
             listener = hook.webhook._listener
             assert listener
@@ -275,11 +268,9 @@ async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
             assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
 
 
-async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_first(
-    tmp_path: Path,
-) -> None:
+async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_first() -> None:
     """client-go retries within its deadline (rest/with_retry.go)."""
-    async with serving(tmp_path, memory=3 * 300_000) as hook, hook.client() as oldest:
+    async with serving(memory=3 * 300_000) as hook, hook.client() as oldest:
         await oldest.send(BEGUN + b" " * 65_300)  # 228,904 bytes, with its buffers.
         await hook.server_side(waits_for="request")
         async with hook.client() as second, hook.client() as third:
@@ -296,15 +287,15 @@ async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_fi
         assert hook.reviews("busy") == hook.ended("limit") == 1
 
 
-async def test_what_a_request_took_is_given_back_with_its_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
+async def test_what_a_request_took_is_given_back_with_its_answer() -> None:
+    async with serving() as hook, hook.client() as client:
         await client.ask(post(review(metadata={"annotations": {"note": "x" * 50_000}})))
         assert hook.listener.connections.cost < STARTED + 5_000
 
 
-async def test_an_answer_that_is_not_read_is_counted(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_read_is_counted() -> None:
     large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving(tmp_path) as hook, hook.client() as client:
+    async with serving() as hook, hook.client() as client:
         client.pause()
         async with background(client.send(post(large) * 50)):
             await hook.server_side(writing_paused=True)
@@ -312,7 +303,7 @@ async def test_an_answer_that_is_not_read_is_counted(tmp_path: Path) -> None:
         client.leave()
 
 
-async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_hostile_clients_leave_nothing_behind() -> None:
     async def hostile(number: int) -> None:
         with raw(hook) as connection:
             await asyncio.get_running_loop().sock_sendall(connection, b"GET / HTTP/1.1\r\n\r\n")
@@ -320,7 +311,7 @@ async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
             await client.send((BEGUN, b"\x00", post(b"{"), BEGUN + b" " * 99_999)[number % 4])
             client.leave()
 
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         await hook.ask(post(review()))
         await until(lambda: hook.connections == 0, "the first is gone")
         before, tasks = descriptors(), len(asyncio.all_tasks())
@@ -361,10 +352,10 @@ async def failed(hook: Hook) -> None:
 
 @pytest.mark.parametrize("end", [answered, left, closed, failed])
 async def test_a_connection_is_freed_without_the_garbage_collector(
-    end: Callable[[Hook], Coroutine[None, None, None]], tmp_path: Path
+    end: Callable[[Hook], Coroutine[None, None, None]],
 ) -> None:
     """Otherwise memory grows until the next full collection."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         gc.collect()
         gc.disable()
         try:

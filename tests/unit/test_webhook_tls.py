@@ -23,9 +23,9 @@ from unit.tls import certificate
     ids=["plain HTTP", "half a hello"],
 )
 async def test_a_client_without_tls_gets_no_answer(
-    sent: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
         await client.send(sent)
         assert await client.closed()
@@ -40,11 +40,9 @@ async def test_a_client_without_tls_gets_no_answer(
     [(["h2"], None), (["h2", "http/1.1"], "http/1.1")],
     ids=["h2", "both"],
 )
-async def test_only_http_1_1_is_offered(
-    offered: list[str], chosen: str | None, tmp_path: Path
-) -> None:
+async def test_only_http_1_1_is_offered(offered: list[str], chosen: str | None) -> None:
     """h2 would be chosen by an API server that calls a loopback URL (apimachinery http.go)."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         hook.trust.set_alpn_protocols(offered)
         async with hook.client() as client:
             assert client.tls.selected_alpn_protocol() == chosen
@@ -52,18 +50,18 @@ async def test_only_http_1_1_is_offered(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion) -> None:
+    async with serving() as hook:
         hook.trust.minimum_version = hook.trust.maximum_version = version
         answer = await hook.ask(post(review()))
     assert answer.status == 200
 
 
 async def test_a_name_that_is_not_ascii_is_served_like_any_other(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Python's sni_callback logs a traceback for it."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         hook.trust.check_hostname = False
         # Nine bytes of a name become others of which the last is not ASCII.
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -80,9 +78,9 @@ async def test_a_name_that_is_not_ascii_is_served_like_any_other(
 
 
 async def test_a_client_that_does_not_trust_the_certificate_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         with closing(Bare(hook.port, ssl.create_default_context())) as client:
             with pytest.raises(ssl.SSLCertVerificationError):
                 await client.shake_hands()
