@@ -12,6 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from unit.screens import run
+
+__all__ = ["run"]
 
 settings.register_profile(
     "steady",

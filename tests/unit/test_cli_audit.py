@@ -25,7 +25,7 @@ from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
-from unit.screens import Run, Shown, run
+from unit.screens import Run, Shown
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -213,8 +213,6 @@ def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None
 
 
 # As users run it, and `explain` of a cluster's pods.
-
-__all__ = ["run"]
 
 FINISHED: dict[str, State] = {"main": exited(0), "istio_proxy": RUNNING}
 SUMMARY = "pods: 6; stuck: 2, blocked: 1, lost: 1, unmeshed: 0"

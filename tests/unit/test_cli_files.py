@@ -16,12 +16,10 @@ from istio_aux.cli.render import Cell, Style, Terminal
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 from unit.rules.pods import RECORDS, RUNNING, document, exited, waiting
-from unit.screens import Run, Screen, run
+from unit.screens import Run, Screen
 
 HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})
 PLAIN = json.dumps(HANGING)
-__all__ = ["run"]
-
 NEW = document({"main": None}, phase=None)
 COMMANDS = ["", "explain", "mutate", "serve", "audit", "check", "restart-unmeshed"]
 EXAMPLE = str(Path(__file__).parents[2] / "examples/pods.yaml")

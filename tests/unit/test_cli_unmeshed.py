@@ -10,14 +10,11 @@ import pytest
 from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
-from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Run, run
+from unit.screens import Run
 from unit.test_cli_audit import ask, objects
-
-__all__ = ["run"]
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -144,18 +141,6 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
         audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
     assert (states(audit), audit.unknown) == (found, unknown)
     assert (gap in audit.gaps) is bool(gap)
-
-
-async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
-    async with Istio() as api:
-        api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
-        await api.fill()
-        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
-    assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
-    assert shown.err == (
-        "pods that may lack their sidecar: 4: Istio's webhooks are not known;"
-        f" {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
-    )
 
 
 async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:

@@ -21,7 +21,7 @@ from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
 from unit.electing import LEASE, candidate, renewed
-from unit.screens import Run, run
+from unit.screens import Run
 from unit.store import line, managed, refusal, text
 from unit.watching import (
     Seen,
@@ -275,8 +275,6 @@ async def test_the_kernel_watches_over_idle_connections() -> None:
 
 DEPTHS = [1500, 9000]
 """More than msgspec can pass over on Python 3.11 and 3.12, and nearly what the API server takes."""
-
-__all__ = ["run"]
 
 UNREADABLE = {"spec": {"containers": "none"}}
 

@@ -55,15 +55,6 @@ async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone
         assert world.told == []
 
 
-async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
-    lost = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
-    async with quitting.cluster(pods=TEAMS) as world:
-        await world.pod("other", RUNNING, lost, labels=OTHER)
-        await world.pod("matched", RUNNING, lost, labels=MATCHED)
-        await until(world.controller.lost, "one is shown")
-        assert [pod.name for pod in world.controller.lost()] == ["matched"]
-
-
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
     """They have their sidecar because of us."""
     async with quitting.cluster(pods=TEAMS) as world:

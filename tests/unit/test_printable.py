@@ -15,10 +15,8 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.logged import logging_to
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Run, run
+from unit.screens import Run
 from unit.test_events import recording, tell
-
-__all__ = ["run"]
 
 HOSTILE = {
     "escape": "\x1b[2J",

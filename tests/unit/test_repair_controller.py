@@ -80,19 +80,6 @@ def has_been_told(world: World, pod: str) -> bool:
     return pod in [name for name, _ in world.events("NoSidecar")]
 
 
-async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
-    async with cluster() as world:
-        for name in ("web-0", "web-1", "web-2"):
-            await world.pod(name, owner=STATEFUL)
-        await world.known(3)
-        await until(lambda: world.restarts("evicted") == 3, "all are evicted")
-        assert world.api.evictions == ["web-2", "web-1", "web-0"]
-        await world.found()
-        told = await until(lambda: world.events("RestartedForSidecar"), "the owners are told")
-        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[0][1]
-        assert world.events("NoSidecar") == []
-
-
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
     """Also after changes that do not matter for the decision."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -112,6 +99,8 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
                 "deleteOptions": {"preconditions": {"uid": "old-web", "resourceVersion": version}},
             }
         ]
+        (told,) = await until(lambda: world.events("RestartedForSidecar"), "the owner is told")
+        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[1]
 
 
 async def test_nothing_happens_before_the_injector_is_live() -> None:

@@ -86,33 +86,6 @@ def test_the_contributing_page_knows_how_many_lines_of_tests_there_are() -> None
     assert float(said[1]) == pytest.approx(ratio, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    "document",
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"],
-)
-def test_every_path_that_a_document_names_exists(document: str) -> None:
-    """Paths in back quotes, which may have an asterisk."""
-    words = (ROOT / document).read_text().replace("\n", " ").split("`")[1::2]
-    named = [
-        word
-        for word in words
-        if "/" in word
-        and word.split("/")[0]
-        in {
-            "src",
-            "tests",
-            "workload",
-            "lib",
-            "docs",
-            "bundle",
-            "terraform",
-            "examples",
-            "benchmarks",
-        }
-    ]
-    assert [word for word in named if not list(ROOT.glob(word.rstrip("/")))] == []
-
-
 def test_every_tox_environment_says_what_it_is_for() -> None:
     """`tox list` is the index of what a developer can do."""
     tox = configparser.ConfigParser(interpolation=None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from istio_aux.shedding import ADDRESSES, SILENT, Connections, available_memory
+from istio_aux.shedding import ADDRESSES, Connections, available_memory
 
 MOST = 4
 MIB = 1 << 20
@@ -41,12 +41,6 @@ def closed(connections: Connections[Peer]) -> list[Peer]:
         connections.remove(peer)
         found.append(peer)
     return found
-
-
-def test_nobody_is_closed_while_there_is_room(connections: Connections[Peer]) -> None:
-    accept(connections, *"abcd")
-
-    assert closed(connections) == []
 
 
 def test_the_one_that_has_waited_longest_is_closed(connections: Connections[Peer]) -> None:
@@ -143,12 +137,6 @@ def test_one_that_alone_costs_too_much_is_closed(connections: Connections[Peer])
 
     assert closed(connections) == [peer]
     assert (len(connections), connections.cost) == (0, 0)
-
-
-def test_a_silent_connection_has_its_cost(connections: Connections[Peer]) -> None:
-    accept(connections, *"ab")
-
-    assert connections.cost == 2 * SILENT
 
 
 @pytest.mark.parametrize(
