@@ -214,7 +214,6 @@ def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None
 
 # As users run it, and `explain` of a cluster's pods.
 
-FINISHED: dict[str, State] = {"main": exited(0), "istio_proxy": RUNNING}
 SUMMARY = "pods: 6; stuck: 2, blocked: 1, lost: 1, unmeshed: 0"
 
 
@@ -257,18 +256,6 @@ async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     assert shown.out.endswith(f"\n\n{SUMMARY}\n")
 
 
-async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
-    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
-    just_now = datetime.now(UTC).isoformat()
-    async with ApiServer() as api:
-        await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
-        await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
-                  istio_proxy=RUNNING)  # fmt: skip
-        told = ("--ignore-containers", "vault", "--quit-grace", "3600")
-        shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
-    assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
-
-
 async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
     """On stderr, and wiped in the end; in a pipe there is nothing of it."""
     async with ApiServer() as api:
@@ -294,27 +281,6 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
             assert (shown.status, shown.out) == (1, "")
             assert shown.err.startswith(f"API server {api.url}: Cannot connect")
             assert shown.err.count("\n") == 1
-
-
-async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
-    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
-
-    A line names a pod that is not there, the others are answered, and the status is 1.
-    """
-    file = tmp_path / "pod.json"
-    file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
-    async with ApiServer() as api:
-        await put(api, "one", "default", **FINISHED)
-        await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
-        names = ("none", "one", "training/two")
-        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
-        options = ("-f", str(file), "-n", "training")
-        names = ("two", "default/one")
-        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
-    assert (from_default.status, from_option.status) == (1, 0)
-    assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
-    assert answers(from_default) == [("one", "quit"), ("two", "wait")]
-    assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 
 
 async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from istio_aux.kube.errors import (
     NoConnectionError,
     UnreachableError,
 )
-from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer, Fault, refusal
 
 
@@ -36,14 +36,6 @@ def saying(response: web.Response) -> Fault:
         return response
 
     return fault
-
-
-async def test_an_error_says_what_the_api_server_said() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        with pytest.raises(ApiError) as caught:
-            await client.get("/api/v1/namespaces/a/pods/b")
-    assert (caught.value.code, caught.value.reason) == (404, "NotFound")
-    assert str(caught.value) == '404 NotFound: pods "b" not found'
 
 
 async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
@@ -64,16 +56,6 @@ async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int
         with pytest.raises(ApiError) as caught:
             await client.get("/api/v1/pods")
     assert caught.value.retry_after == seconds
-
-
-async def test_each_request_carries_the_token_that_is_valid_then() -> None:
-    tokens = iter(["first", "second"])
-    async with ApiServer() as api:
-        access = dataclasses.replace(api.access(), token=lambda: next(tokens))
-        async with Client(access) as client:
-            await client.get("/api/v1/pods")
-            await client.get("/api/v1/pods")
-        assert api.tokens == ["Bearer first", "Bearer second"]
 
 
 async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
@@ -114,18 +96,6 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
             async with Client(dataclasses.replace(api.access(), server=server)) as client:
                 with pytest.raises(NoConnectionError, match="Connection timeout"):
                     await client.get("/api/v1/pods")
-
-
-async def test_a_connection_that_the_server_cuts_is_reported_as_such() -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        assert request.transport
-        request.transport.abort()
-        return web.Response()
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults += [cut, cut]  # aiohttp itself tries a second time on a connection of its pool.
-        with pytest.raises(UnreachableError):
-            await client.get("/api/v1/pods")
 
 
 async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> None:
@@ -251,21 +221,6 @@ def test_no_other_file_makes_a_path() -> None:
     assert found.keys() == {"kube/actions.py"}, found
 
 
-@pytest.mark.parametrize(
-    "owner",
-    [
-        OwnerReference(api_version="batch/v1", kind="Job", name="../../secrets", uid="1"),
-        OwnerReference(api_version="batch/v1", kind="Job", name="a?watch=1", uid="1"),
-        OwnerReference(api_version="batch/../v1", kind="Job", name="a", uid="1"),
-    ],
-)
-async def test_an_owner_that_cannot_be_is_not_asked_for(owner: OwnerReference) -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        with pytest.raises(InvalidNameError):
-            await actions.read_job(client, "training", owner)
-        assert api.requests == []
-
-
 def pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "training"}}
 
@@ -274,15 +229,6 @@ async def names(api: ApiServer) -> list[str]:
     async with Client(api.access()) as client:
         pages = actions.pages(client, "/api/v1/pods", Pod, {}, limit=2)
         return [item.metadata.name async for page in pages for item in page.items]
-
-
-async def test_a_long_list_comes_in_pages() -> None:
-    async with ApiServer() as api:
-        for name in "abcde":
-            await api.put("pods", pod(name))
-        assert await names(api) == list("abcde")
-        assert [query["limit"] for query in api.queries] == ["2", "2", "2"]
-        assert ["continue" in query for query in api.queries] == [False, True, True]
 
 
 async def test_a_list_whose_snapshot_expires_between_pages_begins_again_in_larger_ones() -> None:

@@ -155,23 +155,6 @@ async def test_an_unusable_answer_is_reported_in_one_line(
     assert len(str(caught.value)) < 500
 
 
-async def test_a_program_runs_again_after_a_certificate_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin = Plugin(tmp_path)
-    plugin.says(credential(clientCertificateData="a", clientKeyData="b"))
-    async with ApiServer() as api, plugin.client(api) as client:
-        for _ in range(3):
-            with pytest.raises(AccessError, match="client certificate"):
-                await client.get("/api/v1/pods")
-        assert len(plugin.called) == 1
-
-        monkeypatch.setattr(exec_plugin, "AGAIN", 0.0)
-        plugin.says(credential(token="second"))
-        await client.get("/api/v1/pods")
-        assert api.tokens == ["Bearer second"]
-
-
 async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path)
     plugin.does(f"echo called >> '{plugin.calls}'", "echo 'log in first' >&2", "exit 3")

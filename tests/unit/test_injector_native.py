@@ -12,7 +12,6 @@ from aiohttp import web
 from istio_aux.injector import probe
 from istio_aux.injector.probe import check_native
 from istio_aux.injector.probe_rules import Question
-from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.policy import Capability
@@ -21,7 +20,6 @@ from unit.asynchronous import until
 from unit.injecting import ENABLED, QUICK, Cluster, Istiod, chain, watching
 from unit.store import refusal
 
-NAME, OTHER = "istio-sidecar-injector", "istio-sidecar-injector-x"
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
 ON_REQUEST: World = "on request"
 Later = Callable[[dict[str, Any]], web.Response | None]
@@ -155,30 +153,6 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     await api.publish(istiod.port)
 
 
-async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: Path) -> None:
-    """Istio 1.24 to 1.28 with kubelets older than 1.33: what native-first is for."""
-    seen: list[tuple[bool | None, Capability, str]] = []
-
-    def note(mesh: ControlPlanes) -> None:
-        seen.append((mesh.any_live, mesh.native.capability, mesh.native.why))
-
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(api, changed=note) as watcher,
-    ):
-        api.dry_run = chain(ON_REQUEST)
-        await live(api, istiod)
-
-        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
-
-        why = "istio-sidecar-injector: sidecars are native on request"
-        # That it injects and that it is native are told together.
-        assert [each for each in seen if each[0]] == [(True, N, why)]
-        asked = [pod["metadata"]["annotations"] for pod in api.dry_runs]
-        assert {each["sidecar.istio.io/nativeSidecar"] for each in asked} == {"true"}
-
-
 async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,33 +178,14 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
 async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not when another injector comes, and not when there is none any more."""
+    """Not when there is no injector any more."""
     caplog.set_level(logging.INFO, "istio_aux.injector")
-    seen: list[tuple[list[str], Capability]] = []
-    nowhere = {"matchLabels": {"mesh": "none"}}
-
-    def lines() -> list[str]:
-        records = map(vars, caplog.records)
-        return [each["message"] for each in records if each.get("event") == "capability"]
-
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(
-            api,
-            changed=lambda found: seen.append(
-                ([each.configuration for each in found.injectors], found.native.capability)
-            ),
-        ),
-    ):
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
-        await until(lambda: seen and seen[-1] == ([NAME], N), "it is native")
-        await api.configure(
-            OTHER, bundle=None, revision="x", service="x", namespaceSelector=nowhere
-        )
-        await until(lambda: seen[-1] == ([NAME, OTHER], N), "two are known")
-        for name in (NAME, OTHER):
-            await api.remove("mutatingwebhookconfigurations", "", name)
-        await until(lambda: seen[-1][1] is U, "there is none")
-    assert lines() == ["start: native: istio-sidecar-injector: sidecars are native on request"]
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        await api.remove("mutatingwebhookconfigurations", "", NAME)
+        await until(lambda: watcher.control_planes.native.capability is U, "it is not known")
+    lines = [vars(each) for each in caplog.records if vars(each).get("event") == "capability"]
+    shown = ["start: native: istio-sidecar-injector: sidecars are native on request"]
+    assert [line["message"] for line in lines] == shown

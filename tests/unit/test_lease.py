@@ -210,16 +210,6 @@ async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
         assert two.recalled[-1] == "last"
 
 
-async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does() -> (
-    None
-):
-    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
-        two.unfit = SEES_NONE
-        one.task.cancel()
-        await one.lease.release()
-        await two.leads()
-
-
 async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         one.unfit = SEES_NONE

@@ -198,23 +198,6 @@ async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
             await until(lambda: watch.silent > 2, "nothing was heard")
 
 
-async def test_a_list_tells_what_is_gone_in_the_order_in_which_it_came() -> None:
-    """Not in that of a set, which differs from process to process."""
-    seen, names = Seen(), [f"pod-{number:02}" for number in range(20)]
-    async with paging() as api, watching(api, seen):
-        await until(lambda: api.watches, "the watch is open")
-        for name in names:
-            await api.put("pods", pod(name))
-        await until(lambda: len(seen.there) == 20, "all are there")
-        await api.forget_history()
-        for name in reversed(names):
-            await api.remove("pods", "training", name)
-        await api.forget_history()
-        await api.cut()
-        await until(lambda: not seen.there, "all are gone")
-    assert seen.told[20:] == [f"-{name}" for name in names]
-
-
 def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
     """Tenants choose what comes behind ``metadata``; nothing of it is taken for a name."""
     body = pod("a", namespace="b", uid="1", resourceVersion="9", labels={"x": '"}],{"name":"z"'})

@@ -24,17 +24,6 @@ from unit.watching import (
     watching,
 )
 
-FIELDS = {"fieldSelector": "status.phase=Running"}
-
-
-async def test_an_object_that_leaves_the_selection_is_delivered_as_gone() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen, FIELDS):
-        await api.put("pods", pod("a"))
-        await until(lambda: seen.names == {"a"}, "a is there")
-        await api.put("pods", pod("a", "Succeeded"))
-        await until(lambda: not seen.there, "a has left")
-
 
 async def test_a_new_object_under_an_old_name_is_another_object() -> None:
     seen = Seen()

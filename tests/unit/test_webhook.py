@@ -268,13 +268,6 @@ async def test_a_large_head_gets_400(sent: bytes) -> None:
     assert hook.reviews("malformed") == 1
 
 
-async def test_a_header_of_4_kib_is_read() -> None:
-    """Such as a token."""
-    async with serving() as hook, hook.client() as client:
-        for _ in range(3):
-            assert (await client.ask(post(review(), "X: " + "x" * 4000))).status == 200
-
-
 # Shutdown loses no review.
 
 

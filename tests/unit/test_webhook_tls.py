@@ -213,16 +213,6 @@ def test_an_encrypted_key_prompts_for_no_password(
     assert capfd.readouterr().err == ""
 
 
-async def test_an_expired_pair_is_served_like_any_other(tmp_path: Path) -> None:
-    """Clients judge by their own clocks, and the previous one is older."""
-    crt, key = certificate(tmp_path)
-    served = Certificate(crt, key)
-    certificate(tmp_path, hours=-1)
-    assert served.reload()
-    async with handshakes(served) as port:
-        assert await shown(port) == der(crt)
-
-
 async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> None:
     """The kubelet replaces one link, ``..data``, and by that both files at once."""
     for name in ("one", "two"):

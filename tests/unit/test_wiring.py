@@ -15,11 +15,9 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
-from istio_aux.model.policy import Policy, QuitMode, RacePolicy, RepairPolicy
-from istio_aux.model.selectors import parse
+from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.state import QuitLimits
 from istio_aux.serve import endless_task
 from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import Telemetry
@@ -27,7 +25,7 @@ from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.rules.pods import RUNNING, document, exited, job
+from unit.rules.pods import RUNNING, job
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -117,33 +115,6 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         (missing,) = wired.status().missing
         assert missing.startswith("pods: no complete list yet: ")
         assert wired.status().ready is ready
-
-
-async def test_the_settings_of_a_quit_reach_its_controller() -> None:
-    """The policy: one container is ignored. The limits: an exec that hangs is cut off."""
-    settings = replace(
-        DEFAULTS, namespace_selector=parse("team"),
-        quit_policy=Policy(ignore_containers=frozenset({"upload"})),
-        quit_limits=QuitLimits(deadline=0.2, doubt=0.05, first_retry=0.02),
-    )  # fmt: skip
-    async with ApiServer() as api, AsyncExitStack() as stack:
-        hung = asyncio.Event()
-
-        async def hang(*_: object) -> None:
-            await hung.wait()
-
-        api.on_exec = hang
-        await api.put("namespaces", {"metadata": {"name": "training", "labels": {"team": "a"}}})
-        pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
-        pod["metadata"].update(name="job", namespace="training")
-        await api.put("pods", pod)
-        wired = Wiring(settings, api.access())
-        await stack.enter_async_context(wired.client)
-        for work in wired.work().values():
-            await stack.enter_async_context(background(work()))
-        await until(lambda: any(path.endswith("/portforward") for path in api.requests), "a rung")
-        hung.set()
-        await wired.hand_over(0)
 
 
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
