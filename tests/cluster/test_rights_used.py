@@ -57,7 +57,7 @@ UNUSED: dict[Right, str] = {
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
     ("nodes", "get"): "only for a container's own restart policy: test_quit_restarts.py",
-    ("nodes", "list"): "only below Kubernetes 1.32: tests/unit/test_injector_native.py",
+    ("nodes", "list"): "only below Kubernetes 1.32: tests/unit/test_injector_watcher.py",
     **{
         (f"{kind}jobs", verb): _TRAINING
         for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")

@@ -22,7 +22,7 @@ from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
-from unit.test_cli_unmeshed import Istio, states
+from unit.test_cli_audit import Istio, states
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")

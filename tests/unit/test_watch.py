@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.store import line, refusal, status
@@ -15,6 +16,7 @@ from unit.watching import (
     answered,
     follows,
     lists,
+    on_list,
     on_streamed_list,
     on_watch,
     paging,
@@ -232,3 +234,249 @@ async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_strea
             assert (lists(api), streamed_lists(api)) == following
             assert following == PAGES or follows(api) == []
             assert asyncio.get_running_loop().time() - began >= pause
+
+
+# Whatever the API server and the network do (T26-T28).
+
+
+async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
+    """T28."""
+    seen = Seen()
+    async with paging() as api, watching(api, seen):
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+        await api.cut()
+        await api.put("pods", pod("b"))
+        await api.remove("pods", "training", "a")
+        await until(lambda: seen.names == {"b"}, "both changes arrive")
+        assert seen.told == ["+a", "+b", "-a"]
+        assert lists(api) == 1
+        assert "connection" in seen.restarts
+
+
+@pytest.mark.parametrize("how", ["in the stream", "as a status"])
+async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T28: 410, as the answer and within the stream. It is normal, so nobody is warned."""
+    caplog.set_level("INFO", "istio_aux.kube")
+    seen = Seen()
+    async with paging() as api, watching(api, seen):
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await api.put("pods", pod("b"))
+        await until(lambda: seen.names == {"a", "b"}, "both are there")
+        if how == "as a status":
+            api.faults.append(on_watch(lambda _: answered(refusal(410, "Expired", "too old"))))
+        await api.forget_history()
+        await api.remove("pods", "training", "a")
+        await api.forget_history()
+        await api.cut()
+        await until(lambda: seen.names == {"b"}, "a has vanished")
+        assert seen.told == ["+a", "+b", "-a"], "what did not change is not told again"
+        assert "expired" in seen.restarts
+    levels = {line.levelname for line in caplog.records if vars(line).get("reason") == "expired"}
+    assert levels == {"INFO"}
+
+
+async def test_a_watch_that_went_silent_is_replaced() -> None:
+    """T27: half-open connections bring no error."""
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        response = await stream(request)
+        await asyncio.sleep(60)
+        return response
+
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_watch(silent))
+        async with watching(api, seen, silence=0.2):
+            await until(lambda: len(follows(api)) == 1, "the silent watch is open")
+            await api.put("pods", pod("a"))
+            await until(lambda: seen.names == {"a"}, "a is there")
+            assert seen.restarts[0] == "silent"
+
+
+async def test_periodic_lists_find_what_a_watch_left_out() -> None:
+    """T27: the bound is the time between lists."""
+
+    async def lie(request: web.Request) -> web.StreamResponse:
+        response = await stream(request)
+        while True:
+            await response.write(line("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
+            await asyncio.sleep(0.05)
+
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_watch(lie))
+        async with watching(api, seen, stream=0.2, relist=0.3):
+            await until(lambda: len(follows(api)) == 1, "the lying watch is open")
+            await api.put("pods", pod("a"))
+            await until(lambda: seen.names == {"a"}, "a is there")
+            await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
+
+
+async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> None:
+    async def nonsense(request: web.Request) -> web.StreamResponse:
+        return await stream(request, b'{"kind":"Surprise"}\n')
+
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_watch(nonsense))
+        async with watching(api, seen):
+            await until(lambda: api.watches, "the second watch is open")
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
+    """T28."""
+    answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_list(lambda _: answered(answer)))
+        await api.put("pods", pod("a"))
+        began = asyncio.get_running_loop().time()
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert asyncio.get_running_loop().time() - began >= 1
+            assert seen.names == {"a"}
+            assert seen.restarts == ["throttled" if code == 429 else "server-error"]
+            assert not watch.refused
+
+
+async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
+    """T28."""
+
+    async def error(request: web.Request) -> web.StreamResponse:
+        details = {"retryAfterSeconds": 0}
+        body = status(504, "Timeout", "Too large resource version", details=details)
+        return await stream(request, line("ERROR", body))
+
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_watch(error))
+        async with watching(api, seen):
+            await until(lambda: api.watches, "the second watch is open")
+            assert lists(api) == 2
+            assert seen.restarts == ["server-error"]
+
+
+async def test_trouble_is_reported_until_it_is_over() -> None:
+    refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
+    seen = Seen()
+    async with paging() as api:
+        api.faults.append(on_list(lambda _: answered(refused)))
+        async with watching(api, seen) as watch:
+            trouble = await until(lambda: watch.trouble, "there is trouble")
+            assert trouble == (
+                '/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list'
+            )
+            await watch.synced.wait()
+            assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
+
+
+async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
+    seen = Seen()
+    async with paging() as api:
+        api.faults += [on_watch(stream) for _ in range(100)]
+        began = asyncio.get_running_loop().time()
+        async with watching(api, seen, backoff=Backoff(0.2, 0.2)):
+            await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
+        # Before each but the first, at least half of the backoff.
+        assert asyncio.get_running_loop().time() - began >= 5 * 0.1
+
+
+async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
+    """Its deletion came after the first page and before the list that replaced it."""
+
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        await api.remove("pods", "training", "pod-000")
+        return refusal(410, "Expired", "The provided continue parameter is too old")
+
+    seen = Seen()
+    async with paging() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number:03}"))
+        api.faults.append(expired)
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {f"pod-{number:03}" for number in range(1, 101)}
+
+
+@pytest.mark.parametrize("code", [429, 502])
+async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
+    """A list is the most that a busy server can be asked for, and nothing has been missed."""
+    seen = Seen()
+    async with paging() as api:
+        busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
+        api.faults.append(on_watch(lambda _: answered(busy)))
+        async with watching(api, seen):
+            await api.put("pods", pod("a"))
+            await until(lambda: seen.names == {"a"}, "it is there")
+            await until(lambda: len(follows(api)) == 2, "the second watch is open")
+            assert lists(api) == 1
+
+
+class Steps(Backoff):
+    """Remembers how long was waited after each failed list; a copy is for streams."""
+
+    def __copy__(self) -> Backoff:
+        return Backoff(self._first, self._longest)
+
+    def __init__(self, first: float, longest: float) -> None:
+        super().__init__(first, longest)
+        self.steps = list[float]()
+
+    def next(self) -> float:
+        self.steps.append(super().next())
+        return self.steps[-1]
+
+
+async def test_a_complete_list_ends_the_count_of_failures() -> None:
+    async def away(_request: web.Request) -> web.Response:
+        return refusal(500, "InternalError", "etcd is away")
+
+    steps, seen = Steps(0.01, 1.0), Seen()
+    async with paging() as api:
+        api.faults += [on_list(away) for _ in range(5)]
+        async with watching(api, seen, backoff=steps) as watch:
+            await watch.synced.wait()
+            assert steps.steps[-1] >= 0.08, "the fifth failure in a row"
+            await until(lambda: api.watches, "the watch is open")
+            api.faults.append(on_list(away))
+            failures = len(steps.steps)
+            await api.forget_history()
+            await api.cut()
+            await until(lambda: steps.steps[failures:], "a list has failed")
+            assert steps.steps[failures] <= 0.01, "the first failure in a row"
+
+
+async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
+    asked = set[str]()
+    for _ in range(2):
+        async with paging() as api, watching(api, Seen(), stream=1e9, relist=1e6):
+            await until(lambda api=api: api.watches, "the watch is open")
+            asked |= {query["timeoutSeconds"] for query in follows(api)}
+    assert len(asked) > 1, "a stream is asked for until the next list"
+
+
+async def test_after_versions_have_gone_back_everything_is_delivered_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after a restore of etcd: an object may have its old version and another content."""
+    seen = Seen()
+    async with paging() as api, watching(api, seen, silence=0.5):
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await api.put("pods", pod("b"))
+        await until(lambda: seen.names == {"a", "b"}, "both are there")
+        api.go_back(1)
+        await api.put("pods", pod("c", phase="Pending", uid="c"))
+        await api.cut()
+        await until(lambda: seen.names == {"c"}, "only the restored is there")
+        await api.put("pods", pod("c", phase="Running", uid="c"))
+        await until(lambda: "Running" in seen.phases.values(), "what comes then is told, too")
+    assert "went back" in caplog.text
