@@ -14,13 +14,11 @@ from istio_aux.cli import cluster
 from istio_aux.kube import actions
 from istio_aux.kube.client import KEEPALIVE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
-from istio_aux.kube.lease import Lease
 from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageReader
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
-from unit.electing import LEASE, candidate, renewed
 from unit.screens import Run
 from unit.store import line, managed, refusal, text
 from unit.watching import (
@@ -353,34 +351,6 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
             await until(lambda: seen.names == {"a"}, "what follows is told")
             assert len(watch.unreadable) == 1
             assert seen.restarts == []
-
-
-async def test_a_lease_with_deep_managed_fields_is_held_and_renewed() -> None:
-    async with ApiServer() as api, candidate(api) as one:
-        await one.leads()
-        found = api.get(*LEASE)
-        assert found
-        found["metadata"]["managedFields"] = managed(9000)
-        await api.put("leases", found)
-        await renewed(api)
-        await renewed(api)
-        assert one.told == [True]
-
-
-async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
-    """Others may: the error is likely to come again, and nobody could tell what was led."""
-    async with ApiServer() as api, Client(api.access()) as client:
-        told: list[bool] = []
-
-        def changed(leads: bool) -> None:
-            told.append(leads)
-            if leads:
-                raise RuntimeError("nobody foresaw this")
-
-        lease = Lease(client, "istio-aux", "istio-aux", "one", changed=changed)
-        with pytest.raises(RuntimeError, match="nobody foresaw this"):
-            await lease.run()
-        assert (lease.held, told) == (False, [True, False])
 
 
 async def test_audit_says_which_pods_it_cannot_read() -> None:

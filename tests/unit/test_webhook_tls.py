@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from istio_aux.model.policy import Start
-from istio_aux.start.webhook import AdmissionWebhook, Certificate, CertificateError
-from istio_aux.telemetry import Telemetry
+from istio_aux.start.webhook import Certificate, CertificateError
 from unit.asynchronous import background, until
-from unit.hooked import Bare, Client, Hook, post, review, serving
+from unit.hooked import Bare, Client, post, review, serving
 from unit.tls import certificate
 
 
@@ -86,50 +84,6 @@ async def test_a_client_that_does_not_trust_the_certificate_is_logged(
                 await client.shake_hands()
             await until(lambda: hook.ended("handshake"), "it is gone")
     assert "unknown ca" in caplog.text
-
-
-async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Path) -> None:
-    """Half-written and mismatched pairs are among them."""
-    crt, key = certificate(tmp_path)
-    served = Certificate(crt, key)
-    metrics = Telemetry()
-    webhook = AdmissionWebhook(metrics, Start)
-    _, port = await webhook.listen("127.0.0.1", 0, served.context)
-    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
-    hook = Hook(webhook, metrics, port, trust)
-    rotated = asyncio.Event()
-
-    async def ask_on() -> list[int]:
-        async with hook.client() as kept:
-            codes = [(await kept.ask(post(review()))).status]
-            while not rotated.is_set():
-                codes.append((await hook.ask(post(review()))).status)
-                codes.append((await kept.ask(post(review()))).status)
-            return codes
-
-    async def rotate() -> int:
-        reloads = 0
-        for _ in range(4):
-            new_crt, new_key = certificate(tmp_path, stem="new")
-            crt.write_bytes(new_crt.read_bytes()[:100])
-            served.reload()
-            await hook.ask(post(review()))
-            new_crt.replace(crt)
-            served.reload()
-            await hook.ask(post(review()))
-            new_key.replace(key)
-            reloads += served.reload()
-            await hook.ask(post(review()))
-        rotated.set()
-        return reloads
-
-    try:
-        reloads, one, other = await asyncio.gather(rotate(), ask_on(), ask_on())
-    finally:
-        await webhook.close(0)
-    assert reloads == 4
-    assert set(one + other) == {200}
 
 
 # The pair of files.

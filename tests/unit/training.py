@@ -8,10 +8,8 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
-from istio_aux.model.moment import Clock
 from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
@@ -137,7 +135,6 @@ class World:
         *,
         allowed: bool = True,
         leading: bool = True,
-        clock: Clock = system_clock,
         leads: Callable[[], bool] = lambda: True,
         **limits: Any,
     ) -> SuspendedJobs:
@@ -146,7 +143,7 @@ class World:
         recorder.leading = True
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
-            allowed=allowed, limits=structs.replace(FAST, **limits), clock=clock,
+            allowed=allowed, limits=structs.replace(FAST, **limits),
             leads=leads,
         )  # fmt: skip
         self._processes.append(process)
