@@ -11,19 +11,13 @@ from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces
-from istio_aux.kube.client import Client
-from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from istio_aux.model import pod as pods
 from istio_aux.model.pod import Metadata
-from istio_aux.model.policy import RacePolicy, RepairPolicy, State
+from istio_aux.model.policy import State
 from istio_aux.model.webhooks import ControlPlane, Namespace
-from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import background, until
-from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
-from unit.rules.pods import RUNNING
-from unit.rules.unmeshed import REPLICAS, raw
+from unit.asynchronous import until
+from unit.injecting import Cluster, Istiod, http, sidecar_for, silence, watching
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
@@ -58,26 +52,21 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
-async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_istiod_is_away(
+async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
     endpoint: str, tmp_path: Path
 ) -> None:
-    """Configurations, labels and the injection policy stay when istiod goes."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod, Client(api.access()) as client:
+    """Configurations, labels and the injection policy stay, so pods without a sidecar are found."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
         await put_policy(api, "policy: enabled")
         if endpoint != "none":
             await api.publish(istiod.port, ready=endpoint == "mute")
         await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
-        repair = RepairController(
-            client, {"meshed": ENABLED}, Telemetry(), Events(client, "host"),
-            policy=RepairPolicy(race=RacePolicy.REPORT),
-        )  # fmt: skip
-        repair.apply(pods.convert(raw({"main": RUNNING}, namespace="meshed", owner=REPLICAS)))
-        listed = asyncio.Event()
-        listed.set()
-        async with background(repair.run(listed)), watching(api, changed=repair.set_injectors):
-            await until(lambda: repair.unmeshed_total == 1, "the pod is known to lack its sidecar")
-            assert repair.unknown == 0
+        async with watching(api) as watcher:
+            await until(lambda: watcher.control_planes.known, "what is there is known")
+            found = watcher.control_planes
+            assert (found.any_live, found.policies) == (False, {OURS: InjectionPolicy("enabled")})
+            assert [hook.configuration for hook in found.hooks] == [NAME]
 
 
 async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:

@@ -187,8 +187,7 @@ async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed
     async with serving() as hook:
         with raw(hook) as client:
             client.send(b"\x16")
-            listener = hook.webhook._listener
-            assert listener
+            listener = hook.listener
             await until(lambda: any(one.started for one in listener.connections), "it has begun")
             (connection,) = listener.connections
             transport = Transport()
@@ -215,8 +214,7 @@ async def test_a_slow_reader_gets_all_its_answers() -> None:
     async with serving() as hook, hook.client() as client:
         client.pause()
         sending = asyncio.create_task(client.send(post(large) * 50))
-        listener = hook.webhook._listener
-        assert listener
+        listener = hook.listener
         await until(lambda: listener.connections, "it is there")
         (server_side,) = listener.connections
         await until(lambda: server_side.writing_paused, "the server waits for it")
@@ -254,8 +252,7 @@ async def test_a_handshake_takes_little_memory() -> None:
     """There may be 1,024. asyncio allocates 256 KiB for each by default."""
     async with serving() as hook:
         with ExitStack() as stack:
-            listener = hook.webhook._listener
-            assert listener
+            listener = hook.listener
             tracemalloc.start()
             stack.callback(tracemalloc.stop)
             for _ in range(20):
