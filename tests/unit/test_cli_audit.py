@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster, main, render, report
+from istio_aux.cli import cluster, render, report
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.render import Terminal
 from istio_aux.cli.report import Audit, Finding
@@ -256,6 +256,18 @@ async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     assert shown.out.endswith(f"\n\n{SUMMARY}\n")
 
 
+async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
+    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
+    just_now = datetime.now(UTC).isoformat()
+    async with ApiServer() as api:
+        await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
+                  istio_proxy=RUNNING)  # fmt: skip
+        told = ("--ignore-containers", "vault", "--quit-grace", "3600")
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
+    assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
+
+
 async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
     """On stderr, and wiped in the end; in a pipe there is nothing of it."""
     async with ApiServer() as api:
@@ -265,6 +277,15 @@ async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: 
         piped = await ask(run, api, tmp_path, "audit", columns=100, errors=None)
     assert shown.err == "\x1b[2K100 pods read ...\r\x1b[2K\r"
     assert (piped.status, piped.err) == (0, "")
+
+
+async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
+    """It names the server and says what RBAC said."""
+    message = 'pods is forbidden: User "me" cannot list resource "pods"'
+    async with ApiServer() as api:
+        api.refuse("/pods", 403, "Forbidden", message)
+        shown = await ask(run, api, tmp_path, "audit")
+        assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
 
 
 async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
@@ -281,6 +302,27 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
             assert (shown.status, shown.out) == (1, "")
             assert shown.err.startswith(f"API server {api.url}: Cannot connect")
             assert shown.err.count("\n") == 1
+
+
+async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
+    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
+
+    A line names a pod that is not there, the others are answered, and the status is 1.
+    """
+    file = tmp_path / "pod.json"
+    file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
+    async with ApiServer() as api:
+        await put(api, "one", "default", main=exited(0), istio_proxy=RUNNING)
+        await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
+        names = ("none", "one", "training/two")
+        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        options = ("-f", str(file), "-n", "training")
+        names = ("two", "default/one")
+        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
+    assert (from_default.status, from_option.status) == (1, 0)
+    assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
+    assert answers(from_default) == [("one", "quit"), ("two", "wait")]
+    assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 
 
 async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
@@ -335,139 +377,3 @@ async def test_a_busy_api_server_is_waited_for(run: Run, tmp_path: Path) -> None
         api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
         shown = await ask(run, api, tmp_path, "audit", columns=None)
     assert (shown.status, shown.err) == (0, "")
-
-
-# Pods that should have a sidecar and have none, and what cannot be known.
-
-POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
-NAMESPACES = "/api/v1/namespaces"
-INJECTED = {"istio-injection": "enabled"}
-RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
-ASKS = {"sidecar.istio.io/inject": "true"}
-
-
-class Istio(ApiServer):
-    """With Istio's configuration and its policy."""
-
-    async def fill(self) -> None:
-        """A namespace that is injected, another one, and pods with and without sidecars."""
-        webhook = {
-            "name": "namespace.sidecar-injector.istio.io",
-            "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}},
-            "namespaceSelector": {"matchLabels": INJECTED},
-            "rules": [{**RULE, "scope": "*"}],
-        }
-        name = "istio-sidecar-injector"
-        policy = {"metadata": {"namespace": "istio-system", "name": name}}
-        await self.put("configmaps", {**policy, "data": {"config": "policy: enabled"}})
-        body = {"metadata": {"name": name}, "webhooks": [webhook]}
-        await self.put("mutatingwebhookconfigurations", body)
-        await self.put("namespaces", {"metadata": {"name": "shop", "labels": INJECTED}})
-        await self.put("namespaces", {"metadata": {"name": "other"}})
-        await self.run_pod("asks", labels=ASKS)
-        await self.run_pod("plain")
-        await self.run_pod("opted-out", labels={"sidecar.istio.io/inject": "false"})
-        await self.run_pod("over", phase="Succeeded")
-        await self.run_pod("pending", phase="Pending")
-        await self.run_pod("elsewhere", namespace="other")
-        await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
-        await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
-
-    async def run_pod(
-        self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
-    ) -> None:
-        """A pod that is meant to go on, unless it says otherwise."""
-        pod = document(containers or {"main": RUNNING}, **{"restart": "Always", **fields})
-        pod["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
-        pod["metadata"]["creationTimestamp"] = "2026-11-21T08:00:00Z"
-        await self.put("pods", pod)
-
-
-LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
-
-
-def states(found: Audit) -> dict[str, str]:
-    return {item.name: item.state for item in found.findings}
-
-
-async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
-    async with Istio() as api:
-        await api.fill()
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
-    assert states(found) == {**LACKING, "stuck": "stuck"}
-    assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
-    asks = found.findings[0]
-    assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
-    assert asks.since == datetime(2026, 11, 21, 8, tzinfo=UTC)
-    assert 'label sidecar.istio.io/inject: "true"' in asks.reason
-
-
-async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
-    """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
-    asking = tmp_path / "applications"
-    asking.write_text("shop/db\n")
-    async with Istio() as api:
-        api.refuse(f"GET {POLICY}", 403)
-        await api.fill()
-        await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
-        told = ("audit", "-o", "json", "--applications", str(asking))
-        shown = await ask(run, api, tmp_path, *told)
-    assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [("shop\n", 'line 1: "shop": expected model/app'), (None, "No such file or directory")],
-)
-def test_a_file_of_applications_that_cannot_be_used_is_named(
-    text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "applications"
-    if text:
-        file.write_text(text)
-    with pytest.raises(SystemExit):
-        main(["audit", "--applications", str(file)])
-    assert f"{file}: {complaint}" in capsys.readouterr().err
-
-
-async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> None:
-    """As for serve: one container is over while another one's image is still being pulled."""
-    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
-    containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
-    async with Istio() as api:
-        await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.audit_pods(api.access(), Scope(), Policy())).findings == []
-        await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.audit_pods(api.access(), Scope(), Policy())) == {
-            "pulling": "blocked"
-        }
-
-
-@pytest.mark.parametrize(
-    ("forbidden", "namespace", "found", "unknown", "gap"),
-    [
-        (POLICY, None, {"asks": "unmeshed", "stuck": "stuck"}, 2,
-         "no policy in ConfigMap istio-system/istio-sidecar-injector"),
-        (NAMESPACES, None, {"stuck": "stuck"}, 4,
-         f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}"),
-        (NAMESPACES, "shop", {**LACKING, "stuck": "stuck"}, 0, ""),
-    ],
-    ids=["no policy", "no namespaces", "one namespace"],
-)  # fmt: skip
-async def test_what_may_not_be_read_leaves_some_pods_unknown(
-    forbidden: str, namespace: str | None, found: dict[str, str], unknown: int, gap: str
-) -> None:
-    """Pods that ask for a sidecar need no policy; who reads one namespace is answered about it."""
-    async with Istio() as api:
-        api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
-        await api.fill()
-        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
-    assert (states(audit), audit.unknown) == (found, unknown)
-    assert (gap in audit.gaps) is bool(gap)
-
-
-async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
-    async with Istio() as api:
-        api.refuse(f"GET {NAMESPACES}", 403)
-        await api.run_pod("plain")
-        assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)

@@ -25,7 +25,7 @@ from istio_aux.kube.errors import (
     NoConnectionError,
     UnreachableError,
 )
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import OwnerReference, Pod
 from unit.apiserver import ApiServer, Fault, refusal
 
 
@@ -229,6 +229,16 @@ async def names(api: ApiServer) -> list[str]:
     async with Client(api.access()) as client:
         pages = actions.pages(client, "/api/v1/pods", Pod, {}, limit=2)
         return [item.metadata.name async for page in pages for item in page.items]
+
+
+@pytest.mark.parametrize(("api_version", "name"), [("batch/v1", "../a"), ("batch/../v1", "a")])
+async def test_an_owner_that_cannot_be_is_not_read(api_version: str, name: str) -> None:
+    """A tenant writes the references of its pods."""
+    owner = OwnerReference(api_version=api_version, kind="Job", name=name, uid="1")
+    async with ApiServer() as api, Client(api.access()) as client:
+        with pytest.raises(InvalidNameError):
+            await actions.read_job(client, "training", owner)
+        assert api.requests == []
 
 
 async def test_a_list_whose_snapshot_expires_between_pages_begins_again_in_larger_ones() -> None:

@@ -308,6 +308,7 @@ def asked_in(*namespaces: str) -> list[Question]:
     ("world", "later", "capability", "why"),
     [
         ("default", (), N, "native on request"),
+        ("on request", (), N, "native on request"),
         ("never", (), C, "Istio makes no native sidecars"),
         ("default", (drops,), C, "a webhook after Istio's removes restartPolicy"),
         ("on request", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
@@ -397,6 +398,31 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
     await api.configure(bundle=istiod.bundle)
     await api.publish(istiod.port)
+
+
+async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
+    """By the watch of all configurations; nobody would ask again within this test."""
+    other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}
+    seen: list[Capability] = []
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, changed=lambda mesh: seen.append(mesh.native.capability)) as watcher,
+    ):
+        api.dry_run = chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        seen.clear()
+
+        api.dry_run = chain(ON_REQUEST, drops)
+        await api.put("mutatingwebhookconfigurations", other)
+        await until(lambda: watcher.control_planes.native.capability is C, "it is classic")
+        assert watcher.control_planes.any_live is True
+        api.dry_run = chain(ON_REQUEST)
+        await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native again")
+
+        assert U not in seen
 
 
 async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from unit.screens import Run
 from unit.store import line, managed, refusal, text
 from unit.watching import (
     Seen,
+    faulty,
     follows,
     lists,
     on_streamed_list,
@@ -167,10 +169,8 @@ async def test_objects_before_an_error_that_come_again_and_again_are_no_progress
         request.transport.abort()
         return response
 
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(breaks))
-        async with watching(api, Seen()) as watch:
-            await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
+    async with faulty(on_streamed_list(breaks)) as api, watching(api, Seen()) as watch:
+        await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
 
 
 async def test_pages_before_an_error_that_come_again_and_again_are_no_progress() -> None:
@@ -288,6 +288,33 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
             assert watch.unreadable == {}
 
 
+async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> None:
+    seen = Seen()
+    async with ApiServer() as api, watching(api, seen) as watch:
+        await watch.synced.wait()
+        await api.put("pods", deep("deep") | {"status": {"phase": "Pending"}})
+        await api.put("pods", deep("deep"))
+        await until(lambda: seen.phases == {"deep": "Running"}, "all is told")
+        await api.remove("pods", "training", "deep")
+        await until(lambda: seen.names == set(), "it is gone")
+        assert seen.restarts == []
+
+
+async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read() -> None:
+    """However much of it is in one page."""
+    seen = Seen()
+    async with paging() as api:
+        for index in range(40):
+            await api.put("pods", pod(f"slow-{index}", managedFields=managed(9000) * 2))
+        longest, last = 0.0, time.process_time()
+        async with watching(api, seen):
+            while len(seen.there) < 40:
+                await asyncio.sleep(0)
+                now = time.process_time()
+                longest, last = max(longest, now - last), now
+    assert longest < 0.5, "CPU seconds until the loop came back"
+
+
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:
     """Not in the stream, and not by the next list."""
     seen = Seen()
@@ -345,12 +372,10 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
         return response
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(odd))
-        async with watching(api, seen) as watch:
-            await until(lambda: seen.names == {"a"}, "what follows is told")
-            assert len(watch.unreadable) == 1
-            assert seen.restarts == []
+    async with paging(on_watch(odd)) as api, watching(api, seen) as watch:
+        await until(lambda: seen.names == {"a"}, "what follows is told")
+        assert len(watch.unreadable) == 1
+        assert seen.restarts == []
 
 
 async def test_audit_says_which_pods_it_cannot_read() -> None:

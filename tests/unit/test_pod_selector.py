@@ -22,7 +22,7 @@ from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
-from unit.test_cli_audit import Istio, states
+from unit.test_cli_unmeshed import Istio, states
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
@@ -43,6 +43,28 @@ async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> No
         await world.pod("matched", labels=MATCHED)
         await world.ended("exited")
         assert world.told == ["matched"]
+
+
+async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
+    async with quitting.cluster(pods=TEAMS) as world:
+        await world.pod("late", labels=OTHER)
+        await until(lambda: world.controller.watched == 1, "the pod is seen")
+        assert world.told == []
+        await world.pod("late", labels=MATCHED)
+        await world.ended("exited")
+        assert world.told == ["late"]
+
+
+async def test_only_pods_that_it_matches_are_unmeshed() -> None:
+    async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
+        await world.pod("unlabelled")
+        await world.pod("other", labels=OTHER)
+        await world.pod("matched", labels=MATCHED)
+        await world.known(3)
+        await world.found("matched")
+        await world.pod("other", labels=MATCHED)
+        await world.pod("matched", labels=HANDS_OFF)
+        await world.found("other")
 
 
 async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:

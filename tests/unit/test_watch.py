@@ -14,6 +14,7 @@ from unit.store import line, refusal, status
 from unit.watching import (
     Seen,
     answered,
+    faulty,
     follows,
     lists,
     on_list,
@@ -48,12 +49,10 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
         return await stream(request, line("BOOKMARK", body))
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(bookmark))
-        async with watching(api, seen):
-            await until(lambda: api.watches, "the second watch is open")
-            assert [query["resourceVersion"] for query in follows(api)] == ["1", "77"]
-            assert seen.told == []
+    async with paging(on_watch(bookmark)) as api, watching(api, seen):
+        await until(lambda: api.watches, "the second watch is open")
+        assert [query["resourceVersion"] for query in follows(api)] == ["1", "77"]
+        assert seen.told == []
 
 
 async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
@@ -121,11 +120,9 @@ async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
         return web.Response()
 
     seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(changing))
-        async with watching(api, seen) as watch:
-            await watch.synced.wait()
-            assert seen.told == ["+a", "-a"]
+    async with faulty(on_streamed_list(changing)) as api, watching(api, seen) as watch:
+        await watch.synced.wait()
+        assert seen.told == ["+a", "-a"]
 
 
 @pytest.mark.parametrize(("code", "reason"), [(422, "Invalid"), (400, "BadRequest")])
@@ -155,11 +152,9 @@ async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> 
         return response
 
     seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(told))
-        async with watching(api, seen):
-            await until(lambda: follows(api), "the next watch is open")
-            assert follows(api)[0]["resourceVersion"] == "50"
+    async with faulty(on_streamed_list(told)) as api, watching(api, seen):
+        await until(lambda: follows(api), "the next watch is open")
+        assert follows(api)[0]["resourceVersion"] == "50"
 
 
 async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_on() -> None:
@@ -167,11 +162,9 @@ async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_o
         return await stream(request)
 
     seen = Seen()
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(ends))
-        async with watching(api, seen, relist=1):
-            await until(lambda: lists(api), "it is listed in pages")
-            await until(lambda: streamed_lists(api) == 2, "it is streamed again")
+    async with faulty(on_streamed_list(ends)) as api, watching(api, seen, relist=1):
+        await until(lambda: lists(api), "it is listed in pages")
+        await until(lambda: streamed_lists(api) == 2, "it is streamed again")
 
 
 ADDED = line("ADDED", pod("a", resourceVersion="9", uid="a"))
@@ -280,6 +273,35 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     assert levels == {"INFO"}
 
 
+async def test_an_event_that_was_cut_in_half_is_delivered_once_it_is_whole() -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = await stream(request, line("ADDED", pod("half", resourceVersion="9"))[:40])
+        await response.write_eof()
+        return response
+
+    seen = Seen()
+    async with paging(on_watch(cut)) as api, watching(api, seen):
+        await until(lambda: api.watches, "the second watch is open")
+        assert (seen.restarts, seen.told) == (["connection"], [])
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+
+
+async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list() -> None:
+    seen = Seen()
+    async with paging() as api, watching(api, seen) as watch:
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+        await api.stop()
+        await until(lambda: watch.trouble, "the server is missed")
+        await api.put("pods", pod("b"))
+        await api.remove("pods", "training", "a")
+        await api.start()
+        await until(lambda: seen.names == {"b"}, "both changes arrive")
+        assert lists(api) == 1
+
+
 async def test_a_watch_that_went_silent_is_replaced() -> None:
     """T27: half-open connections bring no error."""
 
@@ -289,13 +311,11 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
         return response
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(silent))
-        async with watching(api, seen, silence=0.2):
-            await until(lambda: len(follows(api)) == 1, "the silent watch is open")
-            await api.put("pods", pod("a"))
-            await until(lambda: seen.names == {"a"}, "a is there")
-            assert seen.restarts[0] == "silent"
+    async with paging(on_watch(silent)) as api, watching(api, seen, silence=0.2):
+        await until(lambda: len(follows(api)) == 1, "the silent watch is open")
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+        assert seen.restarts[0] == "silent"
 
 
 async def test_periodic_lists_find_what_a_watch_left_out() -> None:
@@ -308,13 +328,11 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
             await asyncio.sleep(0.05)
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(lie))
-        async with watching(api, seen, stream=0.2, relist=0.3):
-            await until(lambda: len(follows(api)) == 1, "the lying watch is open")
-            await api.put("pods", pod("a"))
-            await until(lambda: seen.names == {"a"}, "a is there")
-            await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
+    async with paging(on_watch(lie)) as api, watching(api, seen, stream=0.2, relist=0.3):
+        await until(lambda: len(follows(api)) == 1, "the lying watch is open")
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+        await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
 
 
 async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> None:
@@ -322,10 +340,8 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
         return await stream(request, b'{"kind":"Surprise"}\n')
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(nonsense))
-        async with watching(api, seen):
-            await until(lambda: api.watches, "the second watch is open")
+    async with paging(on_watch(nonsense)) as api, watching(api, seen):
+        await until(lambda: api.watches, "the second watch is open")
 
 
 @pytest.mark.parametrize("code", [429, 503])
@@ -354,26 +370,20 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
         return await stream(request, line("ERROR", body))
 
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_watch(error))
-        async with watching(api, seen):
-            await until(lambda: api.watches, "the second watch is open")
-            assert lists(api) == 2
-            assert seen.restarts == ["server-error"]
+    async with paging(on_watch(error)) as api, watching(api, seen):
+        await until(lambda: api.watches, "the second watch is open")
+        assert lists(api) == 2
+        assert seen.restarts == ["server-error"]
 
 
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     seen = Seen()
-    async with paging() as api:
-        api.faults.append(on_list(lambda _: answered(refused)))
-        async with watching(api, seen) as watch:
-            trouble = await until(lambda: watch.trouble, "there is trouble")
-            assert trouble == (
-                '/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list'
-            )
-            await watch.synced.wait()
-            assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
+    async with paging(on_list(lambda _: answered(refused))) as api, watching(api, seen) as watch:
+        trouble = await until(lambda: watch.trouble, "there is trouble")
+        assert trouble == ('/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list')
+        await watch.synced.wait()
+        assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
 
 
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:

@@ -183,6 +183,13 @@ async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning() -> Non
 HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
 
 
+async def test_a_request_may_come_byte_by_byte() -> None:
+    async with serving() as hook, hook.client() as client:
+        for byte in post(review(spec={})):
+            await client.send(bytes([byte]))
+        assert (await client.answer()).status == 200
+
+
 async def test_a_body_may_come_in_chunks_and_with_a_trailer() -> None:
     body = review()
     async with serving() as hook, hook.client() as client:
@@ -205,8 +212,11 @@ async def test_another_protocol_is_not_switched_to(protocol: str) -> None:
         b"\x00\x01\x02\x03\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{",
+        HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n",
         HEAD + b"Content-Length: -1\r\n\r\n",
         HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         HEAD + b"Folded: a\r\n b\r\n\r\n",
     ],
 )
@@ -256,9 +266,11 @@ async def test_chunks_over_4_mib_get_413() -> None:
     "sent",
     [
         HEAD + b"X: " + b"x" * 70_000,
+        HEAD + b"X: y\r\n" * 12_000,
+        b"POST /" + b"x" * 70_000,
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"x" * 70_000,
     ],
-    ids=["header", "trailer"],
+    ids=["header", "headers", "path", "trailer"],
 )
 async def test_a_large_head_gets_400(sent: bytes) -> None:
     async with serving(linger=30) as hook, hook.client() as client:

@@ -58,9 +58,17 @@ async def watching(api: ApiServer, seen: Seen, **options: Any) -> AsyncGenerator
 
 
 @asynccontextmanager
-async def paging() -> AsyncGenerator[ApiServer]:
-    """An API server without streaming lists, such as Kubernetes 1.33 as it comes."""
+async def faulty(*faults: Fault) -> AsyncGenerator[ApiServer]:
+    """An API server with these faults."""
     async with ApiServer() as api:
+        api.faults += faults
+        yield api
+
+
+@asynccontextmanager
+async def paging(*faults: Fault) -> AsyncGenerator[ApiServer]:
+    """The same without streaming lists, such as Kubernetes 1.33 as it comes."""
+    async with faulty(*faults) as api:
         api.streaming = False
         yield api
 

@@ -1,0 +1,163 @@
+"""`istio-aux audit`: pods that should have a sidecar and have none, and what cannot be known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from istio_aux.cli import cluster, main
+from istio_aux.cli.cluster import Scope
+from istio_aux.cli.report import Audit
+from istio_aux.kube.actions import CONFIGURATIONS
+from istio_aux.model.policy import Policy
+from unit.apiserver import ApiServer
+from unit.rules.pods import RUNNING, document, exited
+from unit.screens import Run
+from unit.test_cli_audit import ask, objects
+
+POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
+NAMESPACES = "/api/v1/namespaces"
+INJECTED = {"istio-injection": "enabled"}
+RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+ASKS = {"sidecar.istio.io/inject": "true"}
+
+
+class Istio(ApiServer):
+    """With Istio's configuration and its policy."""
+
+    async def fill(self) -> None:
+        """A namespace that is injected, another one, and pods with and without sidecars."""
+        webhook = {
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}},
+            "namespaceSelector": {"matchLabels": INJECTED},
+            "rules": [{**RULE, "scope": "*"}],
+        }
+        name = "istio-sidecar-injector"
+        policy = {"metadata": {"namespace": "istio-system", "name": name}}
+        await self.put("configmaps", {**policy, "data": {"config": "policy: enabled"}})
+        body = {"metadata": {"name": name}, "webhooks": [webhook]}
+        await self.put("mutatingwebhookconfigurations", body)
+        await self.put("namespaces", {"metadata": {"name": "shop", "labels": INJECTED}})
+        await self.put("namespaces", {"metadata": {"name": "other"}})
+        await self.run_pod("asks", labels=ASKS)
+        await self.run_pod("plain")
+        await self.run_pod("opted-out", labels={"sidecar.istio.io/inject": "false"})
+        await self.run_pod("over", phase="Succeeded")
+        await self.run_pod("pending", phase="Pending")
+        await self.run_pod("elsewhere", namespace="other")
+        await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
+        await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
+
+    async def run_pod(
+        self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
+    ) -> None:
+        """A pod that is meant to go on, unless it says otherwise."""
+        pod = document(containers or {"main": RUNNING}, **{"restart": "Always", **fields})
+        pod["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        pod["metadata"]["creationTimestamp"] = "2026-11-21T08:00:00Z"
+        await self.put("pods", pod)
+
+
+LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
+
+
+def states(found: Audit) -> dict[str, str]:
+    return {item.name: item.state for item in found.findings}
+
+
+async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
+    async with Istio() as api:
+        await api.fill()
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+    assert states(found) == {**LACKING, "stuck": "stuck"}
+    assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
+    asks = found.findings[0]
+    assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
+    assert asks.since == datetime(2026, 11, 21, 8, tzinfo=UTC)
+    assert 'label sidecar.istio.io/inject: "true"' in asks.reason
+
+
+async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
+    """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
+    asking = tmp_path / "applications"
+    asking.write_text("shop/db\n")
+    async with Istio() as api:
+        api.refuse(f"GET {POLICY}", 403)
+        await api.fill()
+        await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
+        told = ("audit", "-o", "json", "--applications", str(asking))
+        shown = await ask(run, api, tmp_path, *told)
+    assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("shop\n", 'line 1: "shop": expected model/app'), (None, "No such file or directory")],
+)
+def test_a_file_of_applications_that_cannot_be_used_is_named(
+    text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "applications"
+    if text:
+        file.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["audit", "--applications", str(file)])
+    assert f"{file}: {complaint}" in capsys.readouterr().err
+
+
+async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> None:
+    """As for serve: one container is over while another one's image is still being pulled."""
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
+    async with Istio() as api:
+        await api.run_pod("pulling", containers, restart="Never", phase="Pending")
+        assert (await cluster.audit_pods(api.access(), Scope(), Policy())).findings == []
+        await api.run_pod("pulling", containers, restart="Never", phase="Running")
+        assert states(await cluster.audit_pods(api.access(), Scope(), Policy())) == {
+            "pulling": "blocked"
+        }
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "namespace", "found", "unknown", "gap"),
+    [
+        (POLICY, None, {"asks": "unmeshed", "stuck": "stuck"}, 2,
+         "no policy in ConfigMap istio-system/istio-sidecar-injector"),
+        (NAMESPACES, None, {"stuck": "stuck"}, 4,
+         f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}"),
+        (NAMESPACES, "shop", {**LACKING, "stuck": "stuck"}, 0, ""),
+    ],
+    ids=["no policy", "no namespaces", "one namespace"],
+)  # fmt: skip
+async def test_what_may_not_be_read_leaves_some_pods_unknown(
+    forbidden: str, namespace: str | None, found: dict[str, str], unknown: int, gap: str
+) -> None:
+    """Pods that ask for a sidecar need no policy; who reads one namespace is answered about it."""
+    async with Istio() as api:
+        api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
+        await api.fill()
+        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
+    assert (states(audit), audit.unknown) == (found, unknown)
+    assert (gap in audit.gaps) is bool(gap)
+
+
+async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
+    async with Istio() as api:
+        api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
+        await api.fill()
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
+    assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
+    assert shown.err == (
+        "pods that may lack their sidecar: 4: Istio's webhooks are not known;"
+        f" {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
+    )
+
+
+async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
+    async with Istio() as api:
+        api.refuse(f"GET {NAMESPACES}", 403)
+        await api.run_pod("plain")
+        assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)
