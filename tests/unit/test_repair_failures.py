@@ -153,6 +153,40 @@ async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
         assert world.restarts("refused") == 1
 
 
+async def test_a_controller_that_is_gone_is_forgotten() -> None:
+    """A Deployment's new revision, for example: its old ReplicaSet has no pods any more."""
+    limits = replace(LIMITS, patience=0.1, unconfirmed=0.05)
+    async with cluster(limits=limits) as world:
+        world.api.replaces = False
+        await world.pod("web")
+        await until(lambda: world.repair.watched == 0 and world.api.evictions, "it is gone")
+        repair = world.repair
+        await until(
+            lambda: not (repair._store.owners or repair._active), "its controller is forgotten"
+        )
+
+
+async def test_nothing_is_told_to_a_pod_that_is_gone_when_its_eviction_is_refused() -> None:
+    """And nothing is kept of it."""
+    async with cluster() as world:
+
+        async def remove_and_refuse(request: web.Request) -> web.Response | None:
+            if not request.path.endswith("/web/eviction"):
+                return None
+            await world.api.remove("pods", "shop", "web")
+            await until(lambda: world.repair.watched == 0, "it is gone")
+            return refusal(429, "TooManyRequests", BUDGET)
+
+        world.api.faults.append(remove_and_refuse)
+        await world.pod("web")
+        await until(lambda: world.restarts("refused") == 1, "it is refused")
+        await world.pod("marker", owner=None)
+        await until(lambda: world.events("NoSidecar"), "what came later is told")
+        assert [name for name, _ in world.events("NoSidecar")] == ["marker"]
+        assert [key.name for key in world.repair._recorder._logged] == ["marker"]
+        assert [key.name for key in world.repair._recorder._announced] == ["marker"]
+
+
 async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(policy=RepairPolicy()) as world:
         await world.pod("web")

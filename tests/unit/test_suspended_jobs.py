@@ -140,6 +140,15 @@ async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
         await world.resumed()
 
 
+async def test_a_job_that_is_gone_is_forgotten() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        await world.restart(process)
+        await world.api.remove("tfjobs", "training", "mnist")
+        await until(lambda: not process.status(), "nothing is under way")
+
+
 async def test_a_refused_resumption_is_tried_again() -> None:
     """At the time that the API server names, where it does."""
     async with kubeflow() as world:
