@@ -318,14 +318,6 @@ def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) ->
     assert any(each in text for each in said)
 
 
-def test_a_page_gets_the_section_that_it_names(tmp_path: Path) -> None:
-    content = "# T\n\n## A b\n\none\n\n```\n## no heading\n```\n\n### C\n\ntwo\n\n## D\n"
-    assert pages.section(content, "a-b") == "one\n\n```\n## no heading\n```\n\n## C\n\ntwo"
-    assert pages.section(content, "a-b", short=True).endswith("```")
-    with pytest.raises(ValueError, match="#gone: no such heading"):
-        pages.section(content, "gone")
-
-
 def test_a_link_out_of_the_site_leads_to_the_source() -> None:
     shown = read(pages.DOCS / "how-to/job-hangs.md")
     assert "(../reference/commands.md#what-holds-pods)" in shown
