@@ -190,6 +190,27 @@ async def test_a_request_may_come_byte_by_byte() -> None:
         assert (await client.answer()).status == 200
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [post(review(), "Connection: close"), post(review()).replace(b"HTTP/1.1", b"HTTP/1.0")],
+    ids=["it says so", "HTTP/1.0"],
+)
+async def test_a_connection_that_is_for_one_request_is_closed_after_the_answer(
+    request_: bytes,
+) -> None:
+    async with serving() as hook, hook.client() as client:
+        assert (await client.ask(request_)).status == 200
+        assert await client.closed()
+
+
+async def test_expect_100_continue_is_answered() -> None:
+    body = review()
+    head = HEAD + b"Content-Length: %d\r\nExpect: 100-Continue\r\n\r\n" % len(body)
+    async with serving() as hook, hook.client() as client:
+        assert (await client.ask(head)).status == 100
+        assert (await client.ask(body)).status == 200
+
+
 async def test_a_body_may_come_in_chunks_and_with_a_trailer() -> None:
     body = review()
     async with serving() as hook, hook.client() as client:
