@@ -23,7 +23,6 @@ from unit.asynchronous import until
 from unit.screens import Run
 from unit.store import line, managed, refusal, text
 from unit.watching import (
-    Seen,
     faulty,
     follows,
     lists,
@@ -53,12 +52,11 @@ def oversized(name: str, phase: str = "Running") -> dict[str, Any]:
 async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     streaming: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = Seen()
     async with ApiServer() as api:
         api.streaming = streaming
         await api.put("pods", oversized("a"))
         await api.put("pods", pod("b"))
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {"b"}
             await until(lambda: api.watches, "the watch is open")
@@ -78,8 +76,7 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
 
 
 async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api) as (_, watch):
         await until(lambda: api.watches, "the watch is open")
         stored = await api.put("pods", oversized("a"))
         await until(lambda: watch.unreadable, "it is skipped")
@@ -169,7 +166,7 @@ async def test_objects_before_an_error_that_come_again_and_again_are_no_progress
         request.transport.abort()
         return response
 
-    async with faulty(on_streamed_list(breaks)) as api, watching(api, Seen()) as watch:
+    async with faulty(on_streamed_list(breaks)) as api, watching(api) as (_, watch):
         await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
 
 
@@ -181,7 +178,7 @@ async def test_pages_before_an_error_that_come_again_and_again_are_no_progress()
         for number in range(101):
             await api.put("pods", pod(f"pod-{number}"))
         api.faults += [breaks] * 1000
-        async with watching(api, Seen()) as watch:
+        async with watching(api) as (_, watch):
             await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
 
 
@@ -190,7 +187,7 @@ async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
     async with ApiServer() as api:
         begin = line("ADDED", pod("a"))[:-2]
         api.faults.append(on_streamed_list(endless(sent, begin=begin)))
-        async with watching(api, Seen()) as watch:
+        async with watching(api) as (_, watch):
             await until(lambda: sum(sent) > 8 * LONGEST, "much of it was dropped")
             assert watch.silent > 0
             await until(lambda: watch.silent > 2, "nothing was heard")
@@ -246,7 +243,7 @@ def timers(port: int) -> list[str]:
 
 async def test_the_kernel_watches_over_idle_connections() -> None:
     """Whoever is at the other end may vanish without a word."""
-    async with ApiServer() as api, watching(api, Seen()) as watch:
+    async with ApiServer() as api, watching(api) as (_, watch):
         await watch.synced.wait()
         assert timers(int(api.url.rpartition(":")[2])) == ["02"], "the keepalive timer runs"
     assert KEEPALIVE["TCP_KEEPIDLE"] + KEEPALIVE["TCP_KEEPINTVL"] * KEEPALIVE["TCP_KEEPCNT"] == 45
@@ -277,20 +274,18 @@ def deep(name: str, levels: int = 9000) -> dict[str, object]:
 async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(
     streaming: bool, levels: int
 ) -> None:
-    seen = Seen()
     async with ApiServer() as api:
         api.streaming = streaming
         await api.put("pods", deep("deep", levels))
         await api.put("pods", pod("a"))
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await until(lambda: seen.names == {"a", "deep"}, "both are there")
             await watch.synced.wait()
             assert watch.unreadable == {}
 
 
 async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> None:
-    seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
+    async with ApiServer() as api, watching(api) as (seen, watch):
         await watch.synced.wait()
         await api.put("pods", deep("deep") | {"status": {"phase": "Pending"}})
         await api.put("pods", deep("deep"))
@@ -302,12 +297,11 @@ async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> Non
 
 async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read() -> None:
     """However much of it is in one page."""
-    seen = Seen()
     async with paging() as api:
         for index in range(40):
             await api.put("pods", pod(f"slow-{index}", managedFields=managed(9000) * 2))
         longest, last = 0.0, time.process_time()
-        async with watching(api, seen):
+        async with watching(api) as (seen, _):
             while len(seen.there) < 40:
                 await asyncio.sleep(0)
                 now = time.process_time()
@@ -317,8 +311,7 @@ async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read
 
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:
     """Not in the stream, and not by the next list."""
-    seen = Seen()
-    async with paging() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api) as (seen, watch):
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "it is there")
         await api.put("pods", pod("a", "Succeeded") | UNREADABLE)
@@ -336,12 +329,11 @@ async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> Non
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
 async def test_an_unreadable_object_that_is_gone_is_forgotten(streaming: bool) -> None:
-    seen = Seen()
     async with ApiServer() as api:
         api.streaming = streaming
         await api.put("pods", pod("vanishes") | UNREADABLE)
         await api.put("pods", pod("deleted") | UNREADABLE)
-        async with watching(api, seen) as watch:
+        async with watching(api) as (_, watch):
             await until(lambda: len(watch.unreadable) == 2, "both cannot be read")
             await until(lambda: api.watches, "the watch is open")
             await api.remove("pods", "training", "deleted")
@@ -371,8 +363,7 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
         await asyncio.sleep(60)
         return response
 
-    seen = Seen()
-    async with paging(on_watch(odd)) as api, watching(api, seen) as watch:
+    async with paging(on_watch(odd)) as api, watching(api) as (seen, watch):
         await until(lambda: seen.names == {"a"}, "what follows is told")
         assert len(watch.unreadable) == 1
         assert seen.restarts == []

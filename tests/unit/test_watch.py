@@ -12,7 +12,6 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.store import line, refusal, status
 from unit.watching import (
-    Seen,
     answered,
     faulty,
     follows,
@@ -29,8 +28,7 @@ from unit.watching import (
 
 
 async def test_a_new_object_under_an_old_name_is_another_object() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen):
+    async with paging() as api, watching(api) as (seen, _):
         old = await api.put("pods", pod("a"))
         await until(lambda: seen.there, "a is there")
         new = await api.put("pods", pod("a", uid="another"))
@@ -48,16 +46,14 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
                 "spec": {"containers": None}, "status": {}}  # fmt: skip
         return await stream(request, line("BOOKMARK", body))
 
-    seen = Seen()
-    async with paging(on_watch(bookmark)) as api, watching(api, seen):
+    async with paging(on_watch(bookmark)) as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the second watch is open")
         assert [query["resourceVersion"] for query in follows(api)] == ["1", "77"]
         assert seen.told == []
 
 
 async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen, stream=300, relist=600):
+    async with paging() as api, watching(api, stream=300, relist=600):
         await until(lambda: api.watches, "the watch is open")
         assert 270 <= int(follows(api)[0]["timeoutSeconds"]) <= 330
         assert follows(api)[0]["allowWatchBookmarks"] == "true"
@@ -75,10 +71,9 @@ END = line(
 
 async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connection() -> None:
     """T26, T38: what happened while nobody looked is told like everything else."""
-    seen = Seen()
     async with ApiServer() as api:
         await api.put("pods", pod("a"))
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {"a"}
             await api.put("pods", pod("b"))
@@ -88,7 +83,7 @@ async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connecti
 
 
 async def test_an_object_counts_as_gone_only_after_the_initial_events_are_complete() -> None:
-    seen, halfway, go_on = Seen(), asyncio.Event(), asyncio.Event()
+    halfway, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
         response = await stream(request, line("ADDED", pod("c", resourceVersion="9", uid="c")))
@@ -101,7 +96,7 @@ async def test_an_object_counts_as_gone_only_after_the_initial_events_are_comple
     async with ApiServer() as api:
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
-        async with watching(api, seen, relist=1):
+        async with watching(api, relist=1) as (seen, _):
             await until(lambda: seen.names == {"a", "b"}, "both are there")
             api.faults.append(on_streamed_list(slow))
             await halfway.wait()
@@ -119,8 +114,7 @@ async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
         await asyncio.sleep(60)
         return web.Response()
 
-    seen = Seen()
-    async with faulty(on_streamed_list(changing)) as api, watching(api, seen) as watch:
+    async with faulty(on_streamed_list(changing)) as api, watching(api) as (seen, watch):
         await watch.synced.wait()
         assert seen.told == ["+a", "-a"]
 
@@ -130,11 +124,10 @@ async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
     code: int, reason: str
 ) -> None:
     refused = refusal(code, reason, "sendInitialEvents is forbidden for watch")
-    seen = Seen()
     async with ApiServer() as api:
         api.faults.append(on_streamed_list(lambda _: answered(refused)))
         await api.put("pods", pod("a"))
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert (seen.names, watch.trouble) == ({"a"}, None)
             await until(lambda: api.watches, "the watch is open")
@@ -151,8 +144,7 @@ async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> 
         await response.write_eof()
         return response
 
-    seen = Seen()
-    async with faulty(on_streamed_list(told)) as api, watching(api, seen):
+    async with faulty(on_streamed_list(told)) as api, watching(api):
         await until(lambda: follows(api), "the next watch is open")
         assert follows(api)[0]["resourceVersion"] == "50"
 
@@ -161,8 +153,7 @@ async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_o
     async def ends(request: web.Request) -> web.StreamResponse:
         return await stream(request)
 
-    seen = Seen()
-    async with faulty(on_streamed_list(ends)) as api, watching(api, seen, relist=1):
+    async with faulty(on_streamed_list(ends)) as api, watching(api, relist=1):
         await until(lambda: lists(api), "it is listed in pages")
         await until(lambda: streamed_lists(api) == 2, "it is streamed again")
 
@@ -216,12 +207,11 @@ async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_strea
     answer: Answer, following: tuple[int, int], pause: float
 ) -> None:
     """T28: and to what is there."""
-    seen = Seen()
     async with ApiServer() as api:
         await api.put("pods", pod("b"))
         api.faults.append(on_streamed_list(answer))
         began = asyncio.get_running_loop().time()
-        async with watching(api, seen, silence=0.3) as watch:
+        async with watching(api, silence=0.3) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {"b"}
             assert (lists(api), streamed_lists(api)) == following
@@ -234,8 +224,7 @@ async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_strea
 
 async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
     """T28."""
-    seen = Seen()
-    async with paging() as api, watching(api, seen):
+    async with paging() as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -254,8 +243,7 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
 ) -> None:
     """T28: 410, as the answer and within the stream. It is normal, so nobody is warned."""
     caplog.set_level("INFO", "istio_aux.kube")
-    seen = Seen()
-    async with paging() as api, watching(api, seen):
+    async with paging() as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
@@ -279,8 +267,7 @@ async def test_an_event_that_was_cut_in_half_is_delivered_once_it_is_whole() -> 
         await response.write_eof()
         return response
 
-    seen = Seen()
-    async with paging(on_watch(cut)) as api, watching(api, seen):
+    async with paging(on_watch(cut)) as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the second watch is open")
         assert (seen.restarts, seen.told) == (["connection"], [])
         await api.put("pods", pod("a"))
@@ -288,8 +275,7 @@ async def test_an_event_that_was_cut_in_half_is_delivered_once_it_is_whole() -> 
 
 
 async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api) as (seen, watch):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -310,8 +296,7 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
         await asyncio.sleep(60)
         return response
 
-    seen = Seen()
-    async with paging(on_watch(silent)) as api, watching(api, seen, silence=0.2):
+    async with paging(on_watch(silent)) as api, watching(api, silence=0.2) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the silent watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -327,8 +312,7 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
             await response.write(line("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
             await asyncio.sleep(0.05)
 
-    seen = Seen()
-    async with paging(on_watch(lie)) as api, watching(api, seen, stream=0.2, relist=0.3):
+    async with paging(on_watch(lie)) as api, watching(api, stream=0.2, relist=0.3) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the lying watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -339,8 +323,7 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
     async def nonsense(request: web.Request) -> web.StreamResponse:
         return await stream(request, b'{"kind":"Surprise"}\n')
 
-    seen = Seen()
-    async with paging(on_watch(nonsense)) as api, watching(api, seen):
+    async with paging(on_watch(nonsense)) as api, watching(api):
         await until(lambda: api.watches, "the second watch is open")
 
 
@@ -348,12 +331,11 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
     """T28."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
-    seen = Seen()
     async with paging() as api:
         api.faults.append(on_list(lambda _: answered(answer)))
         await api.put("pods", pod("a"))
         began = asyncio.get_running_loop().time()
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert asyncio.get_running_loop().time() - began >= 1
             assert seen.names == {"a"}
@@ -369,8 +351,7 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
         body = status(504, "Timeout", "Too large resource version", details=details)
         return await stream(request, line("ERROR", body))
 
-    seen = Seen()
-    async with paging(on_watch(error)) as api, watching(api, seen):
+    async with paging(on_watch(error)) as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the second watch is open")
         assert lists(api) == 2
         assert seen.restarts == ["server-error"]
@@ -378,8 +359,7 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
 
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
-    seen = Seen()
-    async with paging(on_list(lambda _: answered(refused))) as api, watching(api, seen) as watch:
+    async with paging(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):
         trouble = await until(lambda: watch.trouble, "there is trouble")
         assert trouble == ('/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list')
         await watch.synced.wait()
@@ -387,11 +367,10 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
 
 
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
-    seen = Seen()
     async with paging() as api:
         api.faults += [on_watch(stream) for _ in range(100)]
         began = asyncio.get_running_loop().time()
-        async with watching(api, seen, backoff=Backoff(0.2, 0.2)):
+        async with watching(api, backoff=Backoff(0.2, 0.2)):
             await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
         # Before each but the first, at least half of the backoff.
         assert asyncio.get_running_loop().time() - began >= 5 * 0.1
@@ -406,12 +385,11 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
         await api.remove("pods", "training", "pod-000")
         return refusal(410, "Expired", "The provided continue parameter is too old")
 
-    seen = Seen()
     async with paging() as api:
         for number in range(101):
             await api.put("pods", pod(f"pod-{number:03}"))
         api.faults.append(expired)
-        async with watching(api, seen) as watch:
+        async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {f"pod-{number:03}" for number in range(1, 101)}
 
@@ -419,11 +397,10 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
 @pytest.mark.parametrize("code", [429, 502])
 async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
     """A list is the most that a busy server can be asked for, and nothing has been missed."""
-    seen = Seen()
     async with paging() as api:
         busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
         api.faults.append(on_watch(lambda _: answered(busy)))
-        async with watching(api, seen):
+        async with watching(api) as (seen, _):
             await api.put("pods", pod("a"))
             await until(lambda: seen.names == {"a"}, "it is there")
             await until(lambda: len(follows(api)) == 2, "the second watch is open")
@@ -449,10 +426,10 @@ async def test_a_complete_list_ends_the_count_of_failures() -> None:
     async def away(_request: web.Request) -> web.Response:
         return refusal(500, "InternalError", "etcd is away")
 
-    steps, seen = Steps(0.01, 1.0), Seen()
+    steps = Steps(0.01, 1.0)
     async with paging() as api:
         api.faults += [on_list(away) for _ in range(5)]
-        async with watching(api, seen, backoff=steps) as watch:
+        async with watching(api, backoff=steps) as (_, watch):
             await watch.synced.wait()
             assert steps.steps[-1] >= 0.08, "the fifth failure in a row"
             await until(lambda: api.watches, "the watch is open")
@@ -467,7 +444,7 @@ async def test_a_complete_list_ends_the_count_of_failures() -> None:
 async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
     asked = set[str]()
     for _ in range(2):
-        async with paging() as api, watching(api, Seen(), stream=1e9, relist=1e6):
+        async with paging() as api, watching(api, stream=1e9, relist=1e6):
             await until(lambda api=api: api.watches, "the watch is open")
             asked |= {query["timeoutSeconds"] for query in follows(api)}
     assert len(asked) > 1, "a stream is asked for until the next list"
@@ -477,8 +454,7 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As after a restore of etcd: an object may have its old version and another content."""
-    seen = Seen()
-    async with paging() as api, watching(api, seen, silence=0.5):
+    async with paging() as api, watching(api, silence=0.5) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))

@@ -47,14 +47,14 @@ def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watching(api: ApiServer, seen: Seen, **options: Any) -> AsyncGenerator[Watch[Pod]]:
+async def watching(api: ApiServer, **options: Any) -> AsyncGenerator[tuple[Seen, Watch[Pod]]]:
     """Watch pods in the background, without the long waits of real life."""
-    options = {"backoff": Backoff(0.02, 0.1), **options}
+    seen, options = Seen(), {"backoff": Backoff(0.02, 0.1), **options}
     async with Client(api.access()) as client:
         restarted = seen.restarts.append
         watch = Watch(client, "/api/v1/pods", Pod, seen, restarted=restarted, **options)
         async with background(watch.run()):
-            yield watch
+            yield seen, watch
 
 
 @asynccontextmanager
