@@ -199,7 +199,8 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
     async with cluster(**scope) as world:
         await world.pod("job")
         await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
-        await settled(world, 2)
+        await world.pod("kept", others={"side": RUNNING})
+        await settled(world, 3)
         assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert READ not in world.api.requests
         assert world.controller.stuck() == []
