@@ -232,6 +232,11 @@ class Cluster(ApiServer):
             body["ports"] = [{"name": "http", "port": 1}, {"name": name, "port": port}]
             await self.put("endpointslices", body)
 
+    async def lead_to(self, istiod: Istiod, *, ready: bool = True, **webhook: Any) -> None:
+        """Make this istiod the one that is called for pods."""
+        await self.publish(istiod.port, ready=ready)
+        await self.configure(bundle=istiod.bundle, **webhook)
+
 
 @asynccontextmanager
 async def watching(

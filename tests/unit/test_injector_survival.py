@@ -33,8 +33,7 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
     """A text that istiod cannot read either changes nothing; one that is gone is not known."""
     rhythm = Rhythm(live=0.05, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         assert seen.control_planes.policies == {}
         await put_policy(api, "policy: disabled")
@@ -80,8 +79,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         await put_policy(api, "policy: enabled")
-        await api.publish(istiod.port, ready=False)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod, ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, State.NO_ENDPOINT)
@@ -98,8 +96,7 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
     """Nobody may read it at first; then it changes."""
     rhythm = Rhythm(live=0.1, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port, ready=False)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod, ready=False)
         await told(seen, State.NO_ENDPOINT)
         assert seen.control_planes.policies == {}
         await put_policy(api, "policy: enabled")
@@ -120,8 +117,7 @@ async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_pa
     rhythm = Rhythm(live=30.0, other=0.2)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
         istiod.talk = once
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         begun = asyncio.get_running_loop().time()
         asked = len(istiod.heads)
@@ -135,8 +131,7 @@ async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None
     """They would fill the memory; here nothing else is a reason to ask again."""
     rhythm = Rhythm(live=3600.0, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         asked = len(istiod.heads)
         for writer in istiod.connections:
@@ -155,8 +150,7 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Pat
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await told(watcher, State.ABSENT)
         before = open_watches(api)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         assert (open_watches(api), len(istiod.connections)) == (before + 1, 1)
 
@@ -176,8 +170,7 @@ async def test_an_unhandled_exception_affects_one_injector_only(
         # No API server takes such a port.
         await api.publish(1 << 20, service="istiod-canary")
         await api.configure("canary", bundle=istiod.bundle, service="istiod-canary")
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
 
         await told(watcher, State.LIVE, NAME)
         await until(lambda: "internal error" in injector(watcher, "canary").why, "it is told")

@@ -69,8 +69,7 @@ async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path)
         return shown.since
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:
-        await api.configure(bundle=istiod.bundle)
-        await api.publish(istiod.port)
+        await api.lead_to(istiod)
         async with watching(api) as watcher:
             watcher.recall({NAME: Since(State.LIVE, then)})
             assert watcher.since == {NAME: Since(State.LIVE, then)}, "it is left to the next one"
@@ -112,8 +111,7 @@ async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_tim
         ) as watcher,
     ):  # fmt: skip
         istiod.talk = slow
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         states.clear()
         pause = 2.5
@@ -160,8 +158,7 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
 ) -> None:
     """Its successor has proven nothing yet, and here never will."""
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        await api.configure(bundle=istiod.bundle, timeoutSeconds=3600)
-        await api.publish(istiod.port)
+        await api.lead_to(istiod, timeoutSeconds=3600)
         await told(watcher, State.LIVE)
         async with Istiod(tmp_path, authority=istiod.authority) as mute:
             mute.talk = silence
@@ -177,8 +174,7 @@ async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
 ) -> None:
     async with Cluster() as api, Istiod(tmp_path) as mute, watching(api) as watcher:
         mute.talk = silence
-        await api.configure(bundle=mute.bundle, timeoutSeconds=3600)
-        await api.publish(mute.port)
+        await api.lead_to(mute, timeoutSeconds=3600)
         await until(lambda: mute.heads, "it is asked")
         async with Istiod(tmp_path, authority=mute.authority) as istiod:
             await api.publish(istiod.port)
@@ -222,8 +218,7 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
 async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) -> None:
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle, timeoutSeconds=2)
+        await api.lead_to(istiod, timeoutSeconds=2)
         seen: list[tuple[bool, State]] = []
 
         def note(mesh: ControlPlanes) -> None:
@@ -248,8 +243,7 @@ async def test_what_happens_is_logged_counted_and_shown_once(
         watching(api, telemetry) as watcher,
     ):
         await told(watcher, State.ABSENT)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         [first] = watcher.shown()
 
@@ -396,8 +390,7 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     """Let there be an Istio that makes native sidecars on request, and a namespace for it."""
     istiod.native = ON_REQUEST
     await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-    await api.configure(bundle=istiod.bundle)
-    await api.publish(istiod.port)
+    await api.lead_to(istiod)
 
 
 async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
