@@ -67,9 +67,17 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         await world.pod("marker", SIDECAR, owner=None)
         await world.known(2)
         assert world.api.evictions == []
-        assert not world.repair.finished
         listed.set()
         await until(lambda: world.api.evictions == ["web"], "it is evicted")
+
+
+async def test_repair_is_not_finished_before_it_has_decided_about_each_pod() -> None:
+    listed = asyncio.Event()
+    async with cluster(policy=REPORT, listed=listed) as world:
+        await world.pod("web")
+        await world.known(1)
+        assert not world.repair.finished
+        listed.set()
         await until(lambda: world.repair.finished, "all is decided")
 
 
