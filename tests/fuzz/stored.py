@@ -32,7 +32,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
@@ -76,7 +76,7 @@ class Followers:
         telemetry = Telemetry()
         client = Simulated()
         events = Events(client, "fuzz")
-        self.quit = Controller(client, telemetry, events, leading=False)
+        self.quit = Controller(client, {}, telemetry, events, leading=False)
         self.repair = RepairController(
             client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART)
         )
@@ -128,7 +128,7 @@ def read_file(body: bytes) -> None:
 
 def observe(pod: Pod) -> None:
     """What the quit controller does with each event."""
-    PodState(key_of(pod)).observe(read(pod, Policy()), QuitScope(), NOW)
+    PodState(key_of(pod)).observe(PodFacts(pod, Policy()), QuitScope(), NOW)
 
 
 class Judge:
@@ -172,7 +172,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    await judge.step("decide", lambda: quitting.decide(read(pod, Policy()), NOW))
+    await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
     await judge.step("observe", lambda: observe(pod))
     await judge.step("store", lambda: followers.follow(pod))
     answers = [

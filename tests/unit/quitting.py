@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.actions import RUNNING_JOBS
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.applications import PodOptions
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import parse
+from istio_aux.model.selectors import Selector, parse
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller, Selection
+from istio_aux.quit.controller import Controller
 from istio_aux.quit.state import QuitLimits
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, proxy_quits, refusal
@@ -35,11 +37,8 @@ ENDED = exited(0, at="2026-11-21T08:16:30Z")
 class World:
     """A cluster with one selected namespace, ``training``, and a controller at work in it."""
 
-    def __init__(
-        self, api: ApiServer, running: Controller, selection: Selection, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
-        self.selection = selection
 
     async def pod(
         self,
@@ -141,26 +140,34 @@ async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: s
 
 @asynccontextmanager
 async def at_work(
-    api: ApiServer, *, limits: QuitLimits = FAST, **options: Any
+    api: ApiServer, *, limits: QuitLimits = FAST, pods: Selector | None = None, **options: Any
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
     await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
     async with Client(api.access()) as client:
         events = Events(client, "host")
-        selector = parse("io.datastrophic/istio-aux=enabled")
-        running = Controller(client, telemetry, events, selector=selector, limits=limits, **options)
-        selection = running.selection
+        chosen = PodOptions(
+            namespaces=parse("io.datastrophic/istio-aux=enabled"), pods=pods or Selector()
+        )
+
+        def relabelled(namespace: str) -> None:
+            running.relabelled(namespace)
+
+        labels = Namespaces(relabelled)
+        running = Controller(
+            client, labels, telemetry, events, options=chosen, limits=limits, **options
+        )
         backoff = Backoff(0.02, 0.1)
-        namespaces = Watch(
-            client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,
-        )  # fmt: skip
-        pods = Watch(
-            client, "/api/v1/pods", Pod, running, backoff=backoff,
-            selection=RUNNING_JOBS,
-        )  # fmt: skip
-        async with background(namespaces.run()), background(pods.run()), background(events.run()):
-            world = World(api, running, selection, telemetry)
+        watches = (
+            Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff),
+            Watch(client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS),
+        )
+        works = (*(watch.run() for watch in watches), events.run())
+        async with AsyncExitStack() as stack:
+            for work in works:
+                await stack.enter_async_context(background(work))
+            world = World(api, running, telemetry)
             api.on_exec, api.on_forward = freeing(world), freeing(world, agent_quits)
             try:
                 yield world

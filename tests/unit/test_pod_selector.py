@@ -88,7 +88,7 @@ async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
     """They have their sidecar because of us."""
     async with quitting.cluster(pods=TEAMS) as world:
-        world.selection.ask(applications("training/web")[0])
+        world.controller.set_applications(applications("training/web")[0])
         await world.pod("web", labels=WEB)
         await world.ended("exited")
         assert world.told == ["web"]

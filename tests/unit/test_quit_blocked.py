@@ -64,7 +64,7 @@ async def test_a_pod_that_is_blocked_for_a_moment_gets_no_event() -> None:
 async def test_a_blocked_pod_of_a_namespace_that_is_not_selected_is_not_reported() -> None:
     async with cluster(limits=SOON) as world:
         await world.select("training", selected=False)
-        await until(lambda: world.selection.names() == [], "that is noticed")
+        await until(lambda: world.controller.selected == [], "that is noticed")
         await kept(world)
         await until(lambda: world.controller.watched == 1, "it is known")
         assert world.controller.blocked() == []

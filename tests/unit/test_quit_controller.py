@@ -6,13 +6,8 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.objects import Key
 from istio_aux.model.applications import Applications, parse
-from istio_aux.model.pod import Metadata
-from istio_aux.model.selectors import Selector
-from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Selection
-from istio_aux.quit.state import QuitLimits, QuitScope
+from istio_aux.quit.state import QuitLimits
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.podverbs import agent_quits
@@ -138,17 +133,6 @@ async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
         assert world.told == ["job"]
 
 
-def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
-    """A list tells of the new one first, and then that the old one has vanished."""
-    selection = Selection(QuitScope(), Selector(), lambda _name: None)
-    for uid in ("old", "new"):
-        selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
-    selection.delete(Key("", "training", "old"), None)
-    assert "training" in selection
-    selection.delete(Key("", "training", "new"), None)
-    assert "training" not in selection
-
-
 WEB = {"app.kubernetes.io/name": "web"}
 
 
@@ -161,7 +145,7 @@ def asking(entry: str) -> Applications:
 @driven
 async def test_only_jobs_of_an_injected_application_are_freed_in_a_namespace_not_selected() -> None:
     async with cluster() as world:
-        world.selection.ask(asking("shop/web"))
+        world.controller.set_applications(asking("shop/web"))
         await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})
         await world.pod("nobody", namespace="shop")
         await world.pod("web", namespace="shop", labels=WEB)
@@ -175,9 +159,9 @@ async def test_who_asks_later_is_freed_then_and_who_does_not_ask_any_more_is_not
         await world.pod("early", namespace="shop", labels=WEB)
         await until(lambda: world.controller.watched == 1, "the pod is seen")
         assert world.told == []
-        world.selection.ask(asking("shop/web"))
+        world.controller.set_applications(asking("shop/web"))
         await world.ended("exited")
-        world.selection.ask(Applications())
+        world.controller.set_applications(Applications())
         await world.pod("late", namespace="shop", labels=WEB)
         await world.pod("train")
         await world.ended("exited", 2)
@@ -187,7 +171,7 @@ async def test_who_asks_later_is_freed_then_and_who_does_not_ask_any_more_is_not
 @driven
 async def test_a_pod_that_lost_its_proxy_is_shown_too() -> None:
     async with cluster() as world:
-        world.selection.ask(asking("shop/web"))
+        world.controller.set_applications(asking("shop/web"))
         dead = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
         await world.pod("web", RUNNING, dead, namespace="shop", labels=WEB)
         await until(world.controller.lost, "it is shown")

@@ -15,12 +15,11 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
-from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import Policy, QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller, Selection
-from istio_aux.quit.state import QuitLimits, QuitScope
+from istio_aux.quit.controller import Controller
+from istio_aux.quit.state import QuitLimits
 from istio_aux.serve import endless_task
 from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import Telemetry
@@ -151,25 +150,10 @@ async def test_the_settings_of_a_quit_reach_its_controller() -> None:
         await wired.hand_over(0)
 
 
-def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
-    changed: list[str] = []
-    selection = Selection(QuitScope(), parse("mesh in (on, true),!off"), changed.append)
-
-    def label(**labels: str) -> bool:
-        metadata = Metadata(name="team", uid="1", labels=labels)
-        selection.apply(Namespace(metadata=metadata))
-        return "team" in selection
-
-    assert [label(), label(mesh="on"), label(mesh="true"), label(mesh="on", off="")] == [
-        False, True, True, False,
-    ]  # fmt: skip
-    assert changed == ["team", "team"]
-
-
 @driven
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        quits = Controller(client, Telemetry(), Events(client, "host"), leading=False)
+        quits = Controller(client, {}, Telemetry(), Events(client, "host"), leading=False)
         for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
             quits.apply(job(MESHED, **fields))
         assert quits.watched == 0

@@ -19,7 +19,7 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Policy, Rung
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Blocker, Quit, Wait
 from unit.rules.pods import RUNNING, exited, job
 
@@ -50,7 +50,9 @@ def sent(policy: Policy, ports: Iterable[int]) -> set[Execution]:
         *(job({"main": done, **proxy}, annotations={STATUS_PORT: f"{p}"}) for p in ports),
         *(job({"main": done, rule.container: RUNNING, **proxy}) for rule in policy.sidecars),
     ]
-    return {each for pod in pods for each in executions(quitting.decide(read(pod, policy), None))}
+    return {
+        each for pod in pods for each in executions(quitting.decide(PodFacts(pod, policy), None))
+    }
 
 
 def executions(decision: quitting.Action) -> Iterator[Execution]:

@@ -9,7 +9,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import Kubelet, read
+from istio_aux.quit.facts import Kubelet, PodFacts
 from unit.rules.pods import RUNNING, exited, job
 
 POLICY = Policy()
@@ -37,7 +37,7 @@ def decide(
     obeyed: bool | None = True,
 ) -> quitting.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
-    return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    return quitting.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
 
 
 def done(**fields: Any) -> Pod:

@@ -10,6 +10,7 @@ from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRAC
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job, moment
 from unit.rules.table import blockers, decide
 
@@ -35,14 +36,15 @@ def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
 @pytest.mark.parametrize("value", ["main", "main,wait", " main , wait ,", "main,,main"])
 def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
     """All others are ignored, and their verdict says why."""
-    decision = decide(annotated(quit_after=value))
+    pod = annotated(quit_after=value)
+    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision
-    dind = decision.containers["dind"]
+    dind = verdicts["dind"]
     assert (dind.role, dind.why) == (
         "ignored",
         "running; ignored: not named by annotation istio-aux.io/quit-after",
     )
-    assert decision.containers["main"].role == "payload"
+    assert verdicts["main"].role == "payload"
 
 
 @pytest.mark.parametrize("value", ["dind", "main,dind"])
@@ -95,9 +97,9 @@ def test_a_reason_does_not_name_thousands_of_containers() -> None:
 
 def test_while_the_wish_is_not_understood_every_container_counts() -> None:
     """A verdict must not say that somebody ignores it."""
-    decision = waiting_for(annotated(quit_after="mian"))
-    assert decision.containers["dind"].role == "payload"
-    assert blockers(decision) == ("dind",)
+    pod = annotated(quit_after="mian")
+    assert PodFacts(pod, Policy()).containers["dind"].role == "payload"
+    assert blockers(waiting_for(pod)) == ("dind",)
 
 
 def test_a_container_that_is_named_is_not_ignored() -> None:
@@ -110,20 +112,21 @@ def test_a_container_that_is_named_is_not_ignored() -> None:
 @pytest.mark.parametrize("value", ["dind", "dind,istio-proxy", "nobody , dind"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
     """Names of no container are ignored there (T13)."""
-    decision = decide(annotated(ignore=value))
+    pod = annotated(ignore=value)
+    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision
-    assert decision.containers["dind"].why == (
-        "running; ignored: annotation istio-aux.io/ignore-containers"
-    )
-    assert decision.containers["istio-proxy"].role == "sidecar"
+    assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/ignore-containers"
+    assert verdicts["istio-proxy"].role == "sidecar"
 
 
 def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
     """In every pod, by the option of the charm (T13)."""
     policy = Policy(ignore_containers=frozenset({"dind", "istio-proxy"}))
-    decision = decide(annotated(), policy, None)
-    assert isinstance(decision, quitting.Quit), decision
-    assert decision.containers["dind"].why == "running; ignored: option ignore-containers"
+    pod = annotated()
+    assert isinstance(decide(pod, policy), quitting.Quit)
+    assert (
+        PodFacts(pod, policy).containers["dind"].why == "running; ignored: option ignore-containers"
+    )
 
 
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:

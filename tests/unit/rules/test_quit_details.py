@@ -8,7 +8,9 @@ from itertools import groupby
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS
+from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RECORDS, RUNNING, State, exited, job, recorded
 from unit.rules.table import decide
 
@@ -24,7 +26,7 @@ def test_every_container_has_a_role() -> None:
         sidecars={"vault-agent": RUNNING},
         annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
     )
-    verdicts = decide(pod).containers
+    verdicts = PodFacts(pod, Policy()).containers
     assert {name: verdict.role for name, verdict in verdicts.items()} == {
         "istio-proxy": "sidecar",
         "main": "payload",

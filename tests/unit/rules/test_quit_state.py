@@ -11,7 +11,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
-from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts, read
+from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
 from istio_aux.quit.state import (
     Action,
     AttemptResult,
@@ -59,7 +59,7 @@ class Story:
     """One pod and its task, from the moment it is due."""
 
     def __init__(self, first: Pod | None = None, *, due: bool = True, **scope: Any) -> None:
-        self.scope = QuitScope(namespaces={"training": "u"}, **scope)
+        self.scope = QuitScope(namespaces={"training"}, **scope)
         self.kubelet: Kubelet | None = None
         self.state = PodState(Key("training", "job", "u-1"))
         self.watched(first or pod())
@@ -79,7 +79,7 @@ class Story:
         return self.task.looked(facts, self.scope, NOW)
 
     def facts(self, seen: Pod) -> PodFacts:
-        return read(seen, self.scope.policy, self.kubelet)
+        return PodFacts(seen, self.scope.policy, self.kubelet)
 
     def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
         return self.task.answered(rung, answer, self.scope)
@@ -287,7 +287,7 @@ def test_a_wall_clock_that_steps_changes_no_grace_period(step: int) -> None:
     stepped = Moment(NOW.monotonic + 10, NOW.wall + 10 + step)
     story.watched(pod(main=JUST_DONE), stepped)
     assert story.task.awake(story.scope, stepped) == Sleep(20.0)
-    assert story.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
+    assert story.state.decision.reason == f"{FINISHED}; the grace period ends at 08:17:10"
 
 
 @pytest.mark.parametrize("step", [-3600, 3600])
@@ -298,7 +298,7 @@ def test_a_wall_clock_that_steps_changes_nothing_else(step: int) -> None:
     assert lost.task.awake(lost.scope, stepped) == Sleep(QuitLimits().lost_after - 1)
     assert blocked.task.awake(blocked.scope, stepped) == Sleep(QuitLimits().blocked_after - 1)
     late.watched(pod(main=RUNNING, version=19), stepped)
-    assert late.state.verdict == "quit"
+    assert late.state.decision.action == "quit"
 
 
 def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
@@ -359,12 +359,12 @@ def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:
 def test_an_older_state_does_not_count_for_a_while() -> None:
     story = Story(pod(version=20))
     story.watched(pod(main=RUNNING, version=19))
-    assert story.state.verdict == "quit"
+    assert story.state.decision.action == "quit"
     assert story.awake() == Look()
     assert story.looked(pod(main=RUNNING, version=19)) == Retry()
     later = after(31)
     story.watched(pod(main=RUNNING, version=1), later)
-    assert story.state.verdict == "wait", "a restored etcd"
+    assert story.state.decision.action == "wait", "a restored etcd"
 
 
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)

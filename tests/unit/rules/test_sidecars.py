@@ -8,6 +8,7 @@ import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from unit.rules import table
 from unit.rules.pods import RUNNING, State, exited, job, waiting
@@ -19,6 +20,11 @@ DONE = {"main": exited(0), "istio-proxy": RUNNING}
 
 def decide(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) -> quitting.Action:
     return table.decide(job(containers, **fields), policy)
+
+
+def role(containers: dict[str, State], **fields: Any) -> str:
+    """The role of the container ``vault-agent``."""
+    return PodFacts(job(containers, **fields), POLICY).containers["vault-agent"].role
 
 
 def target(decision: quitting.Action) -> str:
@@ -34,7 +40,7 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
         "vault-agent", 8200, (Rung.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
-    assert decision.containers["vault-agent"].role == "sidecar"
+    assert role({**DONE, "vault-agent": RUNNING}) == "sidecar"
     assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
 
 
@@ -103,9 +109,8 @@ def test_a_pod_without_the_mesh_is_left_alone() -> None:
 
 def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
     after = {"istio-aux.io/quit-after": "vault-agent"}
-    decision = decide({**DONE, "vault-agent": RUNNING}, annotations=after)
-    assert isinstance(decision, Wait)
-    assert decision.containers["vault-agent"].role == "payload"
+    assert isinstance(decide({**DONE, "vault-agent": RUNNING}, annotations=after), Wait)
+    assert role({**DONE, "vault-agent": RUNNING}, annotations=after) == "payload"
 
 
 def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:

@@ -98,23 +98,17 @@ class Wiring:
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         source = "/".join(settings.lease or ())
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
-        self._quit = quitting.Controller(
-            self.client, self.telemetry, self._events,
-            selector=settings.namespace_selector,
-            pods=settings.pod_selector,
-            policy=settings.quit_policy,
-            limits=settings.quit_limits,
-            mode=settings.quit,
-            leading=False,
-            clock=clock,
-            leads=self._may_act,
-        )  # fmt: skip
         self._around = Surroundings(
-            self.client, settings, self.telemetry, self._quit.selection,
+            self.client, settings, self.telemetry,
             changed=self._mesh_changed, relabelled=self._relabelled, clock=clock,
             ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
+        self._quit = quitting.Controller(
+            self.client, self._around.namespaces, self.telemetry, self._events,
+            policy=settings.quit_policy, options=settings.pod_options, clock=clock,
+            limits=settings.quit_limits, mode=settings.quit, leading=False, leads=self._may_act,
+        )  # fmt: skip
         self._repair = repairing.RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
@@ -198,7 +192,7 @@ class Wiring:
             injectors=self._injectors.shown(),
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
-            selected_namespaces=self._quit.selection.names(),
+            selected_namespaces=self._quit.selected,
             stuck_pods=stuck,
             blocked_pods=blocked,
             lost_pods=self._quit.lost(),
@@ -251,6 +245,7 @@ class Wiring:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
 
     def _relabelled(self, namespace: str) -> None:
+        self._quit.relabelled(namespace)
         self._repair.relabelled(namespace)
 
     def _mesh_changed(self, mesh: ControlPlanes) -> None:
@@ -274,7 +269,7 @@ class Wiring:
         return self._lease is None or self._lease.leads()
 
     def _ask(self, applications: Applications) -> None:
-        self._quit.selection.ask(applications)
+        self._quit.set_applications(applications)
         self._repair.set_applications(applications)
 
     def _unfit(self) -> str:
@@ -302,7 +297,7 @@ class Surroundings:
         client: Client,
         settings: Settings,
         telemetry: Telemetry,
-        *selections: Handler[Namespace],
+        *,
         changed: Callable[[ControlPlanes], None] = lambda _mesh: None,
         relabelled: Callable[[str], None] = lambda _namespace: None,
         clock: Clock = system_clock,
@@ -314,7 +309,6 @@ class Surroundings:
             client: open while they run.
             settings: name our configuration, the root namespace and the selected namespaces.
             telemetry: counts what happens.
-            selections: receive each namespace before `namespaces` does.
             changed: called with everything that is known of the injectors, after each change.
             relabelled: called with the name of a namespace that is relabelled or gone.
             clock: returns the present.
@@ -327,7 +321,7 @@ class Surroundings:
             selector=settings.namespace_selector, clock=clock,
         )  # fmt: skip
         self.watches = Watches(client, telemetry)
-        self.watches.add("namespaces", actions.NAMESPACES, Namespace, *selections, self.namespaces)
+        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
         self._listed = self.watches.add(
             "order" if ordered else "injectors",
             actions.CONFIGURATIONS, Configuration, self.injectors,

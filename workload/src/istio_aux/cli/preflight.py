@@ -24,7 +24,7 @@ from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Star
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, sorted_before
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start import plan as start
@@ -225,7 +225,9 @@ def change(
 
     How a pod starts is decided when its controller creates the next one.
     """
-    if pod.status.phase == "Running" and isinstance(quitting.decide(read(pod, policy), now), Quit):
+    if pod.status.phase == "Running" and isinstance(
+        quitting.decide(PodFacts(pod, policy), now), Quit
+    ):
         return "are finished, and their sidecars would be told to exit now"
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True):

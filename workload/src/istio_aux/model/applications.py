@@ -48,10 +48,6 @@ class Applications(msgspec.Struct, frozen=True):
         """Whether the pod has its sidecar because of the file; see `covers`."""
         return self.covers(pod.metadata.namespace, application_of(pod))
 
-    def places(self) -> frozenset[str]:
-        """The namespaces that the file names, of all pods that it may cover."""
-        return self.models | self.namespaces | {each.namespace for each in self.named}
-
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that choose pods, by their labels and those of their namespace."""
