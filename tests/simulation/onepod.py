@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     Action,
-    AttemptResult,
     Delete,
     End,
     Look,

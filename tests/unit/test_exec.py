@@ -17,10 +17,10 @@ from istio_aux.kube.exec import (
     OUTPUT,
     EarlyEnd,
     ExecChannels,
-    ExecResult,
     execute,
 )
 from istio_aux.model.pod import Key
+from istio_aux.model.sidecars import AttemptResult
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import driven
 
@@ -38,76 +38,73 @@ def failure(code: str) -> bytes:
     return b"\x03" + json.dumps(status).encode()
 
 
-def heard(*frames: bytes) -> ExecResult:
+def heard(*frames: bytes) -> AttemptResult:
     channels = ExecChannels()
     for frame in frames:
         channels.feed(frame)
     return channels.result(EarlyEnd("cut"))
 
 
+def said(text: str) -> AttemptResult:
+    return AttemptResult(text.partition(":")[0] == "exit code 0", sent=True, text=text)
+
+
 @pytest.mark.parametrize(
-    ("frames", "result"),
+    ("frames", "text"),
     [
-        pytest.param([b"\x01OK", SUCCESS], ExecResult(0, "OK"), id="success"),
-        pytest.param([b"\x01", b"\x02", b"\x03", b"", SUCCESS], ExecResult(0), id="empty frames"),
-        pytest.param([b"\x01O", b"\x01K", SUCCESS], ExecResult(0, "OK"), id="output in parts"),
-        pytest.param([b"\x02oh", SUCCESS], ExecResult(0, "", "oh"), id="stderr"),
-        pytest.param([SUCCESS[:9], b"\x03" + SUCCESS[9:]], ExecResult(0), id="status in parts"),
-        pytest.param([b"\x07?", b"\xff\x01", SUCCESS], ExecResult(0), id="unknown channels"),
+        pytest.param([b"\x01OK\n", SUCCESS], "exit code 0: OK", id="success"),
+        pytest.param([b"\x01", b"\x02", b"\x03", b"", SUCCESS], "exit code 0", id="empty frames"),
+        pytest.param([b"\x01O", b"\x01K", SUCCESS], "exit code 0: OK", id="output in parts"),
+        pytest.param([b"\x01OK", b"\x02o\nh", SUCCESS], "exit code 0: o h", id="stderr"),
+        pytest.param([SUCCESS[:9], b"\x03" + SUCCESS[9:]], "exit code 0", id="status in parts"),
+        pytest.param([b"\x07?", b"\xff\x01", SUCCESS], "exit code 0", id="unknown channels"),
         pytest.param(
             [failure("255")],
-            ExecResult(
-                255, error="command terminated with non-zero exit code: exit status 255"
-            ),
+            "exit code 255: command terminated with non-zero exit code: exit status 255",
             id="exit code",
         ),
         pytest.param(
             [b'\x03{"status":"Failure","message":"container not found (\\"istio-proxy\\")"}'],
-            ExecResult(None, error='container not found ("istio-proxy")'),
+            'no exit code: container not found ("istio-proxy")',
             id="no exit code",
         ),
-        pytest.param([b'\x03{"status":"Failure"}'],
-                     ExecResult(None, error="the server gave no reason"), id="no reason"),
-        pytest.param([b"\x03oops"], ExecResult(None, error="oops"), id="no JSON"),
-        pytest.param([failure("many")],
-                     ExecResult(None, error="command terminated with non-zero exit code:"
-                                            " exit status many"), id="exit code is no number"),
-        pytest.param([b"\x01OK"], ExecResult(None, "OK", error="cut"), id="no status"),
-        pytest.param([b"\x01\xff"], ExecResult(None, "\ufffd", error="cut"), id="no UTF-8"),
+        pytest.param([b'\x03{"status":"Failure"}'], "no exit code: the server gave no reason",
+                     id="no reason"),
+        pytest.param([b"\x03oops"], "no exit code: oops", id="no JSON"),
+        pytest.param(
+            [failure("many")],
+            "no exit code: command terminated with non-zero exit code: exit status many",
+            id="exit code is no number",
+        ),
+        pytest.param([b"\x01OK"], "no exit code: cut", id="no status"),
+        pytest.param([b"\x01\xff", SUCCESS], "exit code 0: \ufffd", id="no UTF-8"),
     ],
 )  # fmt: skip
-def test_frames_make_a_result(frames: list[bytes], result: ExecResult) -> None:
-    assert heard(*frames) == result
+def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
+    assert heard(*frames) == said(text)
 
 
 @given(some.lists(some.binary(max_size=50)))
 def test_no_frame_whatever_is_in_it_is_an_error_or_success(frames: list[bytes]) -> None:
     result = heard(*(frame for frame in frames if frame[:1] != b"\x03"))
-    assert (result.exit_code, result.error) == (None, "cut")
+    assert result == said("no exit code: cut")
 
 
 def test_a_talkative_command_is_cut_and_its_status_still_read() -> None:
-    result = heard(*[b"\x01" + b"x" * 10_000] * 100, SUCCESS)
-    assert len(result.stdout) == OUTPUT
-    assert result.exit_code == 0
+    channels = ExecChannels()
+    for frame in (*[b"\x01" + b"x" * 10_000] * 100, SUCCESS):
+        channels.feed(frame)
+    assert len(channels.received(1)) == OUTPUT
+    assert channels.result().well
 
 
-def test_a_result_reads_as_one_line() -> None:
-    assert str(ExecResult(0, "OK\n")) == "exit code 0: OK"
-    assert str(ExecResult(255, "", "Error: dial\ntcp")) == "exit code 255: Error: dial tcp"
-    assert str(ExecResult(None, error="timed out after 10 s")) == (
-        "no exit code: timed out after 10 s"
-    )
-    assert str(ExecResult(0)) == "exit code 0"
-
-
-async def run(api: ApiServer, client: Client, deadline: float = 10) -> ExecResult:
+async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     pod = Key("training", "job", "u-1")
     return await execute(client, pod, "istio-proxy", ["pilot-agent", "request", "a b"], deadline)
 
 
-async def answered(on_exec: Exec, deadline: float = 10) -> ExecResult:
+async def answered(on_exec: Exec, deadline: float = 10) -> AttemptResult:
     async with ApiServer() as api, Client(api.access()) as client:
         api.on_exec = on_exec
         return await run(api, client, deadline)
@@ -116,7 +113,7 @@ async def answered(on_exec: Exec, deadline: float = 10) -> ExecResult:
 @driven
 async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        assert await run(api, client) == ExecResult(0, "OK")
+        assert await run(api, client) == said("exit code 0: OK")
         command = ("pilot-agent", "request", "a b")
         assert api.execs == [("training", "job", "istio-proxy", command)]
         query = api.queries[-1]
@@ -152,7 +149,7 @@ async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -
 
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(speak)
-        assert (await run(api, client)).exit_code == 0
+        assert (await run(api, client)).well
     assert offered[0].replace(" ", "") == "v5.channel.k8s.io,v4.channel.k8s.io"
 
 
@@ -162,7 +159,7 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
         await socket.send_bytes(b"\x01OK")
         await socket.close()
 
-    assert await answered(close) == ExecResult(None, "OK", error="closed without a status (1000)")
+    assert await answered(close) == said("no exit code: closed without a status (1000)")
 
 
 @pytest.mark.parametrize(
@@ -180,8 +177,8 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
         for _number in range(frames + 10):
             await socket.send_bytes(frame)
 
-    error = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
-    assert (await answered(flood)).error == error
+    why = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
+    assert await answered(flood) == said(f"no exit code: {why}")
 
 
 @driven
@@ -191,7 +188,7 @@ async def test_a_hung_exec_ends_at_its_deadline() -> None:
 
     began = asyncio.get_running_loop().time()
     result = await answered(hang, deadline=0.2)
-    assert result == ExecResult(None, error="timed out after 0.2 s")
+    assert result == said("no exit code: timed out after 0.2 s")
     assert asyncio.get_running_loop().time() - began < 5
 
 
@@ -204,7 +201,7 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(hang)
         result = await run(api, client, deadline=0.2)
-    assert result == ExecResult(None, error="timed out after 0.2 s")
+    assert result == said("no exit code: timed out after 0.2 s")
 
 
 @driven
@@ -215,8 +212,8 @@ async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(refuse)
         result = await run(api, client)
-    assert result.error == '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
-    assert result.unsent
+    why = '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
+    assert result == AttemptResult(False, False, f"no exit code: {why}")
 
 
 @driven

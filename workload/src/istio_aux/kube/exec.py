@@ -17,6 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
+from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -58,35 +59,16 @@ class Channels:
         """Copy what arrived on a channel, at most `OUTPUT` bytes."""
         return bytes(self._received[channel])
 
+    def result(self, early: EarlyEnd | None = None) -> AttemptResult:
+        """Return what arrived; ``early`` says why the connection ended early."""
+        raise NotImplementedError
+
 
 class EarlyEnd(msgspec.Struct, frozen=True):
     """Why a connection ended before its result; ``unsent``: the API server refused to connect."""
 
     why: str
     unsent: bool = False
-
-
-class ExecResult(msgspec.Struct, frozen=True):
-    """What arrived from a command.
-
-    Attributes:
-        exit_code: None if it is unknown.
-        stdout: at most `OUTPUT` bytes.
-        stderr: the same.
-        error: why there is no exit code, or the server's message about it.
-        unsent: see `EarlyEnd`.
-    """
-
-    exit_code: int | None
-    stdout: str = ""
-    stderr: str = ""
-    error: str | None = None
-    unsent: bool = False
-
-    def __str__(self) -> str:
-        """One line for a person: ``exit code 255: connection refused``."""
-        head = "no exit code" if self.exit_code is None else f"exit code {self.exit_code}"
-        return answered(head, self.error or self.stderr or self.stdout)
 
 
 class ExecChannel(IntEnum):
@@ -111,17 +93,14 @@ class ExecChannels(Channels):
         """Whether the Status has arrived."""
         return bool(self._received[ExecChannel.ERROR])
 
-    def result(self, early: EarlyEnd | None = None) -> ExecResult:
-        """Return what arrived; ``early`` says why the connection ended early."""
+    def result(self, early: EarlyEnd | None = None) -> AttemptResult:
+        """Return the exit code, and the reason or the output."""
         body = self.received(ExecChannel.ERROR)
-        exit_code, error = _verdict(body) if body else (None, early.why if early else None)
-        return ExecResult(
-            exit_code=exit_code,
-            stdout=self.received(ExecChannel.STDOUT).decode(errors="replace"),
-            stderr=self.received(ExecChannel.STDERR).decode(errors="replace"),
-            error=error,
-            unsent=early is not None and early.unsent,
-        )
+        code, error = _verdict(body) if body else (None, early.why if early else None)
+        output = self.received(ExecChannel.STDERR) or self.received(ExecChannel.STDOUT)
+        head = "no exit code" if code is None else f"exit code {code}"
+        text = answered(head, error or output.decode(errors="replace"))
+        return AttemptResult(code == 0, not (early and early.unsent), text)
 
 
 def _verdict(body: bytes) -> tuple[int | None, str | None]:
@@ -147,7 +126,7 @@ async def execute(
     deadline: float,
     *,
     not_after: float | None = None,
-) -> ExecResult:
+) -> AttemptResult:
     """Run ``command`` in a container of ``pod``, without stdin; see `stream`.
 
     No UID leads to a pod: the command runs in the one that has its name when the request arrives.

@@ -28,12 +28,12 @@ from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
+from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit import state as quit_state
 from istio_aux.quit.facts import Kubelet, PodFacts, obeys
 from istio_aux.quit.recorder import QuitRecorder
 from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import (
-    AttemptResult,
     PodState,
     QuitLimits,
     QuitScope,
@@ -335,15 +335,12 @@ class Controller:
                 facts = await self._read(pod)
                 return self._leads() and task.looked(facts, self._scope, self._clock()) == what
 
-            forwarded = await forward(
+            return await forward(
                 client, pod, what.port, what.request, deadline, still=still, not_after=not_after
             )
-            well = forwarded.status is not None and 200 <= forwarded.status < 300
-            return AttemptResult(well, not forwarded.unsent, str(forwarded))
-        result = await execute(
+        return await execute(
             client, pod, what.container, what.command, deadline, not_after=not_after
         )
-        return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
         """Delete a pod with a dead proxy as it was read."""

@@ -52,7 +52,7 @@ from istio_aux.model.pod import PROXY, Key, shared
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
-from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, Report, Wait
@@ -159,17 +159,6 @@ class End(msgspec.Struct, frozen=True):
 
 
 Action = Sleep | Look | Send | Delete | Retry | End
-
-
-class AttemptResult(msgspec.Struct, frozen=True):
-    """The answer to an attempt. It proves nothing; only the status of the container does.
-
-    ``well``: it sounds like a success. ``sent``: the attempt may have had an effect.
-    """
-
-    well: bool
-    sent: bool
-    text: str
 
 
 @dataclass(slots=True)
