@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from istio_aux.model.answers import group
 from istio_aux.model.policy import Policy
-from istio_aux.model.resources import Requests, group
+from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
 from unit.asynchronous import driven, until

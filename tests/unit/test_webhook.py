@@ -171,7 +171,7 @@ async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
         answer = await client.ask(f"{method} /mutate HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert await client.closed()
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
-    assert answer.body.decode() == f"{method}: expected POST\n"
+    assert answer.body.decode() == f"{method!r}: expected POST\n"
     assert hook.reviews("not-allowed") == 1
 
 
@@ -198,7 +198,8 @@ async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
 async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), path=path))
-    assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate or /inject\n")
+    assert answer.status == 404
+    assert answer.body.decode() == f"{path!r}: expected /mutate or /inject\n"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
-from istio_aux.model.answers import ListedPod, TroubledPod
-from istio_aux.model.resources import group
+from istio_aux.model.answers import ListedPod, TroubledPod, group
 from istio_aux.status import page, place
 from ops import pebble, testing
 

@@ -12,9 +12,10 @@ from istio_aux.model.answers import (
     ProcessStatus,
     SuspendedJob,
     Unmeshed,
+    group,
 )
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
-from istio_aux.model.resources import Requests, group
+from istio_aux.model.resources import Requests
 from unit.rules.pods import held
 
 import probe

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from istio_aux.model import resources
-from istio_aux.model.resources import Requests, group, quantity, requests
+from istio_aux.model.answers import group
+from istio_aux.model.resources import Requests, quantity, requests
 from istio_aux.quit.state import TroubledPod
 from unit.rules import pods
 from unit.rules.pods import RUNNING, exited, job

@@ -18,12 +18,12 @@ from istio_aux.model.answers import (
     STATES,
     TEXT,
     ApplicationMesh,
+    Holder,
     ListedPod,
     PodPage,
     ProcessStatus,
 )
 from istio_aux.model.policy import Capability
-from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
 
 T = TypeVar("T")

@@ -37,7 +37,6 @@ from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
-from istio_aux.model.resources import MOST, group
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
@@ -196,7 +195,7 @@ class Wiring:
             stuck_pods=stuck,
             blocked_pods=blocked,
             lost_pods=self._quit.lost(),
-            holders=group(pod for pod in (*stuck, *blocked) if pod.lasting)[:MOST],
+            holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.probe_rules import CONTAINER, NAME, of_kubelets
+from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import START, text_label
@@ -260,16 +260,7 @@ def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
     The policy leaves pods with the annotation proxy.istio.io/config to the webhook.
     """
     annotations = {START: "hold"} if for_policy else {START: "hold", ANNOTATION: "{}"}
-    return msgspec.json.encode({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "containers": [CONTAINER],
-        },
-    })  # fmt: skip
+    return msgspec.json.encode(dry_run_pod(labels, annotations, restartPolicy="Never"))
 
 
 def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from istio_aux.injector.injection import Expectation
+from istio_aux.model.answers import Holder, TroubledPod, group
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RepairPolicy
-from istio_aux.model.resources import Holder, Requests, group
+from istio_aux.model.resources import Requests
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict, PodFacts
 from istio_aux.repair import rules as repair
@@ -62,7 +63,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
-        return Holders(group(each for each in self.findings if each.state in {"stuck", "blocked"}))
+        return Holders(group(
+            TroubledPod(
+                each.namespace, each.name, each.uid, each.reason, each.since,
+                by=each.by, requests=each.requests, fix=each.fix,
+            )
+            for each in self.findings if each.state in {"stuck", "blocked"}
+        ))  # fmt: skip
 
 
 class Holders(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit import state as quit_state
 from istio_aux.quit.facts import Kubelet, PodFacts, obeys
 from istio_aux.quit.recorder import QuitRecorder
-from istio_aux.quit.slots import Slots
+from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.quit.state import (
     PodState,
     QuitLimits,
@@ -192,13 +192,7 @@ class Controller:
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
-        if tasks := [work.task for work in self._works.values()]:
-            _, late = await asyncio.wait(tasks, timeout=patience)
-            # In their order: that of the set is that of addresses in memory.
-            for task in tasks:
-                if task in late:
-                    task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks([work.task for work in self._works.values()], patience)
 
     def _steer_all(self, namespace: str | None = None) -> None:
         for state in list(self._states.values()):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -195,3 +195,13 @@ class Slots:
                 self._forget(shares, other, now)
             shares[name] = new
         return shares[name]
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[None]], patience: float) -> None:
+    """Give tasks ``patience`` seconds to end, then cancel them in their order."""
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=patience)
+        for task in tasks:
+            if task in late:
+                task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
