@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.applications import Applications, new_pod, parse
+from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import Application
 from istio_aux.start.plan import admitted
 from unit.rules.mesh import INJECT, pod
@@ -94,7 +94,6 @@ def test_a_pod_is_judged_as_admission_would_make_it() -> None:
     found, _ = parse(FILE)
     judged = admitted(pod({NAME: "web"}, namespace="shop"), found)
     assert judged.labels == {NAME: "web", INJECT: "true"}
-    assert new_pod(Application("shop", "web")).labels == judged.labels
 
 
 @pytest.mark.parametrize("value", ["true", "false", "maybe", ""])

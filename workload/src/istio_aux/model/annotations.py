@@ -317,12 +317,6 @@ native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 injected, mirrors = mark(INJECTED), mark(MIRROR)
 
 
-def with_label(pod: Pod) -> Pod:
-    """The pod with the label that asks Istio for a sidecar."""
-    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
-    return msgspec.structs.replace(pod, metadata=metadata)
-
-
 def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
     """Where the pod may ask for a sidecar: the label, if it has it, overrides the annotation."""
     return inject_label if inject_label.on(pod.metadata) else inject_annotation

@@ -34,7 +34,6 @@ from istio_aux.model.annotations import (
     mirrors,
     native_asked,
     start_order,
-    with_label,
 )
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
@@ -161,6 +160,12 @@ def admitted(pod: Pod, applications: Applications, inject: Selector | None = Non
     if not asks or not plan_label(pod, despite_annotation=chosen).ops:
         return pod
     return with_label(pod)
+
+
+def with_label(pod: Pod) -> Pod:
+    """The pod with the label that asks Istio for a sidecar."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def before_injection(pod: Pod) -> Pod:
