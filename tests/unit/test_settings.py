@@ -123,7 +123,7 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("namespace-selector: a in b", 'namespace-selector: "a in b": expected "(" after "in"'),
+        ("namespace-selector: a in b", 'namespace-selector: "a in b": expected KEY, !KEY'),
         ("namespace-selector: [a]", 'namespace-selector: ["a"]: expected a label selector'),
         ("log-level: loud", 'log-level: "loud": expected one of: debug, info, warning, error'),
         ("webhook-address: 8443", "webhook-address: 8443: expected HOST:PORT"),

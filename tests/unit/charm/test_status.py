@@ -23,6 +23,9 @@ SIDECARS = (
 CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
 
 
+FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
@@ -80,17 +83,17 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
         (
             "namespace-selector",
             "a in b",
-            'namespace-selector: "a in b": expected "(" after "in", found "b"',
+            f'namespace-selector: "a in b": expected {FORMS}, found "a in b"',
         ),
         (
             "pod-selector",
             "team in (a",
-            'pod-selector: "team in (a": expected ")" after the values, found the end',
+            f'pod-selector: "team in (a": expected {FORMS}, found "team in (a"',
         ),
         (
             "inject-selector",
             "a b",
-            'inject-selector: "a b": expected "=", "!=", "in" or "notin" after a, found "b"',
+            f'inject-selector: "a b": expected {FORMS}, found "a b"',
         ),
     ],
 )
