@@ -15,7 +15,6 @@ from istio_aux.kube.exec import (
     BYTES,
     FRAMES,
     OUTPUT,
-    EarlyEnd,
     ExecChannels,
     execute,
 )
@@ -42,7 +41,7 @@ def heard(*frames: bytes) -> AttemptResult:
     channels = ExecChannels()
     for frame in frames:
         channels.feed(frame)
-    return channels.result(EarlyEnd("cut"))
+    return channels.result("cut")
 
 
 def said(text: str) -> AttemptResult:

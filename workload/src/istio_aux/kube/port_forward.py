@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, answered, stream
+from istio_aux.kube.exec import OUTPUT, Channels, answered, stream
 from istio_aux.kube.objects import Key
 from istio_aux.model.sidecars import AttemptResult
 
@@ -65,19 +65,19 @@ class ForwardChannels(Channels):
             wanted, OUTPUT
         )
 
-    def result(self, early: EarlyEnd | None = None) -> AttemptResult:
+    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return the HTTP status, and the reason or the body."""
         answer = self.received(ForwardChannel.DATA)[PREFIX:]
         refusal = self.received(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
         end = _HEAD_END.search(answer)
-        error = refusal or (early.why if early and not (status and end) else None)
+        error = refusal or (early if not (status and end) else "")
         if not (status or error):
             error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
         head = f"HTTP {status[1].decode()}" if status else "no answer"
         body = answer[end.end() :].decode(errors="replace") if end else ""
         well = status is not None and status[1].startswith(b"2")
-        return AttemptResult(well, not (early and early.unsent), answered(head, error or body))
+        return AttemptResult(well, sent, answered(head, error or body))
 
 
 async def request(
@@ -103,7 +103,7 @@ async def request(
         "Connection: close\r\n\r\n"
     )
     channels = ForwardChannels()
-    early = await stream(
+    return await stream(
         client,
         actions.pod_path(pod.namespace, pod.name, "portforward"),
         channels,
@@ -114,4 +114,3 @@ async def request(
         not_after=not_after,
         first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
-    return channels.result(early)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -29,7 +30,7 @@ _MOST = 2**63 - 1
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = "KMGTPE"
 
-_Amounts = dict[str, Fraction]
+_UNIT = 10**9  # Parts of one. The API server stores no smaller ones (apimachinery Quantity).
 
 
 class Requests(Struct, frozen=True):
@@ -81,13 +82,14 @@ def requests(pod: Pod) -> Requests | None:
     try:
         amounts = _containers(pod)
         own = _read(pod.spec.resources)
-        amounts |= {name: own[name] for name in (CPU, MEMORY) if name in own}
+        for name in {CPU, MEMORY} & own.keys():
+            amounts[name] = own[name]
         if pod.spec.overhead:
-            _add(amounts, _amounts(_quantities.decode(pod.spec.overhead)))
+            amounts += _amounts(_quantities.decode(pod.spec.overhead))
         found = Requests(
-            millicpu=math.ceil(amounts.pop(CPU, Fraction()) * 1000),
-            memory=math.ceil(amounts.pop(MEMORY, Fraction())),
-            gpus=math.ceil(sum(amounts.values())),
+            millicpu=math.ceil(Fraction(amounts.pop(CPU, 0), _UNIT // 1000)),
+            memory=math.ceil(Fraction(amounts.pop(MEMORY, 0), _UNIT)),
+            gpus=math.ceil(Fraction(amounts.total(), _UNIT)),
         )
     except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
         return None
@@ -114,46 +116,34 @@ def quantity(text: str) -> Fraction:
     return number * Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
 
 
-def _containers(pod: Pod) -> _Amounts:
+def _containers(pod: Pod) -> Counter[str]:
     """What the containers need at once, at most (KEP-753)."""
-    total, before, start = _Amounts(), _Amounts(), _Amounts()
+    together, before, start = Counter[str](), Counter[str](), Counter[str]()
     for container in pod.containers:
-        _add(total, _read(container.resources))
+        together += _read(container.resources)
     for container in pod.init_containers:
         own = _read(container.resources)
         if container.restart_policy == "Always":
-            _add(total, own)
-            _add(before, own)
+            together += own
+            before += own
         else:
-            _add(own, before)
-            _raise(start, own)
-    _raise(total, start)
-    return total
+            start |= own + before
+    return together | start
 
 
-def _read(resources: msgspec.Raw) -> _Amounts:
+def _read(resources: msgspec.Raw) -> Counter[str]:
     """The requests among ``resources`` of a container or a pod."""
     found = _resources.decode(resources) if resources else None
     return _amounts(found.requests if found else None)
 
 
-def _amounts(requests: Mapping[str, str | int | float] | None) -> _Amounts:
+def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
-    return {
-        name: quantity(str(value))
+    return Counter({
+        name: math.ceil(quantity(str(value)) * _UNIT)
         for name, value in (requests or {}).items()
         if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
-    }
-
-
-def _add(amounts: _Amounts, more: _Amounts) -> None:
-    for name, amount in more.items():
-        amounts[name] = amounts.get(name, Fraction()) + amount
-
-
-def _raise(amounts: _Amounts, least: _Amounts) -> None:
-    for name, amount in least.items():
-        amounts[name] = max(amounts.get(name, Fraction()), amount)
+    })  # fmt: skip
 
 
 def _bytes(number: int) -> str:
