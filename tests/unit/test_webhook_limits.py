@@ -204,6 +204,17 @@ async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes
         assert (await hook.ask(post(review()))).status == 200
 
 
+@driven
+async def test_requests_that_are_refused_fill_no_log(tmp_path: Path) -> None:
+    """Any client can make the webhook log a warning."""
+    async with serving(tmp_path) as hook:
+        with logging_to(io.BytesIO()) as log:
+            for _ in range(Bounded.LINES + 5):
+                assert (await hook.ask(post(b"{}"))).status == 400
+            told = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert len(told) == Bounded.LINES
+
+
 @contextmanager
 def exhausted_descriptors() -> Iterator[None]:
     """This process cannot open another descriptor in the block."""
