@@ -79,14 +79,11 @@ class PodFacts:
     def __init__(self, pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> None:
         """Read a pod. ``kubelet`` is None if the version of the pod's kubelet was not read."""
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
+        self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
         self._rules = {r.container: r for r in policy.sidecars}
         for name in self.overrides.after:
             self._rules.pop(name, None)
-
-    @property
-    def _obeyed(self) -> bool | None:
-        return self._kubelet.obeys if self._kubelet else None
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
@@ -167,7 +164,7 @@ class PodFacts:
         """What the kubelet reports of a container; an empty state if it reports nothing."""
         return self.pod.states.get(container, _NO_STATE)
 
-    @property
+    @cached_property
     def exits(self) -> Mapping[str, Terminated]:
         """How each container exited that is terminated, without init containers."""
         exits = self.pod.exits
