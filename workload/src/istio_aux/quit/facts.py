@@ -116,7 +116,7 @@ class PodFacts:
         verdicts = self.containers.items()
         return {n: v.why for n, v in verdicts if v.role == "payload" and not v.finished}
 
-    @property
+    @cached_property
     def finished_payload(self) -> list[str]:
         """Payload containers that will not run again."""
         return [n for n, v in self.containers.items() if v.role == "payload" and v.finished]
@@ -175,7 +175,7 @@ class PodFacts:
         """The creation of the pod, by the clock of the API server."""
         return _zoned(self.pod.metadata.creation_timestamp)
 
-    @property
+    @cached_property
     def payload_ended(self) -> datetime | None:
         """The end of the last payload container that is finished; None: unknown."""
         return max(filter(None, map(self._ended, self.finished_payload)), default=None)
