@@ -263,7 +263,7 @@ async def watching(
         watcher = Watcher(client, namespaces, telemetry or Telemetry(), **options)
         quick = Backoff(0.02, 0.1)
         configurations = Watch(
-            client, actions.CONFIGURATIONS, Configuration, watcher, backoff=quick
+            client, actions.CONFIGURATIONS, Configuration, watcher.configurations, backoff=quick
         )
         others = Watch(client, actions.NAMESPACES, Namespace, namespaces, backoff=quick)
         async with (

@@ -323,7 +323,7 @@ class Surroundings:
         self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
         self._listed = self.watches.add(
             "order" if ordered else "injectors",
-            actions.CONFIGURATIONS, Configuration, self.injectors,
+            actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
             need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
         ).synced  # fmt: skip
 

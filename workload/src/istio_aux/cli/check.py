@@ -72,7 +72,8 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
     results = await _tried("rights", _rights(client, settings))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
-        mesh, configurations = around.injectors.control_planes, around.injectors.configurations
+        mesh = around.injectors.control_planes
+        configurations = {key.name: it for key, it in around.injectors.configurations.items()}
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
