@@ -153,7 +153,7 @@ class Port:
             lambda: (False, ["pods: no complete list yet"]),
             lambda: self._count("status", BEFORE),
             lambda: self._count("metrics", b"istio_aux_ready 1\n"),
-            lambda _states: self._count("pods", ([*self.pods], True)),
+            lambda: self._count("pods", ([*self.pods], True)),
         )
         async with TestClient(TestServer(port)) as client:
             answers = [await client.get(path) for path in paths]

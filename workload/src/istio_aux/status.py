@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -133,16 +133,16 @@ def application(
     readiness: Callable[[], tuple[bool, list[str]]],
     status: Callable[[], ProcessStatus],
     metrics: Callable[[], bytes],
-    pods: Callable[[Collection[str]], tuple[list[ListedPod], bool]],
+    pods: Callable[[], tuple[list[ListedPod], bool]],
 ) -> web.Application:
     """Make the application of the status port.
 
     ``readiness`` returns whether this process is ready, and lines about what is missing; ``pods``
-    the pods in these states, and whether this process leads.
+    the pods that need a look, and whether this process leads.
     """
 
     def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
-        listed_pods, leader = pods(STATES)
+        listed_pods, leader = pods()
         return {STATES: sorted(listed_pods, key=place)}, leader, status().holders
 
     listed, kept_metrics = Kept(list_pods), Kept(metrics)

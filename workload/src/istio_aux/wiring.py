@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -212,25 +212,23 @@ class Wiring:
             certificate=self._certificate(),
         )
 
-    def pods(self, states: Collection[str]) -> tuple[list[answers.ListedPod], bool]:
-        """Return the pods in these states, and whether this process leads."""
+    def pods(self) -> tuple[list[answers.ListedPod], bool]:
+        """Return the pods that need a look, and whether this process leads."""
+        quits = (
+            ("stuck", self._quit.stuck()), ("blocked", self._quit.blocked()),
+            ("lost", self._quit.lost()),
+        )  # fmt: skip
         listed = [
-            answers.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
-                             attempts=pod.attempts)
-            for state, troubled in (
-                ("stuck", self._quit.stuck), ("blocked", self._quit.blocked),
-                ("lost", self._quit.lost),
+            answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
+            for pod in self._repair.unmeshed()
+        ]
+        listed += [
+            answers.ListedPod(
+                pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
             )
-            if state in states
-            for pod in troubled()
-        ]  # fmt: skip
-        if "unmeshed" in states:
-            listed += [
-                answers.ListedPod(
-                    pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
-                )
-                for pod in self._repair.unmeshed()
-            ]
+            for state, pods in quits
+            for pod in pods
+        ]
         return listed, self._leads
 
     @property
