@@ -242,8 +242,8 @@ class Wiring:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
 
     def _relabelled(self, namespace: str) -> None:
-        self._quit.relabelled(namespace)
         self._repair.relabelled(namespace)
+        self._quit.relabelled(namespace)
 
     def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
