@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
@@ -159,14 +159,9 @@ async def at_work(
             client, labels, telemetry, events, options=chosen, limits=limits, **options
         )
         backoff = Backoff(0.02, 0.1)
-        watches = (
-            Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff),
-            Watch(client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS),
-        )
-        works = (*(watch.run() for watch in watches), events.run())
-        async with AsyncExitStack() as stack:
-            for work in works:
-                await stack.enter_async_context(background(work))
+        spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
+        jobs = Watch(client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS)
+        async with background(spaces.run()), background(jobs.run()), background(events.run()):
             world = World(api, running, telemetry)
             api.on_exec, api.on_forward = freeing(world), freeing(world, agent_quits)
             try:
