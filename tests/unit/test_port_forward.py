@@ -20,7 +20,7 @@ from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
-from unit.podverbs import OK, Forward
+from unit.podverbs import OK
 
 DATA, ERROR = b"\x00", b"\x01"
 OPENED = [b"\x00\xac:", b"\x01\xac:"]
@@ -125,12 +125,6 @@ async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> Attem
     )
 
 
-async def answered(on_forward: Forward, deadline: float = 10) -> AttemptResult:
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.on_forward = on_forward
-        return await quit_at(api, client, deadline)
-
-
 @driven
 async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
@@ -138,14 +132,6 @@ async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
         ((namespace, pod, port, head),) = api.forwards
     assert (namespace, pod, port) == ("training", "job", 18020)
     assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
-
-
-@driven
-async def test_a_port_without_a_listener_is_reported() -> None:
-    async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
-        await socket.send_bytes(ERROR + REFUSED)
-
-    assert await answered(refuse) == said(f"no answer: {REFUSED.decode()}")
 
 
 @driven
