@@ -14,19 +14,17 @@ from itertools import count
 from pathlib import Path
 
 import lab
-from lab import broken_hook, creation
-from lab.broken_hook import INAPPLICABLE, LABEL
+from lab import creation
 from lab.creation import Creation
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.meshed import annotations_of
 from lab.workload import Workload
 from lightkube import codecs
 from lightkube.codecs import AnyResource
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
-from benchmarks import reviews
+from benchmarks import broken_hook, reviews
 from benchmarks.admission_numbers import (
     ALONE,
     EMPTY,
@@ -39,6 +37,7 @@ from benchmarks.admission_numbers import (
     Creations,
     Trouble,
 )
+from benchmarks.broken_hook import INAPPLICABLE, LABEL
 from benchmarks.conversation import MeasurementError
 from benchmarks.processes import cpu
 
@@ -232,8 +231,7 @@ def _place(form: str) -> str:
 @contextmanager
 def _namespace(cluster: lab.Cluster, name: str, labels: dict[str, str]) -> Generator[None]:
     with cluster.client() as client:
-        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        await_account(client, name)
+        make_namespace(client, name, labels)
     yield
     with cluster.client() as client:
         client.delete(Namespace, name)

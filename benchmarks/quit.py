@@ -16,9 +16,8 @@ from typing import Any
 
 import lab
 from lab import creation, toolchain
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node
 
 from benchmarks import driver as driving
@@ -104,8 +103,7 @@ def _played(cluster: lab.Cluster, exit_delay: float, *, alone: bool) -> Generato
     """The namespace of the pods and the node that plays them; both gone after the block."""
     key, _, value = SELECTOR.partition("=")
     with cluster.client() as client:
-        client.create(Namespace(metadata=ObjectMeta(name=NAME, labels={key: value})))
-        await_account(client, NAME)
+        make_namespace(client, NAME, {key: value})
         if alone:
             # It follows every pod and would see to it that a node without a lease loses them.
             cluster.process("kube-controller-manager").kill()

@@ -18,6 +18,7 @@ from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, Peers, QuitMode, QuitVia, RacePolicy, StartMode
 from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.text import alternatives
 
 
 def _values(choices: type[StrEnum]) -> tuple[str, ...]:
@@ -112,7 +113,9 @@ def load(options: Mapping[str, object], model: str) -> Config:
             problems.append(f"{name}: {value}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
-            problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
+            problems.append(
+                f"{name}: {json.dumps(options[name])}: expected {alternatives(allowed)}"
+            )
     if problems:
         raise InvalidOptionError("; ".join(problems))
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}

@@ -67,8 +67,8 @@ class Issuers:
         unit: this unit.
         published: the issuers of each unit that has published some.
         silent: whether a unit has published none. It serves what the authority has signed.
-        trusted: what the leader has noted; None until it has noted anything. No configuration
-            exists then, or the leader's charm is of an earlier revision and applies the authority.
+        trusted: what the leader has noted. None until it has noted anything: no configuration
+            exists then.
         authority: the application's own, if it is known.
         served: what this unit serves; its fields may be empty.
         wants: what it wants to serve: a leaf, or the issuer of one to be signed, or nothing.

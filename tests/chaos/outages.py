@@ -27,7 +27,8 @@ import lab.juju
 from lab import outcome, ports
 from lab.juju.container import Container
 from lab.meshed import PROXY
-from lab.workloads import RESOURCES, Workload
+from lab.seen import Seen, await_ends
+from lab.workloads import Workload
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Event
 
@@ -49,20 +50,6 @@ class Stage:
     app: lab.juju.App
     istio: lab.istio.Istio
     namespace: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A workload and what is left of it: its own objects and its pods, as Kubernetes has them."""
-
-    workload: Workload
-    owners: Sequence[Mapping[str, Any]]
-    pods: Sequence[Mapping[str, Any]]
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will happen."""
-        return outcome.over(self.owners, self.pods)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +95,14 @@ def play(storm: Storm, stage: Stage) -> Report:
         created = pool.submit(_on_time, begin, storm.jobs, _creator(stage))
         refused = [*created.result()]
         killed.result()
-    ended = _await_ends(storm, stage)
+    workloads = [workload for _, workload in storm.jobs]
     with stage.cluster.client() as client:
+        [ended] = await_ends(client, [(stage.namespace,)], workloads, quiet=QUIET)
         told = [str(e.message) for e in client.list(Event, namespace=stage.namespace)]
-    return judge(storm, ended, [*refused, *told], time.monotonic() - begin)
+    return judge(storm, ended.values(), [*refused, *told], time.monotonic() - begin)
 
 
-def judge(storm: Storm, ended: Iterable[Ended], messages: Iterable[str], seconds: float) -> Report:
+def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds: float) -> Report:
     """Judge a storm by what is left of its workloads, and by what creators were told. Pure."""
     ended = [*ended]
     over = [one for one in ended if one.over]
@@ -128,7 +116,7 @@ def judge(storm: Storm, ended: Iterable[Ended], messages: Iterable[str], seconds
         wrong=[
             f"{one.workload.name}: {result}"
             for one in over
-            if not outcome.describes(one.workload, result := outcome.read(one.owners, one.pods))
+            if not outcome.describes(one.workload, result := one.outcome)
         ],
         early=[_name(pod) for pod in sidecars if (_proxy_delay(pod) or 0.0) < 0],
         failed=[
@@ -238,36 +226,6 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
         "injector": injector,
     }
     return lambda outage: kill[outage.victim](outage.lasts)
-
-
-def _await_ends(storm: Storm, stage: Stage) -> list[Ended]:
-    """Return what is left when everything has ended, or nothing has for `QUIET` seconds."""
-    going, since = set[str](), time.monotonic()
-    while True:
-        ended = _look(storm, stage)
-        now = {one.workload.name for one in ended if not one.over}
-        if now != going:
-            going, since = now, time.monotonic()
-        if not going or time.monotonic() > since + QUIET:
-            return ended
-        # Owners of three kinds end here; one look a second at all is simpler than four watches.
-        time.sleep(1)
-
-
-def _look(storm: Storm, stage: Stage) -> list[Ended]:
-    with stage.cluster.client() as client:
-        kinds = {workload.kind for _, workload in storm.jobs} | {"Pod"}
-        found: dict[str, list[Any]] = {
-            kind: [*client.list(RESOURCES[kind], namespace=stage.namespace)] for kind in kinds
-        }
-    by_name = {(kind, o.metadata.name): o for kind, each in found.items() for o in each}
-    ended: list[Ended] = []
-    for _, workload in storm.jobs:
-        owners = (
-            [by_name[kind_name]] if (kind_name := (workload.kind, workload.name)) in by_name else []
-        )
-        ended.append(Ended(workload, owners, list(outcome.pods_of(owners, found["Pod"]))))
-    return ended
 
 
 def _proxy_delay(pod: Mapping[str, Any]) -> float | None:

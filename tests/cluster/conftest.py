@@ -10,14 +10,16 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab.bystanders import Bystanders
-from lab.fixtures import await_account, namespace, pytest_runtest_makereport, running
+from lab.fixtures import (
+    make_namespace,
+    namespace,
+    pytest_runtest_makereport,
+    running,
+)
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import Programs, Stages, declared, end, stage
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
 
@@ -84,36 +86,6 @@ def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stage
         yield lambda workload: ends.enter_context(stage(client, kubelet, workload))
 
 
-@pytest.fixture(scope="module")
-def attacked(programs: Programs) -> Iterator[Workload]:
-    """The process under attack: it leads, and answers all reviews.
-
-    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
-    """
-    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
-    leader = programs("attacked", settings, publish=True)
-    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
-    heir = leader.replica("attacked-1")
-    heir.start()
-    heir.await_ready()
-    yield leader
-    end(heir)
-
-
-@pytest.fixture(scope="module")
-def victims(attacked: Workload, stages: Stages) -> Scene:
-    """A namespace that is served, and attacks nobody."""
-    scene = stages(attacked)
-    attacked.await_admission(scene.namespace)
-    return scene
-
-
-@pytest.fixture
-def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
-    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
-    return Bystanders(cluster, attacked, victims)
-
-
 @pytest.fixture(scope="session")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """`istio-aux serve` under its own ServiceAccount, with the default selector."""
@@ -146,8 +118,7 @@ def served(stages: Stages, webhook: Workload) -> Scene:
 def control(client: lightkube.Client, workload: Workload) -> str:
     """A namespace that the workload serves throughout."""
     name = "control"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     workload.select(name)
     return name
 

@@ -73,10 +73,6 @@ def vendor_mesh(cluster: lab.Cluster, stages: Stages, webhook: Workload) -> Iter
     vendors.remove()
 
 
-def create(scene: Scene, **what: Any) -> Pod:
-    return scene.client.create(meshed.nameless(scene.namespace, sidecar=None, **what))
-
-
 def shape(pod: Pod) -> list[tuple[str, Any]]:
     """The containers in their order: name and lifecycle."""
     assert pod.spec
@@ -89,16 +85,6 @@ def test_the_sidecar_that_istio_injects_starts_before_the_payload(mesh: Scene, w
 
     assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
     assert webhook.reviewed(f"{mesh.namespace}/early") == ["hold", "unchanged"]
-
-
-def test_an_injected_pod_that_finishes_is_freed(mesh: Scene):
-    """T8: the proxy is containers[0] now, and found by its name."""
-    pod = create(mesh)
-    mesh.kubelet.run(pod)
-
-    mesh.kubelet.finish(pod, "main")
-
-    mesh.await_phase(pod, "Succeeded")
 
 
 def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
@@ -114,17 +100,6 @@ def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
     assert annotations_of(pod)[STARTED_WITH] == "hold"
     assert yaml.safe_load(annotations_of(pod)[CONFIG]) == {HOLD: True}
     assert webhook.reviewed(f"{vendor_mesh.namespace}/late") == ["moved", "unchanged"]
-
-
-def test_an_explicit_false_leaves_a_sidecar_where_it_was_injected(vendor_mesh: Scene):
-    """T32: the order of containers follows the author as well."""
-    text = f"{HOLD}: false"
-
-    pod = create(vendor_mesh, annotations={CONFIG: text})
-
-    assert shape(pod) == [("main", None), ("istio-proxy", None)]
-    assert annotations_of(pod)[CONFIG] == text
-    assert STARTED_WITH not in annotations_of(pod)
 
 
 HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}

@@ -1,135 +1,294 @@
-"""Attacks by users who may create pods: each harms the attacker alone.
+"""Attacks by those who reach the webhook's port, and by those who may create pods.
 
-Meanwhile pods of another namespace are reviewed. In the end each of them was admitted and changed,
-and the same process holds the Lease.
+Meanwhile the API server has pods of another namespace reviewed, in bursts, too. In the end each of
+them was admitted and changed, and the same process holds the Lease.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 import json
-import secrets
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+import ssl
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import lab
 import lightkube
 import pytest
 from istio_aux.model.annotations import STATUS_PORT
-from istio_aux.start.proxy_config import ANNOTATION as CONFIG
+from istio_aux.serving import raise_descriptors
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
-from lab.bystanders import Bystanders
-from lab.istio import Istio
+from lab.creation import Creation, Stream
 from lab.kubelet import Via
 from lab.scene import Scene
-from lab.served import Stages, end
+from lab.served import Programs, Stages, end
 from lab.workload import Workload
-from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import PodTemplateSpec
-from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
-from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Pod
-from lightkube.types import PatchType
+from lightkube.resources.coordination_v1 import Lease
 
-NATIVE_SIDECARS = "istio-aux.io/native-sidecars"
-QUIT_GRACE, QUIT_AFTER = "istio-aux.io/quit-grace", "istio-aux.io/quit-after"
+# Creations a second, and further ones at once. For each of these the API server opens a
+# connection, and it keeps 25.
+RATE, BURST, AT_ONCE = 25, 240, 100
+HELD = HOLD.encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class Leadership:
+    """Who leads, how often that has changed, and since when it has been so."""
+
+    holder: str | None
+    transitions: int | None
+    since: object
+
+
+def leadership(client: lightkube.Client, lease: str) -> Leadership:
+    """The Lease of that name in the namespace of that name."""
+    spec = client.get(Lease, lease, namespace=lease).spec
+    assert spec
+    return Leadership(spec.holderIdentity, spec.leaseTransitions, spec.acquireTime)
+
+
+class Bystanders:
+    """Creates pods while it is open, and judges them and the workload at its end.
+
+    Raises:
+        AssertionError: a pod was refused or is unchanged, or another process leads.
+    """
+
+    def __init__(self, cluster: lab.Cluster, workload: Workload, scene: Scene) -> None:
+        """`workload` leads and changes the pods of `scene`."""
+        self._cluster, self._workload, self._scene = cluster, workload, scene
+        self._pod = meshed.nameless(scene.namespace, sidecar=None)
+        self._made: list[Creation] = []
+
+    def burst(self) -> None:
+        """Create more at once than the API server has connections."""
+        pods = [self._pod] * BURST
+        self._made += creation.create(self._cluster, *pods, dry_run=True, at_once=AT_ONCE)
+
+    def __enter__(self) -> Self:
+        self._before = leadership(self._scene.client, self._workload.name)
+        stream = Stream(self._cluster, self._pod, rate=RATE, dry_run=True)
+        self._stream = stream.__enter__()
+        self._stream.await_more(RATE)
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if not failed:
+                self._stream.await_more(RATE)
+        finally:
+            self._stream.__exit__()
+        if failed:
+            return
+        made = self._made + self._stream.creations
+        assert [each.body for each in made if each.status != 201] == []
+        unchanged = sum(HELD not in each.body for each in made)
+        assert unchanged == 0, f"{unchanged} of {len(made)} are unchanged"
+        self._workload.process.check()
+        assert leadership(self._scene.client, self._workload.name) == self._before
+        assert self._workload.status()["leader"]
+
+
+MIB = 1 << 20
+CHART_LIMIT = 512 * MIB  # Of the container (chart/values.yaml).
+API_SERVER = "127.0.0.1"
+
 # Proxies that babble at once.
 MANY = 4
-# Pods as long as etcd stores them, and what a process that meets all of them may take, in MiB.
-LARGE, MEMORY = 25, 200
-# Levels of an object; the API server stores it.
-DEEP = 9000
-# Requests at once that change a pod.
-CHANGES = 4
+# Pods as long as etcd stores them, and what a process that meets all of them may take.
+LARGE, MEMORY = 25, 200 * MIB
 COMMAND = "<" * 1_450_000
-NAMES = ",".join(f"container-{n}" for n in range(130_000))
-SLOW = ("#?" + "\r" * 20) * 700 + "#\na: b"
+
+BEGUN = (
+    b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 900000\r\n\r\n"
+)
+_REVIEW = json.dumps(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "namespace": "training",
+            "operation": "CREATE",
+            "object": {"metadata": {"generateName": "job-"}, "spec": {"containers": []}},
+        },
+    }
+).encode()
+ANSWERED = BEGUN.replace(b"900000", str(len(_REVIEW)).encode()) + _REVIEW
 
 
 @pytest.fixture(scope="module")
-def attackers(attacked: Workload, stages: Stages) -> Scene:
-    """A served namespace in which the attacker may create pods."""
+def attacked(programs: Programs) -> Iterator[Workload]:
+    """The process under attack: it leads, and answers all reviews.
+
+    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
+    """
+    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
+    leader = programs("attacked", settings, publish=True)
+    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
+    heir = leader.replica("attacked-1")
+    heir.start()
+    heir.await_ready()
+    yield leader
+    end(heir)
+
+
+@pytest.fixture(scope="module")
+def victims(attacked: Workload, stages: Stages) -> Scene:
+    """A namespace that is served, and attacks nobody."""
     scene = stages(attacked)
     attacked.await_admission(scene.namespace)
     return scene
 
 
-@pytest.mark.parametrize(
-    ("annotations", "number", "status"),
-    [
-        pytest.param({CONFIG: SLOW}, 30, 201, id="a text that is slow to read"),
-        # The API server looks at the length of annotations only after its webhooks.
-        pytest.param({NATIVE_SIDECARS: NAMES}, 60, 422, id="a text as long as a request"),
-    ],
-)
-def test_an_annotation_delays_the_review_of_no_other_pod(
-    cluster: lab.Cluster, attackers: Scene, bystanders: Bystanders,
-    *, annotations: dict[str, str], number: int, status: int,
-):  # fmt: skip
-    """Anybody who may create pods may have this one reviewed as often as they like."""
-    pod = meshed.nameless(attackers.namespace, sidecar=None, annotations=annotations)
+@pytest.fixture
+def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
+    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
+    return Bystanders(cluster, attacked, victims)
+
+
+class Attack:
+    """Connections to the webhook, which nobody closes before the end."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._where = workload.cluster.host, workload.webhook_port
+        self._tls = ssl.create_default_context()
+        self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
+        self._at_once = asyncio.Semaphore(50)
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self, addresses: Iterable[str], sent: bytes, *, tls: bool = True) -> None:
+        """Connect from each of these addresses, and send this."""
+        await asyncio.gather(*(self._connect(address, sent, tls) for address in addresses))
+
+    async def dribble(self) -> None:
+        """Send a byte a second on each connection, until cancelled."""
+        while True:
+            for writer in self.writers:
+                writer.write(b"\x00")
+            await asyncio.sleep(1)  # The rate is the point.
+
+    def hello(self) -> bytes:
+        """A ClientHello but for its last byte."""
+        out = ssl.MemoryBIO()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+        return out.read()[:-1]
+
+    async def _connect(self, address: str, sent: bytes, tls: bool) -> None:
+        async with self._at_once:
+            with contextlib.suppress(OSError):  # It may be closed at any time.
+                _, writer = await asyncio.open_connection(
+                    *self._where, ssl=self._tls if tls else None, local_addr=(address, 0)
+                )
+                self.writers.append(writer)
+                writer.write(sent)
+
+
+@contextlib.asynccontextmanager
+async def attack(workload: Workload) -> AsyncGenerator[Attack]:
+    """All connections are closed in the end."""
+    raise_descriptors()
+    made = Attack(workload)
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    try:
+        yield made
+    finally:
+        for writer in made.writers:
+            writer.transport.abort()
+
+
+def addresses(number: int, each: int = 1) -> Iterator[str]:
+    """So many addresses of this machine, each so often."""
+    for index in range(number * each):
+        high, low = divmod(index % number, 250)
+        yield f"127.9.{high}.{low + 1}"
+
+
+def resident(workload: Workload, what: str = "VmRSS") -> int:
+    """Bytes of memory that the process takes, or has taken at most (``VmHWM``)."""
+    status = Path(f"/proc/{workload.process.pid}/status").read_text()
+    found = re.search(rf"{what}:\s+(\d+) kB", status)
+    assert found, status
+    return int(found[1]) << 10
+
+
+def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_back(
+    attacked: Workload, bystanders: Bystanders
+):
+    """From the API server's own address, as where all clients' addresses are translated."""
+    before = resident(attacked)
+
+    async def run() -> None:
+        async with attack(attacked) as attacker:
+            sent = BEGUN + b" " * 65_300
+            await asyncio.gather(
+                attacker.connect([API_SERVER] * 2000, sent), asyncio.to_thread(bystanders.burst)
+            )
 
     with bystanders:
-        made = creation.create(cluster, *[pod] * number, dry_run=True)
+        asyncio.run(run())
 
-    assert {each.status for each in made} == {status}
+    assert resident(attacked, "VmHWM") < CHART_LIMIT
+    lab.until(
+        lambda: resident(attacked) < before + 64 * MIB,
+        timeout=60,
+        what=f"memory to be given back: {before} bytes before, {resident(attacked)} after",
+    )
 
 
 @pytest.mark.parametrize(
-    "what",
+    ("number", "sent"),
     [
-        pytest.param(
-            {"annotations": {QUIT_GRACE: "9" * 32_000 + "x"}}, id="a grace period of digits"
-        ),
-        pytest.param({"annotations": {QUIT_AFTER: NAMES[:255_000]}}, id="many names"),
-        pytest.param({"payload": ["main", *(f"c{n}" for n in range(3000))]}, id="containers"),
+        pytest.param(270, ANSWERED, id="many addresses, each answered once"),
+        pytest.param(0, b"", id="API server's address"),
     ],
 )
-def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
-    cluster: lab.Cluster, attackers: Scene, victims: Scene, bystanders: Bystanders,
-    what: dict[str, Any],
-):  # fmt: skip
-    """Each change of it is judged, and its author changes it as often as he likes."""
-    case = secrets.token_hex(4)
-    slow = {name: attackers.start(name, **what) for name in (f"slow-{case}-{n}" for n in range(2))}
-    honest = victims.start(f"beside-{case}")
-    for pod in slow.values():
-        attackers.kubelet.finish(pod, "main")
+def test_idle_connections_close_none_that_the_api_server_uses(
+    attacked: Workload, bystanders: Bystanders, number: int, sent: bytes
+):
+    """There are 2,160 of them."""
+    sources = addresses(number, each=8) if number else [API_SERVER] * 2160
 
-    def change(number: int) -> bool:
-        """Change each of them; whether the API server, which takes seconds, had the time."""
-        labels = {"metadata": {"labels": {"changed": f"{number}"}}}
-        try:
-            for name in slow:
-                # A strategic merge of 3,000 containers would take much longer.
-                attackers.client.patch(
-                    Pod, name, labels, namespace=attackers.namespace, patch_type=PatchType.MERGE
-                )
-        except lightkube.ApiError as error:
-            if error.status.code != 504:
-                raise
-            return False
-        return True
+    async def run() -> None:
+        async with attack(attacked) as attacker:
+            await attacker.connect(sources, sent)
+            await asyncio.to_thread(bystanders.burst)
 
-    with bystanders, ThreadPoolExecutor(CHANGES) as threads:
-        changed = threads.map(change, range(CHANGES))
-        victims.kubelet.finish(honest, "main")
-        victims.await_phase(honest, "Succeeded")
-        assert any(changed)
+    with bystanders:
+        asyncio.run(run())
 
-    for scene in (attackers, victims):
-        creation.send(cluster, "DELETE", f"/api/v1/namespaces/{scene.namespace}/pods")
+
+def test_handshakes_that_dribble_from_many_addresses_close_none_of_the_api_server(
+    attacked: Workload, bystanders: Bystanders
+):
+    async def run() -> None:
+        async with attack(attacked) as attacker:
+            await attacker.connect(addresses(1040), attacker.hello(), tls=False)
+            dribble = asyncio.create_task(attacker.dribble())
+            await asyncio.to_thread(bystanders.burst)
+            dribble.cancel()
+
+    with bystanders:
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(
     ("way", "annotations"), [("exec", {}), ("port-forward", {STATUS_PORT: "15520"})]
 )
 def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
-    attackers: Scene, attacked: Workload, bystanders: Bystanders, way: Via,
+    stages: Stages, attacked: Workload, bystanders: Bystanders, way: Via,
     annotations: dict[str, str],
 ):  # fmt: skip
     """What answers in a pod is the pod's own program. The others' proxies quit all the same."""
+    attackers = stages(attacked)
     pods = [attackers.start(f"{way}-{n}", annotations=annotations) for n in range(MANY)]
     honest = attackers.start(f"{way}-honest")
     for pod in pods:
@@ -148,61 +307,12 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
             attackers.await_phase(pod, "Succeeded", timeout=60)
 
 
-@pytest.fixture
-def outside(cluster: lab.Cluster, namespace: str) -> Iterator[str]:
-    """A namespace that is not selected; its pods are deleted in the end."""
-    yield namespace
-    creation.send(cluster, "DELETE", f"/api/v1/namespaces/{namespace}/pods")
-
-
-def await_honest(victims: Scene, name: str) -> None:
-    """Run a pod of the victims, from its start to its end."""
-    honest = victims.start(name)
-    victims.kubelet.finish(honest, "main")
-    victims.await_phase(honest, "Succeeded")
-
-
-def newcomer(attacked: Workload, unit: str) -> Workload:
-    """Another unit, which meets all pods at once when it starts; ready."""
-    late = attacked.replica(unit)
-    late.start()
-    late.await_ready()
-    return late
-
-
-def test_a_pod_that_is_nested_deeply_ends_nothing(
-    cluster: lab.Cluster, outside: str, attacked: Workload, victims: Scene, bystanders: Bystanders
-):
-    pods = f"/api/v1/namespaces/{outside}/pods"
-    body = meshed.pod(outside, "deep", sidecar=None).to_dict()
-    body["metadata"]["managedFields"] = [
-        {"manager": "attacker", "operation": "Update", "apiVersion": "v1",
-         "time": "2026-11-22T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": "deep"},
-    ]  # fmt: skip
-    nested = b'{"f:a":' * DEEP + b"{}" + b"}" * DEEP
-    post = json.dumps(body).encode().replace(b'"deep"}]', nested + b"}]")
-    requests = {
-        201: ("POST", pods, post),
-        200: ("PATCH", f"{pods}/deep/status", b'{"status":{"phase":"Running"}}'),
-    }
-
-    with bystanders:
-        for expected, request in requests.items():
-            status, made = creation.send(cluster, *request)
-            assert (status, nested in made) == (expected, True), made[:1000]
-        await_honest(victims, "beside-deep")
-        late = newcomer(attacked, "attacked-deep")
-
-    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
-    end(late)
-
-
 def test_pods_as_long_as_etcd_stores_them_end_nothing(
-    cluster: lab.Cluster, outside: str, attacked: Workload, victims: Scene, bystanders: Bystanders
+    cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
 ):
-    """The API server sends 8.7 MB for each."""
-    pods = f"/api/v1/namespaces/{outside}/pods"
-    body = meshed.pod(outside, "large", sidecar=None).to_dict()
+    """The API server sends 8.7 MB for each. Another unit meets all of them when it starts."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    body = meshed.pod(namespace, "large", sidecar=None).to_dict()
     body["spec"]["containers"][0]["command"] = [COMMAND]
 
     with bystanders:
@@ -210,52 +320,14 @@ def test_pods_as_long_as_etcd_stores_them_end_nothing(
             body["metadata"]["name"] = f"large-{number}"
             status, made = creation.send(cluster, "POST", pods, json.dumps(body).encode())
             assert (status, len(made) > 8_700_000) == (201, True), made[:1000]
-        await_honest(victims, "beside-large")
-        late = newcomer(attacked, "attacked-large")
+        honest = victims.start("beside-large")
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+        late = attacked.replica("attacked-large")
+        late.start()
+        late.await_ready()
 
     assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
-    assert peak(late) < MEMORY
+    assert resident(late, "VmHWM") < MEMORY
     end(late)
-
-
-def peak(workload: Workload) -> float:
-    """The most memory that the process had at once, in MiB."""
-    lines = Path(f"/proc/{workload.process.pid}/status").read_text().splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kib) / 1024
-
-
-def test_the_name_of_an_owner_that_is_a_path_leads_nowhere(
-    client: lightkube.Client, attacked: Workload, bystanders: Bystanders, istio: Istio,
-    stages: Stages,
-):  # fmt: skip
-    """The API server checks no such name, and the garbage collector resolves it as a path."""
-    scene = stages(attacked)
-
-    def reason() -> str:
-        found = attacked.status()["unmeshed-pods"]
-        return next((pod["reason"] for pod in found if pod["name"] == "forged"), "")
-
-    with bystanders:
-        template = PodTemplateSpec(spec=meshed.pod(scene.namespace, "none").spec)
-        job = client.create(
-            Job(
-                metadata=ObjectMeta(name="real", namespace=scene.namespace),
-                spec=JobSpec(template=template, suspend=True),
-            )
-        )
-        assert job.metadata
-        assert job.metadata.uid
-        owner = OwnerReference(
-            apiVersion="batch/v1", kind="Job", name="../jobs/real", uid=job.metadata.uid,
-            controller=True,
-        )  # fmt: skip
-        scene.start("forged", sidecar=None, owner=owner)
-        client.patch(
-            Namespace, scene.namespace, {"metadata": {"labels": {"istio-injection": "enabled"}}}
-        )
-        lab.until(
-            lambda: 'name "../jobs/real": no object can have it' in reason(),
-            timeout=60,
-            what="the pod to be refused a restart",
-        )
+    creation.send(cluster, "DELETE", pods)

@@ -14,13 +14,13 @@ import lab
 import lightkube
 import pytest
 from lab import meshed
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lightkube import ApiError
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Pod, PodEviction
+from lightkube.resources.core_v1 import Pod, PodEviction
 from lightkube.types import PatchType
 
 NAME = "batch-jobs"
@@ -131,8 +131,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def played(client: lightkube.Client, kubelet: ScriptedKubelet) -> Stage:
     """The Jobs once each has lost its first pod, and has failed or has completed."""
-    client.create(Namespace(metadata=ObjectMeta(name=NAME)))
-    await_account(client, NAME)
+    make_namespace(client, NAME)
     stage, first, second = Stage(client, kubelet), dict[str, Pod](), dict[str, Pod]()
     for name, case in CASES.items():
         stage.create(name, case)

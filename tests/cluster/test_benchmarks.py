@@ -15,8 +15,6 @@ from benchmarks import quit as quitting
 CHECKOUT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly("unit/test_benchmarks.py")
 
-pytestmark = pytest.mark.nightly("a benchmark is used by hand, and takes half a minute")
-
 
 @WEBSOCKETS.needed
 def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(

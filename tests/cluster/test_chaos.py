@@ -14,16 +14,13 @@ from collections.abc import Iterator
 import lab
 import lightkube
 import pytest
-from chaos.plan import make
-from chaos.play import play
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, Stages, end, metric, stage
+from lab.served import Programs, end, metric, stage
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
-SEED = 8282
 TAKEOVER = datetime.timedelta(seconds=20)
 
 
@@ -88,17 +85,6 @@ def succession(
         yield Succession(leader, heir, scene, killed, before, around, after, statuses)
 
 
-def test_one_that_is_killed_again_and_again_frees_every_pod_and_none_too_early(
-    programs: Programs, stages: Stages
-):
-    """T26, T38: a short run of what `tox -e chaos` does at length."""
-    mortal = programs("chaos", {"lease": "chaos/chaos"})
-
-    verdict = play(make(SEED, pods=14, kills=3), stages(mortal), mortal)
-
-    assert verdict.good, f"{verdict}; again: --pods 14 --kills 3 --seed {SEED}"
-
-
 def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
     succession: Succession, client: lightkube.Client
 ):
@@ -144,28 +130,6 @@ def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Successio
     assert told < lease.spec.acquireTime < told + datetime.timedelta(seconds=10)
     assert first.process.wait(30) == 0
     assert [len(execs(succession, pod)) for pod in pods] == [1] * 4
-
-
-def test_one_that_is_killed_and_comes_back_leads_on(
-    succession: Succession, client: lightkube.Client
-):
-    """T26: where it alone can listen nobody else leads under its name; it need not wait."""
-    leader = succession.leader
-    lab.until(lambda: leader.status().get("leader"), timeout=60, what="the second to lead")
-    before = client.get(Lease, "rivals", namespace="rivals").spec
-
-    leader.process.kill(signal.SIGKILL)
-    leader.process.wait(30)
-    leader.start()
-
-    lab.until(lambda: leader.status().get("leader"), timeout=60, what="it to lead again")
-    after = client.get(Lease, "rivals", namespace="rivals").spec
-    assert before
-    assert after
-    assert (after.leaseTransitions, after.acquireTime) == (
-        before.leaseTransitions,
-        before.acquireTime,
-    )
 
 
 def execs(succession: Succession, pod: Pod) -> list[object]:

@@ -7,8 +7,9 @@ Juju labels them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import lab
 import lab.istio
@@ -18,18 +19,74 @@ from istio_aux.model.annotations import INJECT, STARTED_WITH
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.inject_cases import CASES, MODELS, Case, model
 from lab.meshed import has_sidecar
 from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 from config import Applications
+
+# Namespaces of each mode, with their labels, and whose pods are asked for there.
+MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...] | None]] = {
+    "named": ({}, ("db", "web")),
+    "every": ({}, None),
+    "disabled": ({"istio-injection": "disabled"}, None),
+    "ambient": ({"istio.io/dataplane-mode": "ambient"}, None),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod, and what it gets."""
+
+    model: str
+    app: str | None = "web"
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asks: bool = False
+    meshed: bool = False
+
+
+MODELOPERATOR = {
+    "operator.juju.is/name": "modeloperator",
+    "operator.juju.is/target": "model",
+    "model.juju.is/disable-webhook": "true",
+}
+CASES = {
+    "a pod of a named application": Case("named", asks=True, meshed=True),
+    "another named application": Case("named", "db", asks=True, meshed=True),
+    "an application that nobody named": Case("named", "cache"),
+    "a pod of no application": Case("named", None),
+    "the same application of another model": Case("other"),
+    "any application of a model": Case("every", "anything", asks=True, meshed=True),
+    "no application in a model of which all are asked for": Case("every", None),
+    "a label that says no": Case("named", labels={INJECT: "false"}),
+    "an annotation that says no": Case("named", annotations={INJECT: "false"}),
+    "a label that says yes": Case("named", labels={INJECT: "true"}, asks=True, meshed=True),
+    "host network": Case("named", spec={"hostNetwork": True}),
+    "a pod that is ambient": Case("named", labels={"istio.io/dataplane-mode": "ambient"}),
+    "the operator of a model": Case("every", "modeloperator", MODELOPERATOR),
+    "an operator of an old Juju": Case("every", "x", {"juju-modeloperator": "modeloperator"}),
+    "the controller": Case("every", "controller", {"model.juju.is/disable-webhook": "true"}),
+    "we ourselves": Case("ours", "istio-aux"),
+    "a neighbour of ours": Case("ours", asks=True, meshed=True),
+    "an application in another model that has our name": Case(
+        "every", "istio-aux", asks=True, meshed=True
+    ),
+    "a namespace that forbids it": Case("disabled", asks=True),
+    "an ambient namespace": Case("ambient"),
+}
+
+
+def model(mode: str, name: str) -> str:
+    """The namespace that stands for a model in a mode; ours is the same in all."""
+    return "istio-aux" if name == "ours" else f"inject-{mode}-{name}"
+
 
 Mode = Literal["webhook", "policy"]
 MODES: tuple[Mode, ...] = ("webhook", "policy") if POLICY.there else ("webhook",)
@@ -144,52 +201,6 @@ def test_the_audit_log_says_what_was_done_and_why(
     reason = f"{model(mode, 'named')}.inject.istio-aux.io/reason"
     assert done[reason].startswith(f'added label {INJECT}: "true"; ')
     assert not_done[reason] == f'annotation {INJECT}: "false"'
-
-
-@EACH_MODE
-def test_a_statefulset_is_not_touched_and_its_pods_get_a_sidecar(
-    client: lightkube.Client, in_force: list[AnyResource], mode: str
-):
-    """`juju refresh` has nothing to undo."""
-    labels = {"app.kubernetes.io/name": "web"}
-    spec = {"containers": [{"name": "charm", "image": "none"}]}
-    before = client.create(
-        from_dict(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "StatefulSet",
-                "metadata": {"name": "web", "namespace": model(mode, "named")},
-                "spec": {
-                    "serviceName": "web",
-                    "selector": {"matchLabels": labels},
-                    "template": {"metadata": {"labels": labels}, "spec": spec},
-                },
-            }
-        )
-    )
-    assert isinstance(before, StatefulSet)
-
-    pod = lab.until(
-        lambda: client.get(Pod, "web-0", namespace=model(mode, "named")),
-        timeout=30,
-        what="the controller to make the pod",
-        ignoring=(lightkube.ApiError,),
-    )
-
-    assert asks(pod)
-    assert has_sidecar(pod)
-    after = client.get(StatefulSet, "web", namespace=model(mode, "named"))
-    assert after.spec == before.spec
-
-
-def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[AnyResource]):
-    for resource in in_force:
-        assert resource.metadata
-        before = client.get(type(resource), str(resource.metadata.name)).metadata
-
-        after = client.apply(resource, field_manager="lab", force=True).metadata
-
-        assert (after and after.resourceVersion) == (before and before.resourceVersion)
 
 
 def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):

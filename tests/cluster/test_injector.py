@@ -12,11 +12,11 @@ import lab.istio
 import pytest
 from lab import ports
 from lab.certificates import Authority
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.istio import webhooks
 from lab.served import Programs
 from lab.workload import Workload
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
@@ -69,8 +69,7 @@ def meshed(cluster: lab.Cluster) -> Iterator[str]:
     name = "watched"
     with cluster.client() as client:
         labels = {"istio-injection": "enabled"}
-        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        await_account(client, name)
+        make_namespace(client, name, labels)
         yield name
         client.delete(Namespace, name)
 
@@ -142,6 +141,16 @@ def test_without_istio_it_is_absent(workload: Workload, injectors: Injectors) ->
     assert workload.status()["injector-live"] is False
 
 
+def test_it_is_absent_again_without_its_configurations(
+    live: lab.istio.Istio, injectors: Injectors
+) -> None:
+    with live.cluster.client() as client:
+        for name in live.configurations:
+            client.delete(MutatingWebhookConfiguration, name)
+
+    injectors.await_state("absent", "")
+
+
 CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "no bundle": (lambda istio, _: istio.trust(None), "no-ca-bundle", "has never been up"),
     "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "is not trusted"),
@@ -167,25 +176,3 @@ def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
     assert why in found["why"]
     status = injectors.workload.status()
     assert (status["injector-live"], status["capability"]) == (False, "unknown")
-
-
-def test_it_is_absent_again_without_its_configurations(
-    live: lab.istio.Istio, injectors: Injectors
-) -> None:
-    with live.cluster.client() as client:
-        for name in live.configurations:
-            client.delete(MutatingWebhookConfiguration, name)
-
-    injectors.await_state("absent", "")
-
-
-def test_a_process_that_is_started_again_knows_since_when_an_injector_is_live(
-    live: lab.istio.Istio, injectors: Injectors, workload: Workload
-) -> None:
-    """After a change of any option, for example: it is in the Lease."""
-    since = injectors.one()["since"]
-    lab.until(lambda: workload.status().get("leader"), timeout=SOON, what="the workload to lead")
-    workload.stop()
-    workload.start()
-    workload.await_ready()
-    assert injectors.await_state("live")["since"] == since

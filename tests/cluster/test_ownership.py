@@ -1,16 +1,21 @@
-"""What remains of the application when nobody runs its last hook: real labels, owners, collector.
+"""What the charm has set on others' objects and takes back, and what remains if it cannot.
 
-The model is deleted, or somebody follows `docs/how-to/clean-up-by-hand.md`. Until then no unit
-answers, so `failure-policy: Fail` refuses pods.
+When nobody runs its last hook, the model is deleted, or somebody follows
+`docs/how-to/clean-up-by-hand.md`. Until then no unit answers, so `failure-policy: Fail` refuses
+pods. Which suspended Jobs it finds, in which order, and what it does when that fails is in the unit
+tests.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
 import subprocess
+import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +23,10 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+import yaml
 from lab import meshed, tools
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
 from lab.versions import POLICY
 from lightkube.codecs import from_dict
 from lightkube.generic_resource import create_global_resource
@@ -29,13 +37,19 @@ from lightkube.resources.admissionregistration_v1 import (
 )
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Namespace
-from lightkube.types import CascadeType
+from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.types import CascadeType, PatchType
 
 import cluster as of_charm
+import config
 import injectionlabels
 import manifests
 import suspended
+from certificates import Leaf
+from cluster import Found
+from inputs import Inputs
+from issuers import Issuers
+from suspended import Patience
 
 APP = "istio-aux"
 # Measured on 2 busy cores: with a deleted model, everything is gone within 6 s.
@@ -176,9 +190,9 @@ def test_what_is_left_is_cleaned_up_by_hand(
     tmp_path: Path,
 ):
     model = deserted.model
-    client.create(from_dict(suspended_job(refused)))
+    create(client, refused, MARK, suspend=True)
     client.patch(Namespace, refused, {"metadata": {"labels": {"istio-injection": None}}})
-    label(client, refused, f"{model}/{APP}")
+    mark(client, refused, f"{model}/{APP}")
 
     follow(cluster, model, tmp_path)
 
@@ -197,20 +211,11 @@ def test_what_is_left_is_cleaned_up_by_hand(
     client.delete(Namespace, model)
 
 
-def label(client: lightkube.Client, namespace: str, owner: str) -> None:
+def mark(client: lightkube.Client, namespace: str, owner: str) -> None:
     """Set what the option `inject-namespaces` sets."""
     labels = {injectionlabels.INJECTION: injectionlabels.ENABLED}
     marks = {"labels": labels, "annotations": {injectionlabels.ANNOTATION: owner}}
     client.patch(Namespace, namespace, {"metadata": marks})
-
-
-def suspended_job(namespace: str) -> dict[str, Any]:
-    """A Job that the workload has suspended."""
-    marks = {manifests.SUSPENDED: "sidecar"}
-    template = {"spec": meshed.pod(namespace, "job", sidecar=None).to_dict()["spec"]}
-    metadata = {"name": "job", "namespace": namespace, "labels": marks, "annotations": marks}
-    kind = {"apiVersion": "batch/v1", "kind": "Job"}
-    return {**kind, "metadata": metadata, "spec": {"template": template, "suspend": True}}
 
 
 def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
@@ -231,3 +236,183 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "rror" not in run.stderr
+
+
+MARK = {manifests.SUSPENDED: "sidecar"}
+PATIENCE = Patience(settle=0.1, longest=30.0, pause=0.1)
+# Shorter than the grace period of the pods, 5 s.
+HASTY = dataclasses.replace(PATIENCE, longest=1.0)
+
+
+def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
+    """A Job that we suspended, or not."""
+    template = {"spec": meshed.pod(namespace, "job", sidecar=None).to_dict()["spec"]}
+    metadata = {"name": "job", "namespace": namespace, "labels": marks, "annotations": marks}
+    kind = {"apiVersion": "batch/v1", "kind": "Job"}
+    job = {**kind, "metadata": metadata, "spec": {"template": template, **spec}}
+    client.create(from_dict(job))
+
+
+def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
+    """Whether the Job is suspended, and whether it has our mark, as a label or an annotation."""
+    job = client.get(Job, "job", namespace=namespace)
+    assert job.metadata
+    assert job.spec
+    marks = {**(job.metadata.labels or {}), **(job.metadata.annotations or {})}
+    return bool(job.spec.suspend), manifests.SUSPENDED in marks
+
+
+def begin(client: lightkube.Client, namespace: str) -> Pod:
+    """Create a Job, and return its pod."""
+    await_account(client, namespace)
+    create(client, namespace, {})
+    (pod,) = lab.until(
+        lambda: list(client.list(Pod, namespace=namespace)), timeout=SOON, what="the Job's pod"
+    )
+    return pod
+
+
+def suspend(client: lightkube.Client, namespace: str) -> None:
+    """Suspend the Job as the workload does."""
+    patch = {"metadata": {"labels": MARK, "annotations": MARK}, "spec": {"suspend": True}}
+    client.patch(Job, "job", patch, namespace=namespace)
+
+
+@pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])
+def test_a_job_that_we_suspended_is_resumed_and_no_other(
+    client: lightkube.Client, namespace: str, marks: dict[str, str], after: tuple[bool, bool]
+):
+    """There is no training operator here: its kinds are not served."""
+    create(client, namespace, marks, suspend=True)
+
+    suspended.resume(client, PATIENCE)
+
+    assert look(client, namespace) == after
+
+
+def test_a_job_is_resumed_once_its_pods_are_gone(client: lightkube.Client, namespace: str):
+    """Its controller has deleted them, and makes new ones."""
+    before = begin(client, namespace)
+    suspend(client, namespace)
+
+    suspended.resume(client, PATIENCE)
+
+    assert look(client, namespace) == (False, False)
+    (after,) = lab.until(
+        lambda: list(client.list(Pod, namespace=namespace)), timeout=SOON, what="its new pod"
+    )
+    assert before.metadata
+    assert after.metadata
+    assert before.metadata.uid != after.metadata.uid
+
+
+def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
+    client: lightkube.Client,
+    kubelet: ScriptedKubelet,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Longer than the charm waits for a pod that nobody deletes; it names the Job meanwhile."""
+    pod = begin(client, namespace)
+    kubelet.run(pod)
+    kubelet.linger(pod)
+    suspend(client, namespace)
+    told: list[list[str]] = []
+    end = threading.Timer(3 * HASTY.longest, kubelet.release, [pod])
+    end.start()
+
+    suspended.resume(client, HASTY, told.append)
+
+    end.join()
+    assert told == [[f"Job {namespace}/job"]]
+    assert "although" not in caplog.text
+    assert look(client, namespace) == (False, False)
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LONG_MODEL, LONG_APP = "m" * 63, "a" * 63
+NO_ISSUERS = Issuers("", {}, False, None, None, Leaf("", ""), "")
+OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{LONG_APP}"}
+
+
+def naming(*namespaces: str) -> Inputs:
+    """The leader, whose option names these."""
+    described = yaml.safe_load((REPOSITORY / "config.yaml").read_text())["options"]
+    defaults = {name: option["default"] for name, option in described.items()}
+    options = config.load({**defaults, "inject-namespaces": ",".join(namespaces)}, LONG_MODEL)
+    return Inputs(
+        LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, None, NO_ISSUERS, None
+    )
+
+
+def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:
+    """Istio's label, and the annotation that says who set it."""
+    metadata = client.get(Namespace, namespace).metadata
+    assert metadata
+    said = {**(metadata.labels or {}), **(metadata.annotations or {})}
+    return {key: said[key] for key in OURS if key in said}
+
+
+def label(client: lightkube.Client, namespace: str, value: str | None) -> None:
+    """What `kubectl label --overwrite` does."""
+    patch = {"metadata": {"labels": {"istio-injection": value}}}
+    client.patch(Namespace, namespace, patch, patch_type=PatchType.MERGE)
+
+
+def test_what_was_set_is_taken_back_and_a_second_time_changes_nothing(
+    client: lightkube.Client, namespace: str
+):
+    assert injectionlabels.ensure(client, naming(namespace), live=True) == ()
+    assert labels(client, namespace) == OURS
+
+    before = client.get(Namespace, namespace)
+    assert injectionlabels.ensure(client, naming(namespace), live=True) == ()
+    assert client.get(Namespace, namespace) == before
+
+    assert injectionlabels.ensure(client, naming(), live=True) == ()
+    assert labels(client, namespace) == {}
+
+
+def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, namespace: str):
+    injectionlabels.ensure(client, naming(namespace), live=True)
+    theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
+    client.apply(Namespace(metadata=theirs), field_manager="gitops")
+
+    injectionlabels.take_back(client, LONG_MODEL, LONG_APP)
+
+    assert labels(client, namespace) == {"istio-injection": "enabled"}
+
+
+def test_a_label_that_somebody_has_changed_is_theirs(client: lightkube.Client, namespace: str):
+    injectionlabels.ensure(client, naming(namespace), live=True)
+    label(client, namespace, "disabled")
+
+    said = injectionlabels.ensure(client, naming(namespace), live=True)
+    injectionlabels.take_back(client, LONG_MODEL, LONG_APP)
+
+    assert said == (f"{namespace}: has istio-injection=disabled",)
+    assert labels(client, namespace) == {"istio-injection": "disabled"}
+
+
+def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
+    client: lightkube.Client, namespace: str
+):
+    metadata = client.get(Namespace, namespace).metadata
+    assert metadata
+    seen = Found(namespace, metadata.uid or "", {}, {})
+    label(client, namespace, "disabled")
+
+    said = injectionlabels._label(client, seen, f"{LONG_MODEL}/{LONG_APP}", live=True)
+
+    assert "conflict" in said
+    assert labels(client, namespace) == {"istio-injection": "disabled"}
+
+
+def test_a_namespace_that_goes_between_look_and_act_is_not_made(client: lightkube.Client):
+    gone = Found("gone", "8f1c2a5e-0000-4000-8000-000000000000", {}, {})
+
+    said = injectionlabels._label(client, gone, f"{LONG_MODEL}/{LONG_APP}", live=True)
+
+    assert said
+    with pytest.raises(lightkube.ApiError, match="not found"):
+        client.get(Namespace, "gone")

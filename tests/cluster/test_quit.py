@@ -1,18 +1,29 @@
 """The workload frees the proxies of finished pods, and of no others: real API server, real RBAC.
 
-Which pods are finished is a rule: `tests/unit/rules/`.
+Which pods are finished is a rule: `tests/unit/rules/`. So is what follows from an answer of a
+proxy: `tests/unit/test_quit_failures.py` plays it in time.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
 import lab
 import lightkube
 import pytest
+from istio_aux.kube import access, actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.watch import Watch
+from istio_aux.model.annotations import STATUS_PORT
+from istio_aux.model.pod import PROXY, Key
+from istio_aux.model.pod import Pod as Watched
+from istio_aux.model.sidecars import SHIPPED
 from lab import meshed
-from lab.kubelet import ScriptedKubelet
+from lab.kubelet import Misbehaviour, ScriptedKubelet, Via
 from lab.scene import PATIENCE, Scene
-from lab.served import Programs
-from lab.versions import RESTART_ALL
+from lab.served import Programs, Stages
 from lab.workload import Workload
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
@@ -22,8 +33,7 @@ from lightkube.resources.core_v1 import Pod
 
 from config import Applications
 
-QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
-RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+AGENT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 
 
 def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
@@ -35,7 +45,7 @@ def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
     selected.await_phase(pod, "Succeeded")
     assert selected.proxy_exit_code(pod) == 0
     execs = [(e.container, e.command) for e in selected.kubelet.execs_of(pod)]
-    assert execs == [("istio-proxy", QUIT)]
+    assert execs == [("istio-proxy", AGENT)]
 
 
 def run_job(scene: Scene) -> Pod:
@@ -93,32 +103,6 @@ def test_a_label_on_its_namespace_frees_a_job_that_hangs_beside_its_sidecar(
     assert scene.kubelet.execs_of(later) == []
 
 
-@RESTART_ALL.needed
-def test_a_rule_that_restarts_all_containers_leaves_none_finished(
-    selected: Scene, workload: Workload
-):
-    """T12: neither quit nor lost, also while every container of the pod is terminated."""
-    main = {"restartPolicy": "Never", "restartPolicyRules": [RULE]}
-    pod = selected.start("worker", payload=("main", "upload"), more={"main": main})
-    kubelet = selected.kubelet
-
-    kubelet.finish(pod, "upload")
-    kubelet.finish(pod, "main", exit_code=42)
-    selected.await_control()
-    kubelet.stop_all(pod)
-    selected.await_control()
-    assert pod.metadata
-    assert pod.metadata.uid not in [lost["uid"] for lost in workload.status()["lost-pods"]]
-    kubelet.restart_all(pod)
-    kubelet.finish(pod, "main", exit_code=0)
-    selected.await_control()
-    assert kubelet.execs_of(pod) == []
-
-    kubelet.finish(pod, "upload")
-    selected.await_phase(pod, "Succeeded")
-    assert selected.proxy_exit_code(pod) == 0
-
-
 def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_selected(
     client: lightkube.Client, kubelet: ScriptedKubelet, scene: Scene, programs: Programs
 ):
@@ -136,3 +120,251 @@ def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_select
 
     scene.await_phase(made, "Succeeded")
     assert kubelet.execs_of(other) == []
+
+
+PROXY_CONFIG = {"name": "PROXY_CONFIG", "value": '{"statusPort": 15521}'}
+ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
+HTTP = ("POST", "/quitquitquit")
+OWN_PORT = {STATUS_PORT: "15520"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def steep(workload: Workload, stages: Stages) -> dict[str, Pod]:
+    """Finished pods whose first way fails, all at once: it costs 3 s. One cannot be executed in.
+
+    The others have a status port of their own: to one nothing is forwarded, one answers 404.
+    """
+    scene = stages(workload)
+    return {
+        "closed": finished(scene, "closed", "refuse", "exec"),
+        "unforwarded": finished(
+            scene, "unforwarded", "unavailable", "port-forward", annotations=OWN_PORT
+        ),
+        "deaf": finished(scene, "deaf", "not-found", "port-forward", annotations=OWN_PORT),
+    }
+
+
+def finished(
+    scene: Scene, name: str, behaviour: Misbehaviour, via: Via | None = None, **what: Any
+) -> Pod:
+    pod = scene.start(name, **what)
+    scene.kubelet.misbehave(pod, behaviour, via=via)
+    scene.kubelet.finish(pod, "main")
+    return pod
+
+
+def ways(scene: Scene, pod: Pod) -> list[tuple[str, ...]]:
+    return [e.command for e in scene.kubelet.execs_of(pod)]
+
+
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [
+        ({"annotations": OWN_PORT}, HTTP),
+        ({"more": {"istio-proxy": {"env": [PROXY_CONFIG]}}}, HTTP),
+        ({"annotations": {STATUS_PORT: "0"}}, ENVOY),
+    ],
+    ids=["annotation", "PROXY_CONFIG", "no status server"],
+)
+def test_an_agent_is_reached_where_it_listens(
+    selected: Scene, what: Mapping[str, Any], way: tuple[str, ...]
+):
+    """T21, T24: pilot-agent's own client may not ask other ports; Envoy's admin exits 0, too."""
+    pod = selected.start("worker", **what)
+
+    selected.kubelet.finish(pod, "main")
+
+    selected.await_phase(pod, "Succeeded")
+    assert selected.proxy_exit_code(pod) == 0
+    assert ways(selected, pod) == [way]
+
+
+@pytest.mark.parametrize("how", ["exit-137", "close-without-status", "reset"])
+@pytest.mark.parametrize(
+    ("annotations", "way"), [({}, AGENT), (OWN_PORT, HTTP)], ids=["exec", "port-forward"]
+)
+def test_a_quit_that_is_cut_by_its_own_success_is_not_repeated(
+    selected: Scene, how: Misbehaviour, annotations: dict[str, str], way: tuple[str, ...]
+):
+    """T17: whatever the attempt answered, the container's status says that the proxy is gone."""
+    pod = finished(selected, "worker", how, annotations=annotations)
+
+    selected.await_phase(pod, "Succeeded")
+    assert ways(selected, pod) == [way]
+
+
+@pytest.mark.parametrize(
+    ("pod", "taken"),
+    [("closed", [AGENT, HTTP]), ("unforwarded", [(), ENVOY]), ("deaf", [HTTP, ENVOY])],
+)
+def test_where_one_way_fails_the_next_one_frees_the_pod(
+    scene: Scene, steep: dict[str, Pod], pod: str, taken: list[tuple[str, ...]]
+):
+    """T14, T16, T21, T23: a 404 is no success; the last way needs no status port."""
+    scene.await_phase(steep[pod], "Succeeded")
+    assert ways(scene, steep[pod]) == taken
+
+
+OWN = "my-proxy=9000/stop?now"
+COMMAND = ("/bin/kill", "-TERM", "1")
+SETTINGS = {"quit-sidecars": [*SHIPPED, OWN, f"collector={' '.join(COMMAND)}"]}
+# Container, port and path, as the sidecar has them.
+LISTENERS = {
+    "cloud-sql-proxy": (9091, "/quitquitquit"),
+    "vault-agent": (8200, "/agent/v1/quit"),
+    "linkerd-proxy": (4191, "/shutdown"),
+    "daprd": (3500, "/v1.0/shutdown"),
+    "kuma-sidecar": (9901, "/quitquitquit"),
+    "my-proxy": (9000, "/stop?now"),
+}
+
+
+@pytest.fixture(scope="module")
+def telling(programs: Programs) -> Workload:
+    """A workload with every shipped rule, and one of the admin's own."""
+    return programs("telling", SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def place(telling: Workload, stages: Stages) -> Scene:
+    """The namespace that it serves."""
+    return stages(telling)
+
+
+def test_each_sidecar_exits_and_then_the_proxy(place: Scene):
+    """By its port and path, or by its command."""
+    pods = {name: place.start(f"with-{name}", payload=("main", name)) for name in LISTENERS}
+    pods["collector"] = place.start("with-collector", payload=("main", "collector"))
+    for name, listener in LISTENERS.items():
+        place.kubelet.listen(pods[name], name, *listener)
+    place.kubelet.obey(pods["collector"], "collector", *COMMAND)
+
+    for pod in pods.values():
+        place.kubelet.finish(pod, "main")
+
+    for name, pod in pods.items():
+        place.await_phase(pod, "Succeeded")
+        execs = place.kubelet.execs_of(pod)
+        assert [each.container for each in execs] == [name, "istio-proxy"]
+        assert place.proxy_exit_code(pod) == 0
+    assert place.kubelet.execs_of(pods["collector"])[0].command == COMMAND
+
+
+def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(place: Scene):
+    """The pod fails by it, and its owner is told why."""
+    pod = place.start("fails", payload=("main", "cloud-sql-proxy"))
+    place.kubelet.listen(pod, "cloud-sql-proxy", *LISTENERS["cloud-sql-proxy"], 143)
+
+    place.kubelet.finish(pod, "main")
+
+    place.await_phase(pod, "Failed")
+    assert place.proxy_exit_code(pod) == 0
+    lab.until(
+        lambda: any("cloud-sql-proxy exited with 143" in note for note in place.notes(pod)),
+        timeout=60,
+        what="the Event",
+    )
+
+
+def test_a_sidecar_whose_own_switch_is_off_keeps_the_proxy_and_is_named_with_the_switch(
+    place: Scene, telling: Workload
+):
+    """Nothing listens there. The proxy stays: the sidecar may need the network to end."""
+    pod = place.start("switch-off", payload=("main", "vault-agent"))
+
+    place.kubelet.finish(pod, "main")
+
+    def stuck() -> list[str]:
+        found = telling.status()["stuck-pods"]
+        return [each["reason"] for each in found if each["name"] == "switch-off"]
+
+    [reason] = lab.until(stuck, timeout=60, what="the pod to be stuck")
+    assert "connection refused" in reason
+    assert "vault-agent needs annotation vault.hashicorp.com/agent-enable-quit" in reason
+    assert place.proxy_exit_code(pod) is None
+
+
+AT = "2026-11-21T08:16:30Z"
+
+
+class Seen:
+    """A handler that keeps what a watch tells of one pod, in order."""
+
+    def __init__(self, name: str) -> None:
+        self.told: list[tuple[str, str | None, int | None]] = []
+        self._name, self._more = name, asyncio.Event()
+
+    def apply(self, resource: Watched) -> None:
+        if resource.metadata.name == self._name:
+            self._note("apply", resource)
+
+    def delete(self, key: Key, last: Watched | None) -> None:
+        if key.name == self._name:
+            assert last is not None
+            self._note("delete", last)
+
+    def _note(self, verb: str, pod: Watched) -> None:
+        exited = pod.exits.get(PROXY)
+        self.told.append((verb, pod.status.phase, exited.exit_code if exited else None))
+        self._more.set()
+
+    async def until(self, number: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.told) < number:
+                self._more.clear()
+                await self._more.wait()
+
+
+def status(phase: str, *, exited: bool) -> dict[str, Any]:
+    """The status of a pod whose payload is finished."""
+    ended = {"terminated": {"exitCode": 0, "finishedAt": AT, "startedAt": AT, "containerID": "x"}}
+    states = {"main": ended, PROXY: ended if exited else {"running": {"startedAt": AT}}}
+    return {
+        "phase": phase,
+        "containerStatuses": [
+            {
+                "name": name, "state": state, "image": "app", "imageID": "app",
+                "ready": False, "restartCount": 0,
+            }
+            for name, state in states.items()
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("selection", [actions.RUNNING_JOBS, actions.NOT_TERMINAL])
+def test_a_pod_that_leaves_a_selection_comes_as_it_was_before(
+    scene: Scene, cluster: lab.Cluster, client: lightkube.Client, selection: Mapping[str, str]
+):
+    """So its last state shows an exit only where a change before has shown it already.
+
+    The kubelet reports the exit first, and the phase once it has stopped the pod: that quit needs
+    no second read. Where both come in one change, only a read tells the exit code.
+    """
+
+    def patch(name: str, phase: str, *, exited: bool) -> None:
+        body = {"status": status(phase, exited=exited)}
+        client.patch(Pod.Status, name, body, namespace=scene.namespace)
+
+    async def watched(name: str, *changes: tuple[str, bool]) -> list[Any]:
+        seen = Seen(name)
+        client.create(meshed.pod(scene.namespace, name))
+        await asyncio.to_thread(patch, name, "Running", exited=False)
+        async with Client(access.load(cluster.kubeconfig)) as api:
+            watch = asyncio.create_task(
+                Watch(api, actions.PODS, Watched, seen, selection=selection).run()
+            )
+            await seen.until(1)
+            for number, (phase, exited) in enumerate(changes, 2):
+                await asyncio.to_thread(patch, name, phase, exited=exited)
+                await seen.until(number)
+        # Only now: the client aborts connections that are in use, and waits until they are closed.
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        return seen.told
+
+    assert asyncio.run(watched("twice", ("Running", True), ("Succeeded", True))) == [
+        ("apply", "Running", None), ("apply", "Running", 0), ("delete", "Running", 0),
+    ]  # fmt: skip
+    assert asyncio.run(watched("once", ("Succeeded", True))) == [
+        ("apply", "Running", None), ("delete", "Running", None),
+    ]  # fmt: skip

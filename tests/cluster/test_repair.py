@@ -20,13 +20,12 @@ import pytest
 from istio_aux.repair.suspension import MARK
 from lab import crowd
 from lab.crowd import KINDS, Keeper, kind_of
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.hooks import mutating, patching
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar
 from lab.served import metric, program
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 
@@ -162,15 +161,13 @@ def stage(
     """T33: the pods are there, and then comes Istio."""
     name = "crowd"
     labels = {"istio-injection": "enabled"}
-    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-    await_account(client, name)
+    make_namespace(client, name, labels)
     with Keeper(cluster, kubelet, name) as keeper:
         crowd.populate(cluster, name)
         keeper.await_ready()
         istio = lab.istio.install(cluster)
         yield Stage(cluster, keeper, name, tmp_path_factory.mktemp(WHO))
         istio.remove()
-        crowd.release(cluster, name)
         client.delete(Namespace, name)
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import declared, end, metric
+from lab.served import declared, end
 from lab.workload import Workload
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
@@ -108,29 +108,6 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
         assert (status["injector-live"], status["injectors"]) == (None, [])
     finally:
         end(workload)
-
-
-def test_status_metrics_and_log_say_how_it_is(workload: Workload, selected: Scene):
-    series = 'istio_aux_quits_total{outcome="exited",rung="exec"}'
-    before, counted = workload.status(), metric(workload, series)
-    assert workload.get("/livez") == workload.get("/readyz") == (200, "ok\n")
-    assert before["ready"] is True
-    assert selected.namespace in before["selected-namespaces"]
-    assert (before["start-mode"], before["capability"]) == ("auto", "unknown")
-
-    pod = selected.start("worker")
-    selected.kubelet.finish(pod, "main")
-    selected.await_phase(pod, "Succeeded")
-
-    lab.until(
-        lambda: workload.status()["quits-total"] == before["quits-total"] + 1,
-        timeout=30,
-        what="the quit to be counted",
-    )
-    assert metric(workload, series) == counted + 1
-    lines = [json.loads(line) for line in log(workload).splitlines()]
-    assert all({"time", "level", "event"} <= line.keys() for line in lines)
-    assert any(selected.namespace in json.dumps(line) for line in lines)
 
 
 def test_it_is_alive_but_not_ready_until_the_api_server_answers(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.model.annotations import START, STARTED_WITH
+from istio_aux.model.annotations import STARTED_WITH
 from istio_aux.model.pod import decode
 from istio_aux.start.plan import effective_start
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
@@ -18,10 +17,10 @@ from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
 from lab.served import Programs
-from lab.start_cases import HELD, NATIVE
+from lab.start_cases import HELD
 from lab.versions import POLICY
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 import rules
 
@@ -34,39 +33,32 @@ NAMESPACES: Mapping[str, dict[str, str]] = {
     "policy-only": SELECTED,
     "policy-not-selected": {},
     "policy-ambient": {**SELECTED, "istio.io/dataplane-mode": "ambient"},
-    "policy-mesh": {**SELECTED, "istio-injection": "enabled"},
     "policy-native-mesh": {**SELECTED, "istio.io/rev": "native"},
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def policy(cluster: lab.Cluster, client: lightkube.Client, programs: Programs) -> Iterator[None]:
-    """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
+    """What the charm makes for a workload in policy mode, and nobody serves (T37).
 
-    One of these makes sidecars native by default.
+    Istio makes sidecars native by default.
     """
-    with ThreadPoolExecutor() as pool:
-        default = pool.submit(lambda: lab.istio.install(cluster, native="on request"))
-        other = pool.submit(
-            lambda: lab.istio.install(cluster, "istio-native", native="default", revision="native")
-        )
-        for name, labels in NAMESPACES.items():
-            client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        absent = programs("policy", start=False, publish=True, admission="policy")
-        for name in NAMESPACES:
-            await_account(client, name)
-        absent.await_admission("policy-only")
-        lab.until(
-            lambda: WEBHOOK in create(cluster, "policy-only", LEFT).audit(cluster),
-            timeout=30,
-            what="the webhook to be known",
-        )
-        istios = default.result(), other.result()
+    istio = lab.istio.install(cluster, "istio-native", native="default", revision="native")
+    for name, labels in NAMESPACES.items():
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+    absent = programs("policy", start=False, publish=True, admission="policy")
+    for name in NAMESPACES:
+        await_account(client, name)
+    absent.await_admission("policy-only")
+    lab.until(
+        lambda: WEBHOOK in create(cluster, "policy-only", LEFT).audit(cluster),
+        timeout=30,
+        what="the webhook to be known",
+    )
     yield
     for name in NAMESPACES:
         client.delete(Namespace, name)
-    for istio in istios:
-        istio.remove()
+    istio.remove()
 
 
 def create(
@@ -78,31 +70,6 @@ def create(
     pod = meshed.nameless(namespace, sidecar=None, annotations=annotations, labels=labels)
     (made,) = creation.create(cluster, pod)
     return made
-
-
-def names(pod: Pod) -> tuple[list[str], list[str]]:
-    """Its init containers, and the others."""
-    assert pod.spec
-    return [c.name for c in pod.spec.initContainers or []], [c.name for c in pod.spec.containers]
-
-
-@pytest.mark.parametrize(("wish", "added"), [("auto", HELD), ("native", NATIVE)])
-def test_pods_get_their_start_while_nobody_serves(
-    cluster: lab.Cluster, wish: str, added: dict[str, str]
-):
-    """T37: the webhook, which is known to the API server, is not even called."""
-    made = create(cluster, "policy-only", {START: wish})
-
-    assert annotations_of(made.pod) == {START: wish, **added}
-    assert WEBHOOK not in made.audit(cluster)
-
-
-def test_a_pod_that_is_left_to_the_webhook_is_made_while_nobody_serves(cluster: lab.Cluster):
-    """T37: without a start, as its author wrote it."""
-    made = create(cluster, "policy-only", LEFT)
-
-    assert annotations_of(made.pod) == LEFT
-    assert WEBHOOK in made.audit(cluster)
 
 
 @pytest.mark.parametrize(
@@ -121,31 +88,12 @@ def test_pods_of_others_are_left_alone(
     assert annotations_of(create(cluster, namespace, labels=labels).pod) == {}
 
 
-def test_istio_puts_the_proxy_of_a_held_pod_first(cluster: lab.Cluster):
-    """T33: the API server calls webhooks after every policy, whatever their names."""
-    pod = create(cluster, "policy-mesh").pod
-
-    assert annotations_of(pod)[STARTED_WITH] == "hold"
-    assert names(pod)[1] == ["istio-proxy", "main"]
-    assert pod.spec
-    lifecycle = pod.spec.containers[0].lifecycle
-    assert lifecycle
-    assert lifecycle.to_dict() == {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
-
-
-def test_istio_makes_the_sidecar_native_where_the_policy_asks_for_it(cluster: lab.Cluster):
-    pod = create(cluster, "policy-mesh", {START: "native"}).pod
-
-    assert annotations_of(pod)[STARTED_WITH] == "native"
-    assert "istio-proxy" in names(pod)[0]
-    assert names(pod)[1] == ["main"]
-
-
 def test_a_sidecar_that_istio_made_native_is_not_said_to_hold(cluster: lab.Cluster):
     """T31: hold has no effect on it. The policy does not run again, so `explain` says it."""
     made = create(cluster, "policy-native-mesh")
 
-    assert "istio-proxy" in names(made.pod)[0]
+    assert made.pod.spec
+    assert "istio-proxy" in {c.name for c in made.pod.spec.initContainers or []}
     assert annotations_of(made.pod)[STARTED_WITH] == "hold"
     assert effective_start(decode(made.body)) == "asked for hold, but the sidecar is a native one"
 

@@ -54,7 +54,7 @@ WEEK = 7 * 24 * 60 * 60
 def robbed(programs: Programs) -> Workload:
     """A workload that runs, leads, and may do everything that options grant."""
     workload = programs(NAME, EVERYTHING, start=False)
-    workload.keep_token(age=0, rest=12 * 3600)
+    workload.use_token_file()
     workload.start()
     workload.await_ready()
     lab.until(lambda: workload.status().get("leader"), timeout=READY, what="it to lead")
@@ -196,11 +196,7 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
         lambda it: it.account.request_token(
             f"{NAME}/{manifests.service_account(NAME)}", expirationSeconds=YEARS),
         'cannot create resource "serviceaccounts/token"'),
-    "a user's suspension is marked as ours, to be resumed next": (
-        lambda it: it.patch("theirs", True, "sidecar"), SUSPENDS),
     "a user's suspension is resumed": (lambda it: it.patch("theirs", False, None), SUSPENDS),
-    "a Job is suspended for something else": (
-        lambda it: it.patch("running", True, "ransom"), SUSPENDS),
     "a Job gets a long annotation": (
         lambda it: it.patch("running", True, "sidecar", "x" * 513), SUSPENDS),
     "a Job is created by a patch, which makes pods": (

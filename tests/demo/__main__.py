@@ -28,10 +28,9 @@ import lab.tools
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, keeping, node, report, scenes, table, timeline
+from demo import api, keeping, node, report, scenes, timeline
 from demo.chart import chart
-from demo.performance import Performance
-from demo.promise import judge
+from demo.promise import Performance, judge
 from demo.steps import Steps
 
 REPORT = Path("demo-report")
@@ -122,9 +121,7 @@ def conclude(console: Console, performance: Performance, folder: Path) -> int:
     """Judge, show in the terminal, write the report; return the exit status."""
     promise = judge(*performance.jobs, more=performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
-    console.print(table.render(performance.jobs))
-    marks = timeline.glyphs(console.encoding)
-    console.print(timeline.render(chart(performance.jobs), marks))
+    console.print(timeline.render(chart(performance.jobs)))
     for check in promise.checks:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)

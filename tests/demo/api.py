@@ -21,11 +21,9 @@ from lightkube.models.core_v1 import Container
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
-from demo.performance import Performance
-from demo.promise import Check
+from demo.promise import Check, Performance
 from demo.steps import Steps
 from demo.story import JobStory
-from demo.worlds import play
 
 # The workload gets its role and webhook configuration from the charm's own modules.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))
@@ -68,7 +66,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
         helped = _play(scenes.WITH, cluster, kubelet, steps)
         rows: list[Check] = []
         stories: list[JobStory] = []
-        for world, row in play(istio, scenes.WITH.namespace, made, steps):
+        for world, row in scenes.play_worlds(istio, scenes.WITH.namespace, made, steps):
             rows.append(row)
             if world == "on request":
                 stories.append(_play(scenes.NATIVE, cluster, kubelet, steps))

@@ -24,11 +24,9 @@ from lightkube import codecs
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
-from demo.performance import Performance
-from demo.promise import Check
+from demo.promise import Check, Performance
 from demo.steps import Steps
 from demo.story import JobStory
-from demo.worlds import play
 
 # Envoy needs a second or two until it has its configuration, and more on a busy node.
 PROXY_READY_DELAY = 3.0
@@ -105,7 +103,7 @@ def natively(
             pod = worlds.complete(client, namespace, f"native-{world.replace(' ', '-')}")
             return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
 
-        for world, row in play(istio, namespace, made, steps):
+        for world, row in scenes.play_worlds(istio, namespace, made, steps):
             rows.append(row)
             meanwhile(world)
             if world == "on request":

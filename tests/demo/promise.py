@@ -1,8 +1,8 @@
-"""What istio-aux promises, as a list of checks: each is kept or broken, with the reason. Pure."""
+"""What istio-aux promises, as checks of what happened: each is kept or broken, with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from demo.story import JobStory, PodStory
@@ -27,6 +27,28 @@ class Promise:
     def kept(self) -> bool:
         """Whether there are parts, and each is kept."""
         return bool(self.checks) and all(check.kept for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """The job without and with istio-aux, a status to show, and what to say of the making.
+
+    `native` is the job once Istio makes sidecars native on request.
+    `worlds` has one row for each kind of Istio: how a pod of the second namespace is started there.
+    """
+
+    without: JobStory
+    helped: JobStory
+    native: JobStory
+    status: str
+    made: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    worlds: tuple[Check, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[JobStory, JobStory, JobStory]:
+        """The jobs, in the order in which they were played."""
+        return self.without, self.helped, self.native
 
 
 def judge(without: JobStory, *labelled: JobStory, more: tuple[Check, ...] = ()) -> Promise:

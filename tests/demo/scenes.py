@@ -5,19 +5,22 @@ In the third one Istio makes sidecars native on request, and `start-mode: auto` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import lab.istio
 import yaml
-from lab import tools
+from lab import tools, worlds
+from lab.worlds import EXPECTED, Shape
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace
 
-from demo.narration import Narrator
-from demo.steps import Steps
+from demo.promise import Check
+from demo.steps import Narrator, Steps
 from demo.story import JobStory
 from demo.watching import LINGER, watch
 
@@ -81,3 +84,29 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
 
 def _hangs(story: JobStory) -> bool:
     return bool(story.pods) and all(pod.hangs for pod in story.pods)
+
+
+SAID = {
+    "never": "where Istio makes no native sidecars, a pod is held",
+    "on request": "where Istio makes them on request, a pod gets one",
+    "default": "where Istio makes them by default, a pod gets one",
+}
+
+Made = Callable[[lab.istio.World], tuple[Shape, str]]
+"""Makes a pod in that world; returns its shape, and how it ended."""
+
+
+def play_worlds(
+    istio: lab.istio.Istio, namespace: str, made: Made, steps: Steps
+) -> Iterator[tuple[lab.istio.World, Check]]:
+    """Let Istio be each of the worlds in turn, and make a pod in it; it still is when that is said.
+
+    The first world is the one in which Istio is installed.
+    """
+    for world, expected in EXPECTED.items():
+        worlds.become(istio, world, namespace)
+        shape, why = made(world)
+        sidecar = "a native sidecar" if shape.native else "a classic sidecar"
+        why = f"{sidecar}, started with {shape.started_with}, {why}"
+        steps.done(f"{namespace}: Istio {world}: {why}")
+        yield world, Check(f"with the label, {SAID[world]}", shape == expected, why)

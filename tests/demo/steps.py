@@ -1,12 +1,14 @@
-"""One line a step, with the seconds since the start."""
+"""What is printed while the demo runs: one line a step, with the seconds since the start."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
+
+from demo.story import JobStory, PodStory
 
 
 class Steps:
@@ -27,3 +29,40 @@ class Steps:
         """Say that something is done."""
         with self._lock:
             self._console.print(f"{self.elapsed:7.1f} s  {what}", markup=False, soft_wrap=True)
+
+
+class Narrator:
+    """Remembers what was said, so that a story can be looked at as often as one likes."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, str]] = set()
+
+    def news(self, story: JobStory) -> list[str]:
+        """What the story has become since it was last looked at, in words."""
+        lines: list[str] = []
+        for about, what, words in _facts(story):
+            if (about, what) not in self._said:
+                self._said.add((about, what))
+                lines.append(f"{story.namespace}: {words}")
+        return lines
+
+
+def _facts(story: JobStory) -> Iterator[tuple[str, str, str]]:
+    job = f"{story.kind} {story.name}"
+    yield job, "created", f"{job} created, {story.workers} workers"
+    for pod in story.pods:
+        for what, words in _pod_facts(pod):
+            yield pod.name, what, f"{pod.name}: {words}"
+    if story.succeeded:
+        yield job, "succeeded", f"{job} {story.condition}"
+
+
+def _pod_facts(pod: PodStory) -> Iterator[tuple[str, str]]:
+    if pod.failed_tries:
+        code = pod.failed_tries[0].exit_code
+        early = ", its proxy is not ready yet" if pod.proxy_ready is None else ""
+        yield "failed", f"payload fails with exit code {code}{early}"
+    if pod.last_try and pod.last_try.succeeded:
+        yield "done", "payload done"
+    if pod.proxy_run and pod.proxy_run.finished:
+        yield "exited", f"proxy exits with {pod.proxy_run.exit_code}"

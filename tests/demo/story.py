@@ -72,7 +72,7 @@ class PodStory:
 
     @property
     def result(self) -> str:
-        """How the pod ended, in words for the table."""
+        """How the pod ended, in words."""
         if self.hangs:
             return "hangs"
         return {

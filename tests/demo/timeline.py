@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.text import Text
 
 from demo.chart import Bar, Chart, Group, Kind, Lane
@@ -14,52 +12,19 @@ NOTES = 24
 BARS = WIDTH - NAMES - NOTES - 2
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """One character for each kind of bar, and one for what is not over."""
-
-    kinds: dict[Kind, str]
-    onward: str
-
-
-UNICODE = Glyphs(
-    {
-        Kind.FAILED: "✗",
-        Kind.HELD: "┄",
-        Kind.WORKING: "█",
-        Kind.STARTING: "░",
-        Kind.READY: "▒",
-        Kind.IDLE: "▓",
-    },
-    onward="▶",
-)
-ASCII = Glyphs(
-    {
-        Kind.FAILED: "x",
-        Kind.HELD: ".",
-        Kind.WORKING: "#",
-        Kind.STARTING: "~",
-        Kind.READY: "-",
-        Kind.IDLE: "=",
-    },
-    onward=">",
-)
-STYLES = {
-    Kind.FAILED: "bold red",
-    Kind.HELD: "dim",
-    Kind.WORKING: "blue",
-    Kind.STARTING: "dim",
-    Kind.READY: "cyan",
-    Kind.IDLE: "red",
+# A character and a style for each kind of bar.
+MARKS = {
+    Kind.FAILED: ("✗", "bold red"),
+    Kind.HELD: ("┄", "dim"),
+    Kind.WORKING: ("█", "blue"),
+    Kind.STARTING: ("░", "dim"),
+    Kind.READY: ("▒", "cyan"),
+    Kind.IDLE: ("▓", "red"),
 }
+ONWARD = "▶"
 
 
-def glyphs(encoding: str) -> Glyphs:
-    """The characters that a terminal or pipe of this encoding can show."""
-    return UNICODE if encoding.lower().replace("-", "").startswith("utf") else ASCII
-
-
-def render(chart: Chart, marks: Glyphs = UNICODE) -> Text:
+def render(chart: Chart) -> Text:
     """Draw the chart, one line a container, with a scale over each job and a legend below."""
     text = Text(no_wrap=True)
     for group in chart.groups:
@@ -68,9 +33,9 @@ def render(chart: Chart, marks: Glyphs = UNICODE) -> Text:
         for pod in group.pods:
             names = [pod.name] + [""] * (len(pod.lanes) - 1)
             for name, lane in zip(names, pod.lanes, strict=True):
-                text.append_text(_lane(name, lane, chart, marks))
+                text.append_text(_lane(name, lane, chart))
         text.append("\n")
-    legend = [f"{marks.kinds[kind]} {kind}" for kind in chart.kinds] + [f"{marks.onward} not over"]
+    legend = [f"{MARKS[kind][0]} {kind}" for kind in chart.kinds] + [f"{ONWARD} not over"]
     for line in _wrapped(legend):
         text.append(f"  {line}\n", style="dim")
     return text
@@ -96,7 +61,7 @@ def _scale(chart: Chart) -> str:
     return "".join(cells)
 
 
-def _lane(name: str, lane: Lane, chart: Chart, marks: Glyphs) -> Text:
+def _lane(name: str, lane: Lane, chart: Chart) -> Text:
     # A name too long for its column loses its middle: both ends tell pods of one job apart.
     room = NAMES - 16
     if len(name) > room:
@@ -105,22 +70,22 @@ def _lane(name: str, lane: Lane, chart: Chart, marks: Glyphs) -> Text:
     cells: list[tuple[str, str]] = [(" ", "")] * BARS
     # Failures last: they are short and must not vanish under what follows them.
     for bar in sorted(lane.bars, key=lambda bar: bar.kind is Kind.FAILED):
-        _paint(cells, bar, chart, marks)
+        _paint(cells, bar, chart)
     for character, style in cells:
         line.append(character, style=style)
     line.append(f"  {lane.note}\n")
     return line
 
 
-def _paint(cells: list[tuple[str, str]], bar: Bar, chart: Chart, marks: Glyphs) -> None:
+def _paint(cells: list[tuple[str, str]], bar: Bar, chart: Chart) -> None:
     first = _column(chart, bar.start)
     last = max(first, _column(chart, bar.end) - 1)
     if bar.open:
         last = _column(chart, bar.end)
     for at in range(first, last + 1):
-        cells[at] = (marks.kinds[bar.kind], STYLES[bar.kind])
+        cells[at] = MARKS[bar.kind]
     if bar.open:
-        cells[last] = (marks.onward, STYLES[bar.kind])
+        cells[last] = (ONWARD, MARKS[bar.kind][1])
 
 
 def _wrapped(entries: list[str]) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from fuzz import texts
 
+MUTATE, INJECT = "/mutate", "/inject"
 _FILES = sorted(Path(__file__).parents[1].glob("data/istio/inject-*.json"))
 _RECORDED = [json.loads(file.read_text())["request"] for file in _FILES]
 _SWITCHES = {
@@ -32,6 +34,14 @@ JUNK = [
     b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"\\", b"{", b"]", b"NaN",
     b"1e999", b"-", b"\\ud800", b"null", b'"uid":7,', b"\n", b"\xc3",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request: its body, and where it goes."""
+
+    body: bytes
+    path: str = MUTATE
 
 
 def make(dice: Random) -> bytes:
@@ -161,9 +171,9 @@ def _noise(dice: Random) -> bytes:
 
 
 def _huge(dice: Random) -> bytes:
-    """A large review; one in twenty is larger than anything that the API server sends."""
+    """A large review; one in twenty is as large as anything that the API server sends."""
     found = review(dice)
-    size = dice.choice([1, 2, 3, 4, 5]) << 20 if dice.random() < 0.05 else 50_000
+    size = dice.choice([1, 2, 3]) << 20 if dice.random() < 0.05 else 50_000
     found["request"]["oldObject"] = "x" * size
     return json.dumps(found).encode()
 

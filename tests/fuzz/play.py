@@ -1,7 +1,4 @@
-"""Send random cases and judge every answer.
-
-Case ``n`` of a seed is always the same, on whichever connection it is sent.
-"""
+"""Send random reviews and judge every answer. Case ``n`` of a seed is always the same."""
 
 from __future__ import annotations
 
@@ -14,21 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import aiohttp
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 
-from fuzz import bodies, judge, requests, slow
-from fuzz.client import Connection, Garbled
-from fuzz.judge import Answer
-from fuzz.requests import INJECT, MUTATE, Ask, Talk
+from fuzz import bodies, judge, slow
+from fuzz.bodies import INJECT, MUTATE, Ask
 from fuzz.server import Server
 
 CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 16
-TALKS = 0.04
-"""Share of cases that need a connection of their own."""
 INJECTS = 0.2
-"""Share of the other cases that go to `/inject`."""
+"""Share of cases that go to `/inject`."""
 PARTS = 10
 GROWTH = 10.0
 """MiB. 200,000 bodies that leave 60 bytes each behind would exceed it."""
@@ -43,7 +37,7 @@ TRIES = 8
 """The smallest of so many measurements counts, because other load only adds to it."""
 
 
-Case = tuple[str, Ask | Talk]
+Case = tuple[str, Ask]
 
 
 async def play(
@@ -51,7 +45,7 @@ async def play(
 ) -> tuple[list[str], Counter[int]]:
     """Play the corpus, then ``count`` cases of ``seed``; return findings, and answers by status.
 
-    ``tell`` gets a line of text now and then. A case that causes a finding is kept in the corpus.
+    ``tell`` gets a line of text now and then.
     """
     findings, answers, memory = list[str](), Counter[int](), list[float]()
     await _run(server, _kept(), findings, answers)
@@ -74,19 +68,9 @@ async def play(
     return findings, answers
 
 
-def keep(name: str, sent: Ask | Talk) -> None:
-    """Add a case to the corpus."""
-    if isinstance(sent, Talk):
-        (CORPUS / f"{name}.talk").write_bytes(b"".join(sent.pieces))
-    else:
-        (CORPUS / f"{name}.body").write_bytes(sent.body)
-
-
-def case(seed: int, number: int) -> Ask | Talk:
-    """A request, or a talk on a connection of its own."""
+def case(seed: int, number: int) -> Ask:
+    """A request."""
     dice = Random(f"{seed}:{number}")
-    if dice.random() < TALKS:
-        return requests.make(dice)
     return Ask(bodies.make(dice), INJECT if dice.random() < INJECTS else MUTATE)
 
 
@@ -98,25 +82,19 @@ def _kept() -> Iterator[Case]:
     for file in sorted(CORPUS.glob("*.body")):
         for path in (MUTATE, INJECT):
             yield file.name, Ask(file.read_bytes(), path)
-    for file in sorted(CORPUS.glob("*.talk")):
-        yield file.name, Talk([file.read_bytes()])
 
 
 async def _measure(server: Server, findings: list[str], tell: Callable[[str], object]) -> None:
     """Send the slow bodies, one at a time."""
     slowest = (0.0, "")
     for name, ask in slow.asks():
-        least, answer = math.inf, None
+        least, found = math.inf, list[str]()
         for _ in range(TRIES):
-            connection = await _connect(server)
             before = server.cpu
-            await connection.send(ask.data)
-            answer = await connection.answer()
+            found = list(judge.of_slow(slow.UID, await server.answer(ask)))
             least = min(least, server.cpu - before)
-            connection.close()
             if least < BUDGET:
                 break
-        found = list(judge.of_slow(slow.UID, answer)) if answer else ["no answer"]
         findings += [f"{name}: {what}" for what in (*found, *_beyond(least))]
         slowest = max(slowest, (least, name))
     tell(f"the slowest answer took {slowest[0] * 1000:.1f} ms of CPU: {slowest[1]}")
@@ -144,87 +122,30 @@ async def _run(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTIONS):
-            group.create_task(_Player(server, findings, answers).take(cases))
+            group.create_task(_take(server, cases, findings, answers))
 
 
-class _Player:
-    """Plays cases one after another."""
-
-    def __init__(self, server: Server, findings: list[str], answers: Counter[int]) -> None:
-        self._server, self._findings, self._answers = server, findings, answers
-        self._connection: Connection | None = None
-
-    async def take(self, cases: Iterator[Case]) -> None:
-        """Play cases until there are no more, or there is a finding."""
-        for name, sent in cases:
-            if self._findings:
-                break
-            found: list[str] = []
-            try:
-                async with asyncio.timeout(60):
-                    if isinstance(sent, Talk):
-                        await self._talk(sent, found)
-                    else:
-                        await self._ask(sent, found)
-            except (Garbled, OSError, TimeoutError) as error:
-                found.append(repr(error))
-            if found:
-                keep(name, sent)
-                self._findings += [f"{name}: {what}" for what in found]
-        if self._connection:
-            self._connection.close()
-
-    async def _ask(self, ask: Ask, found: list[str]) -> None:
-        answer = await self._answer(ask)
-        found += judge.of(ask, answer)
-        found += _beyond(cost(ask))
-        if not found and (again := judge.again(ask.body, answer)) is not None:
-            found += judge.of_again(await self._answer(Ask(again, ask.path)))
-
-    async def _answer(self, ask: Ask) -> Answer:
-        """Ask on the lasting connection; replace it when the answer closes it."""
-        if self._connection is None:
-            self._connection = await _connect(self._server)
-        connection = self._connection
-        await connection.send(ask.data)
-        answer = await connection.answer()
-        if answer is None:
-            self._connection = None
-            raise Garbled("the connection was closed without an answer")
-        self._answers[answer.status] += 1
-        if answer.closes:
-            self._connection = None
-            await _end(connection)
-        return answer
-
-    async def _talk(self, talk: Talk, found: list[str]) -> None:
-        connection = await _connect(self._server)
-        for piece in talk.pieces:
-            await connection.send(piece)
-        statuses: list[int] = []
-        if not talk.answered:
-            await connection.end()
-        while (answer := await connection.answer()) is not None:
-            statuses.append(answer.status)
-            self._answers[answer.status] += 1
-            found += judge.of_any(answer)
-            if answer.closes:
-                await _end(connection)
-                break
-            if len(statuses) == len(talk.answered):  # With TLS, asyncio answers nothing later.
-                await connection.end()
-        connection.close()
-        if statuses[: len(talk.answered)] != talk.answered:
-            found.append(f"answered {statuses}, expected {talk.answered}")
+async def _take(
+    server: Server, cases: Iterator[Case], findings: list[str], answers: Counter[int]
+) -> None:
+    """Send cases until there are no more, or there is a finding, which is kept in the corpus."""
+    for name, ask in cases:
+        if findings:
+            break
+        try:
+            async with asyncio.timeout(60):
+                found = await _judge(server, ask, answers)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            found = [repr(error)]
+        if found:
+            (CORPUS / f"{name}.body").write_bytes(ask.body)
+            findings += [f"{name}: {what}" for what in found]
 
 
-async def _connect(server: Server) -> Connection:
-    connection = Connection(server.port, server.trust)
-    await connection.shake_hands()
-    return connection
-
-
-async def _end(connection: Connection) -> None:
-    if (more := await connection.answer()) is not None:
-        raise Garbled(f"another answer after the last one: {more}")
-    connection.close()
+async def _judge(server: Server, ask: Ask, answers: Counter[int]) -> list[str]:
+    answer = await server.answer(ask)
+    answers[answer.status] += 1
+    found = [*judge.of(ask, answer), *_beyond(cost(ask))]
+    if not found and (again := judge.again(ask.body, answer)) is not None:
+        found += judge.of_again(await server.answer(Ask(again, ask.path)))
+    return found

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from unit.declared import ANNOTATIONS
+
 from fuzz import texts
 from fuzz.bodies import JUNK
 
@@ -16,15 +18,7 @@ LARGEST = 256 * _KIB
 ETCD = 1_450_000
 """Bytes of the largest pod that etcd takes, about."""
 
-KEYS = [
-    "istio-aux.io/quit", "istio-aux.io/quit-grace", "istio-aux.io/quit-after",
-    "istio-aux.io/ignore-containers", "istio-aux.io/start", "istio-aux.io/started-with",
-    "istio-aux.io/peers", "istio-aux.io/native-sidecars", "status.sidecar.istio.io/port",
-    "sidecar.istio.io/inject", "sidecar.istio.io/nativeSidecar", "sidecar.istio.io/status",
-    "proxy.istio.io/config", "kubernetes.io/config.mirror", "istio-aux.io/suspended-for",
-    "traffic.sidecar.istio.io/includeInboundPorts", "traffic.sidecar.istio.io/excludeInboundPorts",
-    "workflows.argoproj.io/node-name", "workflows.argoproj.io/kill-cmd-istio-proxy",
-]  # fmt: skip
+KEYS = [key.name for key in ANNOTATIONS]
 """Annotations that decide something."""
 
 UNITS = [
@@ -196,6 +190,7 @@ def _many(count: int) -> Iterator[tuple[str, list[dict[str, Any]], list[dict[str
 def _siblings(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     fields = {
         "lists": [[]] * count,
+        "lists of three levels": [[[[]]]] * (count // 3),
         "objects": [{}] * count,
         "texts": [""] * count,
         "numbers": [0] * count,

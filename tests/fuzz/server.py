@@ -12,9 +12,14 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
+import aiohttp
 from unit.tls import certificate
+
+from fuzz.bodies import Ask
+from fuzz.judge import Answer
 
 _PROGRAM = (sys.executable, "-c", "import sys; from istio_aux.cli import main; sys.exit(main())")
 
@@ -24,9 +29,15 @@ class Server:
     """A running webhook."""
 
     process: asyncio.subprocess.Process
-    port: int
-    trust: ssl.SSLContext
+    session: aiohttp.ClientSession
     status: str
+
+    async def answer(self, ask: Ask) -> Answer:
+        """Its answer to a request."""
+        json_ = {"Content-Type": "application/json"}
+        async with self.session.post(ask.path, data=BytesIO(ask.body), headers=json_) as answer:
+            kind = answer.headers.get("Content-Type", "")
+            return Answer(answer.status, kind, await answer.read())
 
     @property
     def alive(self) -> bool:
@@ -83,10 +94,11 @@ async def serving(folder: Path) -> AsyncGenerator[Server]:
         started = {}
         while started.get("event") != "start":
             started = json.loads(await process.stdout.readline())
-        port = int(started["webhook"].rpartition(":")[2])
-        trust = ssl.create_default_context(cafile=str(crt))
+        trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(crt)))
         reading = asyncio.create_task(_drop(process.stdout))
-        yield Server(process, port, trust, started["status"])
+        url = f"https://{started['webhook']}"
+        async with aiohttp.ClientSession(url, connector=trust) as session:
+            yield Server(process, session, started["status"])
         reading.cancel()
     finally:
         if process.returncode is None:

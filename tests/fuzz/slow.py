@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz import pods
-from fuzz.requests import INJECT, MUTATE, Ask
+from fuzz.bodies import INJECT, MUTATE, Ask
 
 CONFIG = "proxy.istio.io/config"
 INJECTED = {"sidecar.istio.io/status": "{}"}

@@ -11,7 +11,6 @@ import gc
 import io
 import json
 import math
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -26,13 +25,13 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
 from istio_aux.model import documents
 from istio_aux.model import pod as stored_pods
-from istio_aux.model.documents import decoded, shallow
+from istio_aux.model.documents import shallow
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
@@ -48,7 +47,7 @@ DEEP = 500
 """Levels beyond which a text may be too deep for a decoder. It is read again then, in slices of a
 millisecond between which other tasks run, so that it costs more, and delays nobody."""
 SLICES = 8
-"""Times the budget for that: `explain -f` reads such a text three times."""
+"""Times the budget for that."""
 MEMORY = 64.0
 """MiB while a pod is handled: what 480,000 texts take as objects of Python, twice."""
 KEPT = 2.0
@@ -76,7 +75,7 @@ class Followers:
         telemetry = Telemetry()
         client = Simulated()
         events = Events(client, "fuzz")
-        self.quit = Controller(client, telemetry, events, leading=False)
+        self.quit = Controller(client, {}, telemetry, events, leading=False)
         self.repair = RepairController(
             client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART)
         )
@@ -120,7 +119,7 @@ def read_file(body: bytes) -> None:
     for document in documents.read(body):
         if isinstance(document, documents.Document):
             try:
-                pod = decoded(stored_pods.decode, document.body, most=sys.maxsize)
+                pod = stored_pods.decode(document.readable)
             except (ValueError, RecursionError):
                 continue
             report.explain(pod, Policy(), None)
@@ -128,7 +127,7 @@ def read_file(body: bytes) -> None:
 
 def observe(pod: Pod) -> None:
     """What the quit controller does with each event."""
-    PodState(key_of(pod)).observe(read(pod, Policy()), QuitScope(), NOW)
+    PodState(key_of(pod)).observe(PodFacts(pod, Policy()), QuitScope(), NOW)
 
 
 class Judge:
@@ -172,7 +171,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    await judge.step("decide", lambda: quitting.decide(read(pod, Policy()), NOW))
+    await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
     await judge.step("observe", lambda: observe(pod))
     await judge.step("store", lambda: followers.follow(pod))
     answers = [
@@ -209,9 +208,12 @@ async def weighed(name: str, line: bytes) -> list[str]:
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether the API server could have written it, as deep as it is."""
+    """Whether the API server could have written it, as deep as it is.
+
+    Go writes U+FFFD for half a surrogate pair, so a text with one cannot be encoded here.
+    """
     try:
-        json.loads(shallow(body))
+        json.dumps(json.loads(shallow(body)), ensure_ascii=False).encode()
     except ValueError:
         return False
     return True

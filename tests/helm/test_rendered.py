@@ -25,7 +25,8 @@ from helm.charts import APP, MODEL, by_name, render
 
 # Options of the charm that are lists in the chart.
 LISTS = {"ignore-containers", "quit-sidecars", "native-sidecars"}
-# Go sorts the keys of a map, so names in CEL stand in that order here.
+# The charm sorts a selector by its keys, and Go the keys of a map. The chart keeps the order of
+# what it is given, so that all stands in that order here.
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "hold": {"start-mode": "hold"},
@@ -37,8 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "direct and native": {"start-mode": "native", "peers": "direct"},
     "selectors": {
         "start-mode": "hold",
-        "namespace-selector": "team in (b, a),!legacy , tier!=gold,x/y==z,here",
-        "pod-selector": "job-name,app notin (web,db)",
+        "namespace-selector": "here,!legacy , team in (b, a),tier!=gold,x/y==z",
+        "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
     "everything selected": {"start-mode": "off", "namespace-selector": "", "inject-selector": "a"},

@@ -12,7 +12,7 @@ import httpx2
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Pod
-from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding, RoleBinding
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 import lab
 import manifests
@@ -127,18 +127,6 @@ class Account:
         params = {"dryRun": "All", "fieldManager": "lab"}
         answer = self._http.patch(path, params=params, headers=headers, content=json.dumps(wanted))
         return _refusal(answer)
-
-
-def viewer(cluster: lab.Cluster, namespace: str) -> Path:
-    """The kubeconfig of an account that may only look into one namespace, once RBAC knows it."""
-    binding = RoleBinding(
-        metadata=ObjectMeta(name="viewer", namespace=namespace),
-        roleRef=RoleRef(name="view", kind="ClusterRole", apiGroup=RBAC),
-        subjects=[Subject(kind="ServiceAccount", name="default", namespace=namespace)],
-    )
-    with cluster.client() as client:
-        client.create(binding)
-    return cluster.kubeconfig_for(namespace, "default")
 
 
 def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account:

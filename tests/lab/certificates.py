@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import ipaddress
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # A cluster left running by hand may see a weekend; none sees a month.
@@ -95,17 +91,6 @@ class Authority:
 def signing_key(path: Path) -> Path:
     """Write a new private key to `path`, for signing ServiceAccount tokens."""
     return _write_key(path, ec.generate_private_key(ec.SECP256R1()))
-
-
-def signed_token(path: Path, claims: dict[str, Any]) -> str:
-    """A JSON Web Token with these claims, signed with the key in `path` (ES256)."""
-    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    parts = [json.dumps(part).encode() for part in ({"alg": "ES256", "typ": "JWT"}, claims)]
-    text = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
-    numbers = decode_dss_signature(key.sign(text, ec.ECDSA(hashes.SHA256())))
-    signature = b"".join(number.to_bytes(32, "big") for number in numbers)
-    return (text + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -23,7 +22,7 @@ from lightkube.resources.core_v1 import Service, ServiceAccount, ServiceAccountT
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import cache, control_plane, egress, images, kubeconfig, node, sweep, tools
-from lab.certificates import KeyPair, signed_token
+from lab.certificates import KeyPair
 from lab.processes import Process, Tree
 from lab.waiting import ending, until
 
@@ -223,13 +222,6 @@ class Cluster:
             token=answer.status.token,
             namespace=namespace,
         )
-
-    def age(self, token: str, issued: float, expires: float) -> str:
-        """The ServiceAccount token as it would be if it had been issued then (Unix time)."""
-        body = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(body + "=="))
-        times = {"iat": int(issued), "nbf": int(issued), "exp": int(expires)}
-        return signed_token(self._files.service_accounts, claims | times)
 
     def load(self, image: Path) -> None:
         """Import an image tarball into containerd.

@@ -150,12 +150,6 @@ class Stream:
         self._stop.set()
         self._thread.join()
 
-    @property
-    def rate(self) -> float:
-        """Creations a second, as measured."""
-        began = [creation.began for creation in self.creations]
-        return len(began) / (max(began) - min(began))
-
     def await_more(self, count: int) -> list[Creation]:
         """Return the creations that began after this call did, once so many have ended."""
         now, seen = time.monotonic(), len(self.creations)

@@ -7,7 +7,6 @@ soon as they are there, as are those that come in their place; the others stay P
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -15,10 +14,10 @@ from typing import Any, Self
 from lightkube import ApiError, Client
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.core.client import LabelValue
-from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.models.meta_v1 import OwnerReference
 from lightkube.resources.apps_v1 import DaemonSet, ReplicaSet, StatefulSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Pod, PodStatus, ReplicationController
+from lightkube.resources.core_v1 import Pod, ReplicationController
 
 from lab import creation, images, meshed
 from lab.clusters import Cluster
@@ -28,9 +27,6 @@ from lab.waiting import until
 KEPT = "crowd.lab.test/kept"
 STRIPPED = "crowd.lab.test/stripped"
 """Label of pods that a webhook of the test takes their sidecar from."""
-MIRROR = "kubernetes.io/config.mirror"
-NODE = "scripted"
-"""The only node; a mirror pod must name one."""
 INJECT = "sidecar.istio.io/inject"
 OPERATOR = {"operator.juju.is/name": "modeloperator", "model.juju.is/disable-webhook": "true"}
 
@@ -45,7 +41,7 @@ class Kind:
         fate: what the policy `restart` does to them: ``replaced``, ``refused`` by a budget,
             ``stopped`` after the first one, ``reported``, or ``ignored``: they need no sidecar.
         kept: whether they run.
-        labels, annotations, spec: of the pods.
+        labels: of the pods.
         budgets: specs of PodDisruptionBudgets, without their selectors.
     """
 
@@ -54,8 +50,6 @@ class Kind:
     fate: str
     kept: bool = False
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
     budgets: tuple[dict[str, Any], ...] = ()
 
 
@@ -69,18 +63,12 @@ OWNED = {
     "twice": Kind("ReplicaSet", 1, "refused", kept=True, budgets=({"minAvailable": 0},) * 2),
     "hopeless": Kind("ReplicaSet", 3, "stopped", kept=True, labels={STRIPPED: "yes"}),
     "batch": Kind("Job", 2, "reported", kept=True),
-    "host": Kind("ReplicaSet", 4, "ignored", spec={"hostNetwork": True}),
     "out": Kind("ReplicaSet", 6, "ignored", labels={INJECT: "false"}),
-    "out-annotation": Kind("ReplicaSet", 6, "ignored", annotations={INJECT: "false"}),
     "modeloperator": Kind("ReplicaSet", 4, "ignored", labels=OPERATOR),
 }
 UNOWNED = {
     "bare": Kind("", 40, "reported"),
-    "foreign": Kind("ConfigMap", 6, "reported"),
     "training": Kind("TFJob", 6, "reported"),
-    "mirror": Kind("", 3, "ignored", annotations={MIRROR: "8f2e"}),
-    "terminal": Kind("", 3, "ignored"),
-    "deleting": Kind("", 3, "ignored"),
 }
 OWNERS: Mapping[str, Any] = {
     "DaemonSet": DaemonSet,
@@ -90,7 +78,6 @@ OWNERS: Mapping[str, Any] = {
     "StatefulSet": StatefulSet,
 }
 KINDS = {**OWNED, **UNOWNED}
-FINALIZER = "crowd.lab.test/stays"
 # Measured on 2 busy cores: all are there after 8 s.
 PATIENCE = 100.0
 
@@ -101,23 +88,13 @@ def populate(cluster: Cluster, namespace: str) -> None:
         for name, kind in OWNED.items():
             for document in controlled(namespace, name, kind):
                 client.create(document)
-        config = client.create(ConfigMap(metadata=ObjectMeta(name="foreign", namespace=namespace)))
-        assert config.metadata
-        uids = {"ConfigMap": str(config.metadata.uid), "TFJob": "00000000-gone"}
         pods = [
-            _unowned(namespace, f"{name}-{number}", kind, uids.get(kind.owner, ""))
+            _unowned(namespace, f"{name}-{number}", kind)
             for name, kind in UNOWNED.items()
             for number in range(kind.count)
         ]
         for made in creation.create(cluster, *pods):
             assert made.status == 201, made.body
-        for pod in pods:
-            name = str(pod.metadata.name if pod.metadata else "")
-            if name.startswith("terminal"):
-                over = {"status": {"phase": "Succeeded"}}
-                client.patch(PodStatus, name, over, namespace=namespace)
-            if name.startswith("deleting"):
-                client.delete(Pod, name, namespace=namespace)
         until(
             lambda: all(_made(client, namespace, name) for name in OWNED),
             timeout=PATIENCE,
@@ -135,24 +112,11 @@ def _made(client: Client, namespace: str, name: str) -> bool:
     return kind.count in {status.get(count) for count in counts}
 
 
-def release(cluster: Cluster, namespace: str) -> None:
-    """Remove the finalizers of pods that are being deleted, so that the namespace can go."""
-    with cluster.client() as client:
-        for number in range(UNOWNED["deleting"].count):
-            nothing = {"metadata": {"finalizers": None}}
-            client.patch(Pod, f"deleting-{number}", nothing, namespace=namespace)
-
-
 class Keeper:
-    """Runs the pods that are to run, while it is open.
-
-    Attributes:
-        namespace: of the pods.
-        ran: UID of each pod that it ran, and when.
-    """
+    """Runs the pods of a namespace that are to run, while it is open."""
 
     def __init__(self, cluster: Cluster, kubelet: ScriptedKubelet, namespace: str) -> None:
-        self.ran: dict[str, float] = {}
+        self._ran = set[str]()
         self._client, self._kubelet, self.namespace = cluster.client(), kubelet, namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper")
@@ -188,13 +152,15 @@ class Keeper:
             what=f"{count} pods to be Ready",
         )
 
-    def _start(self, pod: Pod) -> None:
+    def _start(self, pod: Pod, uid: str) -> None:
         try:
             self._kubelet.run(pod)
         except ApiError as error:
-            # Listed a moment ago, it may be gone by now.
+            # Listed a moment ago, it may be gone by now. In a conflict it is run as it is then.
             if error.status.code not in {404, 409}:
                 raise
+        else:
+            self._ran.add(uid)
 
     def _run(self) -> None:
         try:
@@ -202,9 +168,8 @@ class Keeper:
                 for pod in self.pods():
                     assert pod.metadata
                     uid = str(pod.metadata.uid)
-                    if uid not in self.ran and not pod.metadata.deletionTimestamp:
-                        self.ran[uid] = time.time()
-                        self._start(pod)
+                    if uid not in self._ran and not pod.metadata.deletionTimestamp:
+                        self._start(pod, uid)
         except Exception as error:  # A thread cannot fail a test.
             self._error = error
 
@@ -218,11 +183,8 @@ def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
     """The controller and its budgets."""
     labels = {"crowd": name, **({KEPT: name} if kind.kept else {}), **kind.labels}
     container = {"name": "main", "image": images.BUSYBOX}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 1, **kind.spec}
-    template: dict[str, Any] = {
-        "metadata": {"labels": labels, "annotations": dict(kind.annotations)},
-        "spec": spec,
-    }
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": spec}
     selector: dict[str, Any] = {"matchLabels": {"crowd": name}}
     details: dict[str, Any] = {"template": template, "selector": selector, "replicas": kind.count}
     match kind.owner:
@@ -255,21 +217,15 @@ def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
     ]
 
 
-def _unowned(namespace: str, name: str, kind: Kind, uid: str) -> Pod:
+def _unowned(namespace: str, name: str, kind: Kind) -> Pod:
     """A pod that no controller of the cluster's makes."""
-    pod = meshed.pod(namespace, name, sidecar=None, restart_policy="Always")
-    assert pod.metadata
-    pod.metadata.annotations = dict(kind.annotations)
-    if name.startswith("deleting"):
-        pod.metadata.finalizers = [FINALIZER]
-    if MIRROR in kind.annotations:
-        assert pod.spec
-        pod.spec.nodeName = NODE
+    owner = None
     if kind.owner:
-        version = {"TFJob": "kubeflow.org/v1"}.get(kind.owner, "v1")
-        pod.metadata.ownerReferences = [
-            OwnerReference(
-                apiVersion=version, kind=kind.owner, name="foreign", uid=uid, controller=True
-            )
-        ]
-    return pod
+        owner = OwnerReference(
+            apiVersion="kubeflow.org/v1",
+            kind=kind.owner,
+            name="gone",
+            uid="00000000-gone",
+            controller=True,
+        )
+    return meshed.pod(namespace, name, sidecar=None, restart_policy="Always", owner=owner)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 
 import lightkube
 import pytest
@@ -31,8 +32,7 @@ def namespace(cluster: lab.Cluster) -> Iterator[str]:
     """The name of a new namespace in which pods can be made; its end is not awaited."""
     name = f"test-{secrets.token_hex(4)}"
     with cluster.client() as client:
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
-        await_account(client, name)
+        make_namespace(client, name)
         yield name
         vacate(client, name)
 
@@ -51,6 +51,25 @@ def vacate(client: lightkube.Client, namespace: str) -> None:
         client.patch(Namespace, namespace, {"metadata": {"labels": None}})
         client.deletecollection(Job, namespace=namespace, cascade=CascadeType.BACKGROUND)
         client.deletecollection(Pod, namespace=namespace)
+
+
+def make_namespace(
+    client: lightkube.Client, name: str, labels: Mapping[str, str] | None = None
+) -> None:
+    """Create a namespace; return when pods can be made in it."""
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels=dict(labels or {}))))
+    await_account(client, name)
+
+
+@contextlib.contextmanager
+def new_namespaces(client: lightkube.Client, *purposes: str) -> Iterator[dict[str, str]]:
+    """Namespaces of new names, by what they are for; deleted at the end, which is not awaited."""
+    names = {purpose: f"{purpose}-{secrets.token_hex(3)}" for purpose in purposes}
+    for name in names.values():
+        make_namespace(client, name)
+    yield names
+    for name in names.values():
+        client.delete(Namespace, name)
 
 
 def await_account(client: lightkube.Client, namespace: str) -> None:

@@ -1,8 +1,8 @@
 """A harness in a process of its own, for the tests that kill it.
 
-    python -m lab.harness tree|isolated|node
+    python -m lab.harness tree|node
 
-`tree` and `isolated` are a guardian with processes that try to get away, without Kubernetes.
+`tree` is a guardian with processes that try to get away, without Kubernetes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lab
-from lab import images, node
+from lab import images
 from lab.processes import END, Tree
 
 # A session of its own, a parent that ends at once, a signal that is ignored.
@@ -25,12 +25,11 @@ ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000; true' &) ; sleep 1000"
 
 @dataclass(frozen=True)
 class Harness:
-    """A running harness, the cluster it made, and the pids of its guardian, outer and inner."""
+    """A running harness, the cluster it made, and the pid of its guardian."""
 
     process: subprocess.Popen[str]
     name: str
     guardian: int
-    inside: int
 
 
 @contextlib.contextmanager
@@ -59,9 +58,7 @@ def _main(what: str) -> None:
             cluster.load(images.busybox())
             _announce(cluster.tree)
         return
-    tree = Tree(isolate=what == "isolated")
-    if tree.isolated:
-        node.furnish(tree)
+    tree = Tree(isolate=False)
     process = tree.spawn("escape", ["sh", "-c", ESCAPE])
     lab.until(lambda: process.running, timeout=10, what="the process")
     _announce(tree)
@@ -69,7 +66,7 @@ def _main(what: str) -> None:
 
 
 def _announce(tree: Tree) -> None:
-    print(json.dumps([tree.name, tree.guardian, tree.pid]), flush=True)
+    print(json.dumps([tree.name, tree.guardian]), flush=True)
     sys.stdin.read()
 
 

@@ -144,10 +144,10 @@ class _Server(http.server.ThreadingHTTPServer):
         """Say nothing: an API server that is told nonsense hangs up."""
 
 
-def http_response(body: bytes, *, status: int = 200, length: int | None = None) -> bytes:
-    """An HTTP response that says it is JSON; `length`: not the body's."""
+def http_response(body: bytes, *, status: int = 200) -> bytes:
+    """An HTTP response that says it is JSON."""
     head = f"HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    head += f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

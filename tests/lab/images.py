@@ -58,7 +58,6 @@ def image(
     files: Mapping[str, Path | bytes | Link],
     *,
     entrypoint: Sequence[str],
-    env: Sequence[str] = (),
     user: str = "",
 ) -> Path:
     """The archive of an image.
@@ -68,14 +67,13 @@ def image(
         files: what is in it by absolute path, all of it executable and root's; a path that ends in
             "/" is a directory that anybody may write to.
         entrypoint: the program that it runs.
-        env: its environment, like "KEY=value".
         user: who runs it; root by default.
     """
     entries = {path.strip("/"): _entry(path, content) for path, content in files.items()}
     layer = oci.layer(entries, io.BytesIO())
     config = {
         "Entrypoint": list(entrypoint),
-        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *env],
+        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
         "User": user,
     }
     short = re.sub(r"[^a-z0-9.]+", "-", name.rpartition("/")[2])

@@ -65,14 +65,10 @@ def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what:
     return made
 
 
-def scripted(
-    namespace: str, name: str, script: str, annotations: Mapping[str, str] | None = None
-) -> Pod:
+def scripted(namespace: str, name: str, script: str) -> Pod:
     """A pod that runs a script of busybox's shell once."""
     main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
-    metadata = meta_v1.ObjectMeta(
-        name=name, namespace=namespace, annotations=dict(annotations or {})
-    )
+    metadata = meta_v1.ObjectMeta(name=name, namespace=namespace)
     spec = core_v1.PodSpec(
         containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1
     )

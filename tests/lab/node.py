@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import lightkube
 from lightkube.resources.core_v1 import Node
 
-from lab import cache, control_plane, debian, images, kubeconfig, network, node_config, runtime
+from lab import cache, control_plane, debian, images, kubeconfig, network, node_config
 from lab.processes import Tree
 from lab.waiting import until
 
@@ -86,7 +86,7 @@ def prepare() -> None:
 
 def _lacking() -> list[str]:
     found = [package for command, package in PACKAGES.items() if not shutil.which(command)]
-    return found if runtime.cni_programs() else [*found, CNI_PACKAGE]
+    return found if node_config.cni_programs() else [*found, CNI_PACKAGE]
 
 
 def endpoints(cable: network.Cable) -> control_plane.Endpoints:
@@ -158,13 +158,13 @@ def _make_cgroup(path: Path) -> None:
 def start_runtime(cluster: Cluster, tree: Tree) -> None:
     """Start containerd and give it the image that every pod needs."""
     configuration = cluster.state / "containerd.toml"
-    configuration.write_text(runtime.configuration(images.PAUSE))
+    configuration.write_text(node_config.configuration(images.PAUSE))
     (cluster.state / "cni.conflist").write_text(network.cni())
-    copy = ["cp", cluster.state / "cni.conflist", f"{runtime.CNI_CONFIGURATION}/lab.conflist"]
+    copy = ["cp", cluster.state / "cni.conflist", f"{node_config.CNI_CONFIGURATION}/lab.conflist"]
     tree.run("cni", copy, timeout=START)
     containerd = cluster.spawn("containerd", ["containerd", "--config", configuration])
     # The socket as seen through the namespace's root.
-    socket_path = f"/proc/{tree.pid}/root{runtime.SOCKET}"
+    socket_path = f"/proc/{tree.pid}/root{node_config.SOCKET}"
 
     def serving() -> bool:
         containerd.check()
@@ -178,7 +178,16 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
 
 def load(tree: Tree, image: Path) -> None:
     """Import an image tarball."""
-    ctr = ["ctr", "--address", runtime.SOCKET, "--namespace", "k8s.io", "images", "import", image]
+    ctr = [
+        "ctr",
+        "--address",
+        node_config.SOCKET,
+        "--namespace",
+        "k8s.io",
+        "images",
+        "import",
+        image,
+    ]
     tree.run("ctr", ctr, timeout=START)
 
 

@@ -6,7 +6,6 @@ import secrets
 from typing import Any
 
 import lightkube
-from lightkube import ApiError
 from lightkube.resources.core_v1 import Event, Pod
 
 from lab import meshed
@@ -82,18 +81,6 @@ class Scene:
             timeout=PATIENCE,
             what=f"Event {reason} on pod {_name(pod)}",
         )
-
-    def await_gone(self, pod: Pod, timeout: float = PATIENCE) -> None:
-        """Return when no pod of that name is there. Raises TimeoutError."""
-
-        def gone() -> bool:
-            try:
-                self.look(pod)
-            except ApiError as error:
-                return error.status.code == 404
-            return False
-
-        until(gone, timeout=timeout, what=f"pod {_name(pod)} to be gone")
 
     def await_control(self) -> None:
         """Run a pod that must be freed, from its start to its end.

@@ -11,11 +11,10 @@ from typing import Any
 
 import httpx2
 import lightkube
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 import lab
-from lab.fixtures import await_account, vacate
+import lab.istio
+from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
@@ -40,6 +39,19 @@ def program(
     workload.await_ready()
     yield workload
     end(workload)
+
+
+@contextlib.contextmanager
+def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
+    """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
+    istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
+    settings = {"race-policy": "restart", "restart-jobs": True}
+    workload = declared(cluster, folder, name, settings, revisions=(revision,))
+    workload.deploy()
+    workload.start()
+    yield
+    end(workload)
+    istio.remove()
 
 
 def end(workload: Workload) -> None:
@@ -68,8 +80,7 @@ def stage(
 ) -> Iterator[Scene]:
     """A new namespace that the workload serves."""
     name = f"{workload.name}-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
+    make_namespace(client, name)
     workload.select(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)

@@ -11,14 +11,15 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import cache, lostlinks, toolchain
-from lab.lostlinks import LostLink
+from lab import cache, toolchain
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
@@ -33,6 +34,20 @@ ASSETS = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
 class BuildError(Exception):
     """A program could not be built; the message names it and the log."""
+
+
+@dataclass(frozen=True)
+class LostLink:
+    """A link at `path` of a module, to `target` beside it, that was lost on its way.
+
+    Go puts no symbolic link into the archive of a module. Where a source file is such a link, a
+    program does not compile from the archive. It is compiled from a copy that has the link again;
+    go.mod and go.sum still say what is copied.
+    """
+
+    module: str
+    path: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,18 @@ ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
 _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
+_CERT = "github.com/cert-manager/cert-manager/cmd"
+_TRAINER = "github.com/kubeflow/trainer/v2"
+_MPI = "github.com/kubeflow/mpi-operator"
+
+
+def _pinned_program(name: str, group: str, package: str, seconds: int) -> Program:
+    """A program of other people that is built on first use."""
+    lost = _ARGO_LINK if group == "argo" else None
+    folder = HERE / "tools" / group
+    return Program(name, folder, package, seconds, on_demand=True, lost=lost)
+
+
 # In the order of building: what the api level needs comes first, and the programs of a group share
 # most of their packages, so the seconds of the later ones hold only after the earlier ones.
 PROGRAMS = {
@@ -119,34 +146,10 @@ PROGRAMS = {
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
         _helm(),
-        Program(
-            "tofu",
-            HERE / "tools/opentofu",
-            "github.com/opentofu/opentofu/cmd/tofu",
-            430,
-            on_demand=True,
-        ),
-        Program(
-            "tflint",
-            HERE / "tools/tflint",
-            "github.com/terraform-linters/tflint",
-            180,
-            on_demand=True,
-        ),
-        Program(
-            "cert-manager-controller",
-            HERE / "tools/cert-manager",
-            "github.com/cert-manager/cert-manager/cmd/controller",
-            150,
-            on_demand=True,
-        ),
-        Program(
-            "cert-manager-cainjector",
-            HERE / "tools/cert-manager",
-            "github.com/cert-manager/cert-manager/cmd/cainjector",
-            30,
-            on_demand=True,
-        ),
+        _pinned_program("tofu", "opentofu", "github.com/opentofu/opentofu/cmd/tofu", 430),
+        _pinned_program("tflint", "tflint", "github.com/terraform-linters/tflint", 180),
+        _pinned_program("cert-manager-controller", "cert-manager", f"{_CERT}/controller", 150),
+        _pinned_program("cert-manager-cainjector", "cert-manager", f"{_CERT}/cainjector", 30),
         Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
@@ -163,33 +166,12 @@ PROGRAMS = {
             "github.com/kubeflow/training-operator/cmd/training-operator.v1",
             100,
         ),
-        Program(
-            "trainer",
-            HERE / "tools/trainer",
-            "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-            120,
-            on_demand=True,
-        ),
-        Program("jobset", HERE / "tools/trainer", "sigs.k8s.io/jobset", 35, on_demand=True),
-        Program(
-            "mpi-operator",
-            HERE / "tools/trainer",
-            "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-            40,
-            on_demand=True,
-        ),
-        Program("kueue", HERE / "tools/kueue", "sigs.k8s.io/kueue/cmd/kueue", 130, on_demand=True),
-        *(
-            Program(
-                name,
-                HERE / "tools/argo",
-                f"{ARGO}/cmd/{name}",
-                seconds,
-                on_demand=True,
-                lost=_ARGO_LINK,
-            )
-            for name, seconds in (("workflow-controller", 170), ("argoexec", 30))
-        ),
+        _pinned_program("trainer", "trainer", f"{_TRAINER}/cmd/trainer-controller-manager", 120),
+        _pinned_program("jobset", "trainer", "sigs.k8s.io/jobset", 35),
+        _pinned_program("mpi-operator", "trainer", f"{_MPI}/cmd/mpi-operator", 40),
+        _pinned_program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 130),
+        _pinned_program("workflow-controller", "argo", f"{ARGO}/cmd/workflow-controller", 170),
+        _pinned_program("argoexec", "argo", f"{ARGO}/cmd/argoexec", 30),
     )
 }
 
@@ -262,7 +244,7 @@ def _build(program: Program, place: Path) -> None:
     started = time.monotonic()
     with log.open("w") as output, contextlib.ExitStack() as stack:
         if program.lost:
-            changed = stack.enter_context(lostlinks.restored(program.folder, program.lost))
+            changed = stack.enter_context(_restored(program.folder, program.lost))
             argv.append(f"-modfile={changed}")
         build = subprocess.Popen(
             [*argv, program.package],
@@ -291,6 +273,26 @@ def _build(program: Program, place: Path) -> None:
     new.rename(place)
     log.unlink()
     cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+
+
+@contextlib.contextmanager
+def _restored(folder: Path, lost: LostLink) -> Iterator[Path]:
+    """A go.mod like that of `folder`, in which the module is a copy with its link.
+
+    Raises:
+        lab.toolchain.ToolchainError: the module cannot be had.
+    """
+    source = toolchain.module(folder, lost.module)
+    with tempfile.TemporaryDirectory(dir=cache.folder("tools")) as place:
+        copy, changed = Path(place) / "module", Path(place) / "go.mod"
+        # Go keeps its modules read-only; the copy is to be removed again.
+        argv = ["cp", "-r", "--no-preserve=mode", source, copy]
+        subprocess.run(argv, check=True)
+        (copy / lost.path).symlink_to(lost.target)
+        text = (folder / "go.mod").read_text()
+        changed.write_text(f"{text}\nreplace {lost.module} => {copy}\n")
+        shutil.copy(folder / "go.sum", place)
+        yield changed
 
 
 def _minutes(seconds: int) -> str:

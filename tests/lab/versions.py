@@ -44,7 +44,7 @@ NATIVE = Difference(
     "native sidecar by default (Istio wants kubelets of 1.33)",
     33,
     "sidecars are classic unless asked for otherwise, so pods are held, or ask",
-    "cluster/test_native.py",
+    "unit/test_injector_watcher.py",
 )
 CONTAINER_RESTARTS = Difference(
     "restart policy and restart rules of a single container",
@@ -68,6 +68,6 @@ WEBSOCKETS = Difference(
     "WebSocket from the API server to the kubelet",
     36,
     "the API server translates exec into SPDY; quitting is the same",
-    "cluster/test_quit.py, cluster/test_kubelet.py",
+    "cluster/test_quit.py",
 )
 DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, POLICY, RESTART_ALL, WEBSOCKETS)

@@ -10,7 +10,6 @@ import copy
 import json
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,8 +32,6 @@ PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
 READY = 30.0
 STOP = 30.0
-# Seconds for which the API server takes a token that has expired (go-jose jwt.DefaultLeeway).
-LEEWAY = 60.0
 DEFAULT_SELECTOR = "io.datastrophic/istio-aux=enabled"
 
 
@@ -47,7 +44,7 @@ class Workload:
 
     Attributes:
         authority: signs its certificate; the API server trusts it.
-        inject: the applications whose pods get a sidecar; see `ask_for`.
+        inject: the applications whose pods get a sidecar.
         revisions: Istio's, whose injection policies its account may read; ``default`` always.
     """
 
@@ -113,17 +110,12 @@ class Workload:
             self.model, manifests.service_account(self.name)
         )
 
-    def keep_token(self, *, age: float, rest: float) -> Path:
-        """Write its token into a file, as if it had been issued `age` seconds ago; return the file.
-
-        The API server accepts that token for `rest` more seconds.
-        """
+    def use_token_file(self) -> Path:
+        """Move its token into a file, which is read again when it changes; return the file."""
         document = json.loads(self.kubeconfig.read_text())
         (user,) = document["users"]
-        now = time.time()
-        token = self.cluster.age(user["user"]["token"], now - age, now + rest - LEEWAY)
         file = self._folder / "token"
-        file.write_text(token)
+        file.write_text(user["user"]["token"])
         user["user"] = {"tokenFile": str(file)}
         self.kubeconfig = self._folder / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(document))
@@ -132,16 +124,8 @@ class Workload:
     def _write_files(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.renew_certificate()
-        self.ask_for(*self.inject)
+        (self._folder / "applications").write_text(config.as_file(self.inject))
         self.config.write_text(yaml.safe_dump(self._settings))
-
-    def ask_for(self, *asked: config.Applications) -> None:
-        """Have these applications' pods get a sidecar, and no others': replaces the file.
-
-        Admission follows with the next `publish`.
-        """
-        self.inject = asked
-        (self._folder / "applications").write_text(config.as_file(asked))
 
     def renew_certificate(self) -> str:
         """Write a new certificate of ``authority``, and then its key; returns the chain, PEM."""

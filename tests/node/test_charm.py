@@ -10,7 +10,6 @@ from pathlib import Path
 import lab
 import lab.istio
 import lab.juju
-import pytest
 from lab.deployed import POLICIES, has_webhook, owned, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
@@ -29,12 +28,6 @@ HANG = 100
 
 def container(app: lab.juju.App) -> Container:
     return app.leader.containers[CONTAINER]
-
-
-def test_the_deployed_charm_gets_active_and_says_so(istio_aux: lab.juju.App) -> None:
-    table = istio_aux.model.status()
-    assert "istio-aux/0*" in table
-    assert istio_aux.status()[0] == "active", table
 
 
 def test_it_owns_a_webhook_a_role_and_policies_with_their_bindings(
@@ -65,14 +58,6 @@ def test_pebble_and_workload_run_as_the_user_of_the_metadata(istio_aux: lab.juju
     pid = container(istio_aux).service_pid("istio-aux")
     assert pid
     assert Path("/proc", str(pid)).stat().st_uid == 584792
-
-
-def test_nothing_of_the_unit_is_on_the_host(istio_aux: lab.juju.App) -> None:
-    assert (container(istio_aux).files() / "etc/istio-aux/config.yaml").exists()
-    on_host = [
-        path for path in ("/etc/istio-aux", "/charm", "/var/lib/juju") if Path(path).exists()
-    ]
-    assert on_host == []
 
 
 def test_a_bad_option_blocks_while_the_last_good_configuration_runs_on(
@@ -115,11 +100,6 @@ def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
     lab.until(lambda: heard(unit, "recovered"), timeout=SOON, what="the check-recovered event")
     istio_aux.settle()
     assert istio_aux.status()[0] == "active", istio_aux.status()
-
-
-def test_an_event_that_the_charm_does_not_know_is_an_error_here(istio_aux: lab.juju.App) -> None:
-    with pytest.raises(lab.juju.DispatchError, match="no handler ran"):
-        istio_aux.run("konfig-changed")
 
 
 def test_a_repeated_event_changes_nothing(client: Client, istio_aux: lab.juju.App) -> None:

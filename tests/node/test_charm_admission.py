@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
 from lab.deployed import owned
-from lab.fixtures import await_account
+from lab.fixtures import new_namespaces
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
 POLICY = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
@@ -45,18 +43,17 @@ def started_with(made: Creation) -> str | None:
 @pytest.fixture(scope="module")
 def selected(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App) -> Iterator[str]:
     """A namespace whose pods istio-aux changes."""
-    name = f"selected-{secrets.token_hex(3)}"
-    labels = {"io.datastrophic/istio-aux": "enabled"}
-    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-    await_account(client, name)
+    with new_namespaces(client, "selected") as names:
+        name = names["selected"]
+        labels = {"io.datastrophic/istio-aux": "enabled"}
+        client.patch(Namespace, name, {"metadata": {"labels": labels}})
 
-    def changed() -> bool:
-        [made] = creation.create(cluster, pod(name), dry_run=True)
-        return started_with(made) is not None
+        def changed() -> bool:
+            [made] = creation.create(cluster, pod(name), dry_run=True)
+            return started_with(made) is not None
 
-    lab.until(changed, timeout=SOON, what=f"pods of {name} to be changed")
-    yield name
-    client.delete(Namespace, name)
+        lab.until(changed, timeout=SOON, what=f"pods of {name} to be changed")
+        yield name
 
 
 @versions.POLICY.needed

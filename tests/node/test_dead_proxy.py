@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,10 @@ import lab.juju
 import pytest
 from lab import outcome, workloads
 from lab.deployed import await_selected
-from lab.fixtures import await_account
+from lab.fixtures import new_namespaces
 from lab.workloads import TALK, Workload, container
-from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Event, Namespace
+from lightkube import Client
+from lightkube.resources.core_v1 import Event
 
 # Measured: the Event is there 4 s after the end of the proxy.
 SOON = 100
@@ -40,21 +38,19 @@ KILLED = Workload("killed", workloads.pod(FOREVER), ends="", codes=())
 @pytest.fixture(scope="module")
 def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) -> Iterator[str]:
     """A namespace with both pods, whose proxies have ended as their names say."""
-    name = f"lost-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
-    await_selected(client, name)
-    for workload in (HOLD_TIMED_OUT, KILLED):
-        client.create(workload.in_namespace(name))
-    lab.until(
-        lambda: look(client, name, "killed")["status"]["phase"] == "Running",
-        timeout=SOON,
-        what="the payload to run",
-    )
-    # As the kernel does when memory is short.
-    kill(name, "killed", "/usr/local/bin/pilot-agent", "proxy")
-    yield name
-    client.delete(Namespace, name)
+    with new_namespaces(client, "lost") as names:
+        name = names["lost"]
+        await_selected(client, name)
+        for workload in (HOLD_TIMED_OUT, KILLED):
+            client.create(workload.in_namespace(name))
+        lab.until(
+            lambda: look(client, name, "killed")["status"]["phase"] == "Running",
+            timeout=SOON,
+            what="the payload to run",
+        )
+        # As the kernel does when memory is short.
+        kill(name, "killed", "/usr/local/bin/pilot-agent", "proxy")
+        yield name
 
 
 def kill(namespace: str, pod: str, *command: str) -> None:
@@ -115,21 +111,6 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     [payload] = outcome.read([], [pod]).pods[0].payload
     assert (pod["status"]["phase"], proxy.exit_code, proxy.restarts) == ("Running", code, 0)
     assert (payload.exit_code, payload.restarts) == (None, 0)
-
-
-def test_a_payload_whose_hold_timed_out_runs_without_a_network(
-    client: Client, selected: str
-) -> None:
-    """T30: its traffic is redirected to a proxy that is not there."""
-    lab.until(
-        lambda: (
-            "no network"
-            in "".join(client.log("hold-timed-out", namespace=selected, container="main"))
-        ),
-        timeout=SOON,
-        what="the payload of hold-timed-out to have tried",
-        ignoring=(ApiError,),
-    )
 
 
 def test_juju_status_counts_the_pods_that_have_lost_their_proxy(

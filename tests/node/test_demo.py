@@ -14,8 +14,7 @@ import pytest
 import yaml
 from demo import __main__ as program
 from demo import node, scenes
-from demo.performance import Performance
-from demo.promise import judge
+from demo.promise import Performance, judge
 from demo.steps import Steps
 from demo.story import JobStory
 from lab import worlds

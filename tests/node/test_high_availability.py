@@ -7,7 +7,6 @@ unit is killed here: until Kubernetes takes one out of the Service, reviews stil
 
 from __future__ import annotations
 
-import base64
 import secrets
 import shutil
 import zipfile
@@ -18,22 +17,17 @@ from pathlib import Path
 import lab
 import lab.juju
 import pytest
-from lab import meshed, pki
+from lab import meshed
 from lab.creation import Creation, Stream
-from lab.deployed import owned, owner, serving
-from lab.fixtures import await_account
-from lab.juju import Outcome, Relation
-from lab.nightly import NIGHTLY
-from lab.pki import Provider
+from lab.deployed import owned, serving
+from lab.fixtures import make_namespace
+from lab.juju import Outcome
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 
 SOON = 400
 # The story takes 2 minutes, 12 beside much else.
 pytestmark = pytest.mark.timeout(1800)
-Scenes = dict[str, Callable[[], None]]
 
 
 @dataclass
@@ -46,8 +40,6 @@ class Story:
         kinds: what the charm owned before and after the upgrade, and without a unit.
         serving: how many units were behind the Service after each scene.
         leaders: who led after each scene.
-        providers: of certificates: one, and the one after it.
-        trusted: the issuers whom the API server trusts after each scene.
         hooks: how the dispatches of both units went that were left to be upgraded.
         left: what was left after the removal.
     """
@@ -57,8 +49,6 @@ class Story:
     kinds: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     serving: dict[str, int] = field(default_factory=dict[str, int])
     leaders: dict[str, str] = field(default_factory=dict[str, str])
-    providers: tuple[Provider, Provider] = field(default_factory=lambda: (Provider(), Provider()))
-    trusted: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     hooks: dict[str, list[Outcome]] = field(default_factory=dict[str, list[Outcome]])
     left: set[str] = field(default_factory=set[str])
 
@@ -75,11 +65,9 @@ def next_revision(charm: Path, folder: Path) -> Path:
 def story(
     request: pytest.FixtureRequest, cluster: lab.Cluster, client: Client, charm: Path
 ) -> Iterator[Story]:
-    """3 units, another leader, a new pod, 2 units, the next revision, none, 1, none; certificates
-    come, change and go at night."""
+    """3 units, another leader, a new pod, 2 units, the next revision, none, 1, none."""
     selected = f"available-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=selected, labels={"test": selected})))
-    await_account(client, selected)
+    make_namespace(client, selected, {"test": selected})
     config = {
         "admission": "webhook",
         "failure-policy": "Fail",
@@ -108,8 +96,6 @@ def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[]
         "2 units": lambda: app.scale(2),
         "the next revision": lambda: app.refresh(upgrade),
     }
-    if NIGHTLY:
-        scenes = with_certificates(client, app, story.providers, scenes)
     with creating() as stream:
         for name, scene in scenes.items():
             seen = len(stream.creations)
@@ -120,7 +106,6 @@ def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[]
             story.made[name] = stream.creations[seen:]
             story.serving[name] = len(serving(client, app))
             story.leaders[name] = app.leader.name
-            story.trusted[name] = trusted(client, app)
         story.hooks = {unit.name: [*unit.history] for unit in app.units}
         story.kinds["at the end"] = owned(client, app)
     with creating() as stream:
@@ -134,42 +119,6 @@ def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[]
     return story
 
 
-def with_certificates(
-    client: Client, app: lab.juju.App, providers: tuple[Provider, Provider], scenes: Scenes
-) -> Scenes:
-    """The scenes, between which certificates come, are another issuer's, and go."""
-    related = list[Relation]()
-    first, second = providers
-
-    def related_to_first() -> None:
-        related.append(app.integrate("certificates", "pki"))
-        app.settle()
-        issue(first)
-
-    def issue(provider: Provider) -> None:
-        requests = [one for unit in app.units for one in pki.requests(related[0].data(unit.name))]
-        related[0].update(pki.databag(*map(provider.issue, requests)))
-        await_trusted(lambda: trusted(client, app) == {provider.ca})
-
-    def unrelated() -> None:
-        related[0].remove()
-        await_trusted(lambda: not trusted(client, app) & {first.ca, second.ca})
-
-    def await_trusted(changed: Callable[[], bool]) -> None:
-        lab.until(changed, timeout=SOON, what="the API server to trust who issues now")
-
-    more: dict[str, Scenes] = {
-        "3 units": {"certificates": related_to_first},
-        "another leader": {"another issuer": lambda: issue(second)},
-        "the next revision": {"no certificates": unrelated},
-    }
-    return {
-        name: scene
-        for before in scenes
-        for name, scene in {before: scenes[before], **more.get(before, {})}.items()
-    }
-
-
 def await_changes(app: lab.juju.App, stream: Stream) -> None:
     """Return once pods are changed."""
     app.settle()
@@ -178,14 +127,6 @@ def await_changes(app: lab.juju.App, stream: Stream) -> None:
         timeout=SOON,
         what=f"pods to be changed: {app.status()}",
     )
-
-
-def trusted(client: Client, app: lab.juju.App) -> set[str]:
-    """The issuers in the caBundle of the webhook."""
-    (found,) = client.list(MutatingWebhookConfiguration, labels=owner(app))
-    bundles = {webhook.clientConfig.caBundle or "" for webhook in found.webhooks or ()}
-    certificates = base64.b64decode(bundles.pop()).decode().split("-----BEGIN")
-    return {f"-----BEGIN{each.rstrip()}" for each in certificates[1:]}
 
 
 def is_changed(made: Creation) -> bool:
@@ -216,7 +157,7 @@ def test_no_pod_is_refused_while_the_last_unit_goes_and_the_first_one_comes(stor
 
 
 def test_every_unit_serves(story: Story) -> None:
-    three = {"3 units", "another leader", "a new pod", "certificates", "another issuer"}
+    three = {"3 units", "another leader", "a new pod"}
     assert story.serving == {name: 3 if name in three else 2 for name in story.made}
     assert "2 units" in story.made
 
@@ -226,23 +167,6 @@ def test_another_unit_leads_until_it_is_gone(story: Story) -> None:
         "istio-aux/2",
         "istio-aux/0",
     )
-
-
-@pytest.mark.nightly("unit/charm/test_changeover.py")
-def test_the_api_server_trusts_nobody_but_who_issues_now(story: Story) -> None:
-    """Also while another unit leads, in a new pod and in the next revision."""
-    first, second = ({provider.ca} for provider in story.providers)
-    own = story.trusted["3 units"]
-    assert story.trusted == {
-        "3 units": own,
-        "certificates": first,
-        "another leader": first,
-        "another issuer": second,
-        "a new pod": second,
-        "2 units": second,
-        "the next revision": second,
-        "no certificates": own,
-    }
 
 
 def test_units_ran_their_hooks_at_the_same_time(story: Story) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import lab
 import lab.juju
-import pytest
 from lab.deployed import has_webhook
 from lightkube import Client
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
@@ -50,18 +49,3 @@ def test_what_the_charm_makes_gets_the_labels_of_juju(
     assert role.labels
     assert role.labels["app.kubernetes.io/managed-by"] == "juju"
     assert role.labels["app.juju.is/created-by"] == istio_aux.name
-
-
-@pytest.mark.nightly("the hooks that fail in test_outages.py")
-def test_a_hook_that_fails_is_tried_again_and_later_ones_wait(istio_aux: lab.juju.App) -> None:
-    unit, hooks = istio_aux.leader, len(istio_aux.leader.history)
-    with istio_aux.model.failing("config-get", "connection is shut down"):
-        istio_aux.configure(quit_grace=1)
-        with pytest.raises(lab.juju.DispatchError, match="config-changed: exit status"):
-            istio_aux.settle()
-        assert istio_aux.status() == ("error", 'hook failed: "config-changed"')
-        istio_aux.configure(quit_grace=0)
-    istio_aux.settle(failing=True)
-    told = [outcome.event for outcome in unit.history[hooks:]]
-    assert told[:2] == ["config-changed", "config-changed"]
-    assert istio_aux.status()[0] == "active", istio_aux.status()

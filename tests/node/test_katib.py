@@ -6,20 +6,19 @@ Katib's part is written down, and its collector is a stand-in: see `lab.katib`.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lab
-import lab.fixtures
 import lab.istio
 import lab.juju
 import pytest
 from istio_aux.quit.rules import KATIB_FIX
 from lab import katib, outcome, workloads
 from lab.deployed import REQUESTED, SELECTED, await_selected
+from lab.fixtures import new_namespaces
+from lab.meshed import PROXY
 from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 # Measured: all is over 25 s after the first trial was made.
@@ -49,24 +48,19 @@ def places(
     client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
 ) -> Iterator[Mapping[str, str]]:
     """A namespace for each kind, whose pods are injected already where they are to be."""
-    names = {place: f"katib-{place}-{secrets.token_hex(3)}" for place in PLACES}
-    for name in names.values():
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
-        lab.fixtures.await_account(client, name)
-    for place in ("selected", "native"):
-        await_selected(client, names[place], PLACES[place])
-    client.patch(Namespace, names["injected"], {"metadata": {"labels": PLACES["injected"]}})
-    probe = workloads.pod(workloads.container("true"))
-    probe["metadata"] |= {"name": "probe", "namespace": names["injected"]}
-    lab.until(
-        lambda: "istio-proxy" in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-        timeout=SOON,
-        what="pods to be injected",
-        ignoring=(ApiError,),
-    )
-    yield names
-    for name in names.values():
-        client.delete(Namespace, name)
+    with new_namespaces(client, *PLACES) as names:
+        for place in ("selected", "native"):
+            await_selected(client, names[place], PLACES[place])
+        client.patch(Namespace, names["injected"], {"metadata": {"labels": PLACES["injected"]}})
+        probe = workloads.pod(workloads.container("true"))
+        probe["metadata"] |= {"name": "probe", "namespace": names["injected"]}
+        lab.until(
+            lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
+            timeout=SOON,
+            what="pods to be injected",
+            ignoring=(ApiError,),
+        )
+        yield names
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,12 @@ import lab.istio
 import pytest
 from lab import served, workloads
 from lab.deployed import REQUESTED
-from lab.fixtures import await_account
+from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.versions import POLICY
 from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace
 
 CONFIG, HOLD = "proxy.istio.io/config", "holdApplicationUntilProxyStarts"
@@ -131,26 +129,22 @@ def places(
     client: Client, requested: lab.istio.Istio, admission: None
 ) -> Iterator[Mapping[str, str]]:
     """The namespaces of `PLACES`, whose pods are injected and changed already."""
-    names = {place: f"{place}-{secrets.token_hex(3)}" for place in PLACES}
-    for place, name in names.items():
-        client.create(Namespace(metadata=ObjectMeta(name=name, labels=PLACES[place])))
-    for place, name in names.items():
-        await_account(client, name)
-        lab.until(
-            lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
-            timeout=SOON,
-            what=f"the root certificate in {name}",
-            ignoring=(ApiError,),
-        )
-        mark = PROXY if place == "unselected" else STARTED_WITH
-        lab.until(
-            lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
-            timeout=SOON,
-            what=f"pods of {name} to have {PROXY} and {mark}",
-        )
-    yield names
-    for name in names.values():
-        client.delete(Namespace, name)
+    with new_namespaces(client, *PLACES) as names:
+        for place, name in names.items():
+            client.patch(Namespace, name, {"metadata": {"labels": PLACES[place]}})
+            lab.until(
+                lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
+                timeout=SOON,
+                what=f"the root certificate in {name}",
+                ignoring=(ApiError,),
+            )
+            mark = PROXY if place == "unselected" else STARTED_WITH
+            lab.until(
+                lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
+                timeout=SOON,
+                what=f"pods of {name} to have {PROXY} and {mark}",
+            )
+        yield names
 
 
 def has(client: Client, namespace: str, mark: str) -> bool:

@@ -20,12 +20,11 @@ from istio_aux.kube import access, errors
 from istio_aux.kube import client as kube
 from istio_aux.repair.suspension import MARK
 from lab import served
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.istio import PROXY
 from lab.workload import Workload
 from lab.workloads import RESOURCES, TRAIN, container, template, training_job
 from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 from lightkube.types import PatchType
 
@@ -108,8 +107,7 @@ def client(cluster: lab.Cluster, trainer: None) -> Iterator[Client]:
     """An administrator of a cluster in which the jobs run, and no Istio of theirs is yet."""
     with cluster.client() as client:
         labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
-        client.create(Namespace(metadata=ObjectMeta(name=NAME, labels=labels)))
-        await_account(client, NAME)
+        make_namespace(client, NAME, labels)
         for name in JOBS:
             create(client, name, lambda main: template(container(TRAIN, name=main)))
         stubborn = container("trap '' TERM; sleep 600", name="tensorflow")

@@ -80,11 +80,12 @@ def identity(world: World) -> object:
     """What the future of a world depends on. Times count from now, and old ones are alike."""
     pod, task = world.pod, world.pod.task if world.pod else None
     known = pod and (
-        pod.verdict, pod.until is None and pod.reason, pod.settled, pod.target, pod.blocked_by,
+        pod.decision.action, pod.until is None and pod.decision.reason, pod.settled, pod.target,
+        pod.decision.blocked_by,
         pod.left, pod.version - world.truth.version,
         _since(pod.until, world.now, 0),
         # A proxy without a grace period is told to exit at once.
-        pod.verdict != "quit" and pod.asks_for and _since(pod.first_seen, world.now, 3),
+        pod.decision.action != "quit" and pod.asks_for and _since(pod.first_seen, world.now, 3),
         _since(pod.seen, world.now, 30) == 30,
     )  # fmt: skip
     done = task and (

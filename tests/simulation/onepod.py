@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
-from istio_aux.quit.facts import PodFacts, read
+from istio_aux.model.sidecars import AttemptResult
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     Action,
-    AttemptResult,
     Delete,
     End,
     Look,
@@ -155,7 +155,7 @@ class World:
 def _scope(life: Life, leading: bool, selected: bool, stopping: bool) -> QuitScope:
     return QuitScope(
         policy=life.policy, limits=LIMITS, mode=life.mode, leading=leading, stopping=stopping,
-        namespaces={"training": "n-1"} if selected else {},
+        namespaces={"training"} if selected else set(),
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def report(life: Life, truth: Truth) -> PodFacts:
         phase="Running" if watched(life, truth) else "Succeeded",
     )  # fmt: skip
     metadata = structs.replace(pod.metadata, resource_version=str(truth.version))
-    return read(structs.replace(pod, metadata=metadata), life.policy)
+    return PodFacts(structs.replace(pod, metadata=metadata), life.policy)
 
 
 def happens(world: World) -> Iterator[Step]:
@@ -401,7 +401,7 @@ def turns(world: World) -> Iterator[Step]:
         yield Step(f"the namespace is {said}", selected, not world.selected)
     if world.life.stops and not world.stopping:
         yield Step("the process is told to end", steered(world.copy(stopping=True)))
-    if world.pod and world.pod.asks_for and world.pod.verdict != "quit":
+    if world.pod and world.pod.asks_for and world.pod.decision.action != "quit":
         for seconds in (SHORT, LONG):
             yield Step(f"{seconds:g} s pass", world.copy(now=world.now + seconds))
 

@@ -124,7 +124,7 @@ async def play(
     telemetry, client = Telemetry(), Simulated()
     events = Events(client, "soak")
 
-    quit_ = Controller(client, telemetry, events)
+    quit_ = Controller(client, {}, telemetry, events)
     repair = RepairController(client, {}, telemetry, events, policy=RepairPolicy())
     weighed: list[Part] = []
     share = number // parts

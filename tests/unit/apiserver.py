@@ -2,11 +2,12 @@
 
 A fake with behaviour, in this process, over real sockets and real TLS. It keeps the API server's
 promises that the workload's client leans on (semantics: list and watch), and can be told to break
-them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows four resources.
+them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows every resource.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import tempfile
@@ -15,18 +16,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
 from istio_aux.kube.access import Access
-from unit import podverbs
-from unit.store import Object, Store, refusal, text
+from unit.store import Object, Store, conflict, refusal, text
 from unit.tls import certificate
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 Exec = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
+"""Answers an exec, or a forwarded request, in a pod of a namespace."""
 
-
-def _no_such_pod(name: str) -> web.Response:
-    return refusal(404, "NotFound", f'pods "{name}" not found')
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nOK"
+"""What the real agent answers, as recorded."""
 
 
 async def proxy_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
@@ -34,6 +34,21 @@ async def proxy_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str)
     await socket.send_bytes(b"\x01")  # The kubelet begins with an empty frame.
     await socket.send_bytes(b"\x01OK")
     await socket.send_bytes(b'\x03{"metadata":{},"status":"Success"}')
+
+
+async def agent_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
+    """Answer a forwarded request as the agent does when it is told to quit."""
+    await socket.send_bytes(b"\x00" + OK)
+
+
+def _place(path: str) -> tuple[str, str, str, str]:
+    """Namespace, resource, name and subresource of a path."""
+    kind, *parts = path.strip("/").split("/")
+    place, namespace = parts[2 if kind == "apis" else 1 :], ""
+    if place[0:1] == ["namespaces"] and len(place) > 2:
+        _, namespace, *place = place
+    resource, name, verb = [*place, "", "", ""][:3]
+    return namespace, resource, name, verb
 
 
 class ApiServer(Store):
@@ -46,9 +61,10 @@ class ApiServer(Store):
         events: bodies of the Events that were posted.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
-        exec_requests: the request of the last exec in each pod, by the pod's name.
         forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
         on_forward: answers a forwarded request.
+        dry_runs: the pods of all dry runs.
+        dry_run: answers a dry run of a pod's creation.
         tokens: the bearer tokens that came, in order.
     """
 
@@ -60,9 +76,10 @@ class ApiServer(Store):
         self.events: list[Object] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
-        self.exec_requests: dict[str, web.Request] = {}
         self.forwards: list[tuple[str, str, int, str]] = []
-        self.on_forward: podverbs.Forward = podverbs.agent_quits
+        self.on_forward: Exec = agent_quits
+        self.dry_runs: list[Object] = []
+        self.dry_run: Callable[[Object], web.Response] = web.json_response
         self.tokens: list[str] = []
         self._stack = AsyncExitStack()
         self._port = 0
@@ -110,11 +127,6 @@ class ApiServer(Store):
             if request.transport is not None:
                 request.transport.abort()
 
-    def abort_exec(self, pod: str) -> None:
-        """Reset the connection of the last exec in a pod."""
-        if (transport := self.exec_requests[pod].transport) is not None:
-            transport.abort()
-
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self._port}"
@@ -159,65 +171,94 @@ class ApiServer(Store):
         self.events.append(event)
         return web.json_response({}, status=201)
 
+    def always(self, fault: Fault) -> None:
+        """Break each request for which ``fault`` has an answer, until `faults` is cleared."""
+
+        async def again(request: web.Request) -> web.StreamResponse | None:
+            if (answer := await fault(request)) is not None:
+                self.faults.append(again)
+            return answer
+
+        self.faults.append(again)
+
+    def refuse(
+        self, ending: str, code: int, reason: str = "", text: str = "", *,
+        times: int | None = None, after: int | None = None,
+    ) -> list[float]:  # fmt: skip
+        """Refuse requests whose ``METHOD path`` ends so, for so many ``times`` or for good.
+
+        Returns the times at which they came, also those that are not refused any more. With
+        ``after`` the answer asks the client to come again after so many seconds.
+        """
+        came = list[float]()
+        headers = None if after is None else {"Retry-After": str(after)}
+
+        async def fault(request: web.Request) -> web.Response | None:
+            if not f"{request.method} {request.path}".endswith(ending):
+                return None
+            came.append(asyncio.get_running_loop().time())
+            refused = times is None or len(came) <= times
+            return refusal(code, reason, text, headers=headers) if refused else None
+
+        self.always(fault)
+        return came
+
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        match request.path.strip("/").split("/"):
-            case ["apis", "events.k8s.io", "v1", *_]:
-                return self._event(await request.json())
-            case ["api", "v1", "namespaces", namespace, kind, *name]:
-                return await self._namespaced(request, namespace, kind, *name)
-            case ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", *name]:
-                return await self._lease(request, namespace, *name)
-            case [
-                "apis", "admissionregistration.k8s.io", "v1",
-                "mutatingwebhookconfigurations" as resource,
-            ] | ["api", "v1", "pods" | "namespaces" as resource]:  # fmt: skip
-                return await self.collection(request, resource, "")
-        return refusal(404, "NotFound", "the server could not find the requested resource")
-
-    async def _namespaced(
-        self, request: web.Request, namespace: str, kind: str, name: str = "", *subresource: str
-    ) -> web.StreamResponse:
-        match kind, subresource:
-            case "pods", _ if name:
-                return await self._pod(request, namespace, name, *subresource)
-            case "pods", _:
-                return await self.collection(request, kind, namespace)
-        return refusal(404, "NotFound", "the server could not find the requested resource")
-
-    async def _lease(
-        self, request: web.Request, namespace: str, name: str = ""
-    ) -> web.StreamResponse:
-        if not name:
-            return await self.collection(request, "leases", namespace)
-        if request.method == "PUT":
-            return await self.replace(request, "leases", namespace, name)
-        found = self.get("leases", namespace, name)
-        if not found:
-            return refusal(404, "NotFound", name)
+        namespace, resource, name, verb = _place(request.path)
+        if resource == "events":
+            return self._event(await request.json())
+        if "dryRun" in request.query and not name:
+            self.dry_runs.append(await request.json())
+            return self.dry_run(self.dry_runs[-1])
+        if resource and not name:
+            return await self.collection(request, resource, namespace)
+        if (found := self.get(resource, namespace, name)) is None:
+            return refusal(404, "NotFound", f'{resource} "{name}" not found')
+        acts = {
+            "exec": self._exec, "portforward": self._forward, "eviction": self.evict,
+            "PUT": self.replace, "PATCH": self.patch, "DELETE": self.delete,
+        }  # fmt: skip
+        if act := acts.get(verb or request.method):
+            return await act(request, resource, found)
         return web.json_response(found, dumps=text)
 
-    async def _pod(
-        self, request: web.Request, namespace: str, pod: str, subresource: str = ""
+    async def evict(
+        self, request: web.Request, _resource: str, found: Object
     ) -> web.StreamResponse:
-        if (found := self.get("pods", namespace, pod)) is None:
-            return _no_such_pod(pod)
-        if subresource == "exec":
-            return await self._exec(request, namespace, pod)
-        if subresource == "portforward":
-            note, answer = self.forwards.append, self.on_forward
-            return await podverbs.forward(request, namespace, pod, note, answer)
-        if request.method == "DELETE":
-            if unmet := podverbs.conflict(await request.json(), found):
-                return refusal(409, "Conflict", unmet)
-            await self.remove("pods", namespace, pod)
-        return web.json_response(found, dumps=text)
+        """Answer an eviction; here it changes nothing."""
+        if unmet := conflict((await request.json())["deleteOptions"], found):
+            return refusal(409, "Conflict", unmet)
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
-    async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
+    async def _exec(
+        self, request: web.Request, _resource: str, found: Object
+    ) -> web.StreamResponse:
+        namespace, pod = found["metadata"]["namespace"], found["metadata"]["name"]
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         query = request.query
         self.execs.append((namespace, pod, query["container"], tuple(query.getall("command"))))
-        self.exec_requests[pod] = request
         await self.on_exec(socket, namespace, pod)
+        await socket.close()
+        return socket
+
+    async def _forward(
+        self, request: web.Request, _resource: str, found: Object
+    ) -> web.StreamResponse:
+        """Forward one HTTP request as the kubelet does."""
+        namespace, pod = found["metadata"]["namespace"], found["metadata"]["name"]
+        (ports,) = request.query.getall("ports")
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        for channel in (b"\x00", b"\x01"):
+            await socket.send_bytes(channel + int(ports).to_bytes(2, "little"))
+        head = b""
+        while b"\r\n\r\n" not in head:
+            message = await socket.receive()
+            if message.type is not WSMsgType.BINARY or message.data[:1] != b"\x00":
+                return socket
+            head += message.data[1:]
+        self.forwards.append((namespace, pod, int(ports), head.decode()))
+        await self.on_forward(socket, namespace, pod)
         await socket.close()
         return socket

@@ -1,32 +1,16 @@
-"""Run a test that is a coroutine, wait in it for a condition, and count its open files."""
+"""For tests that are coroutines: virtual time, conditions to wait for, tasks and open files."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import selectors
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a coroutine function a plain test with an event loop of its own, as `serve` has it."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(200):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 class _Jumping(selectors.SelectSelector):

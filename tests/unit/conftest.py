@@ -1,12 +1,20 @@
-"""Settings of every unit test; Hypothesis runs the same examples on every machine."""
+"""Settings of every unit test; Hypothesis runs the same examples on every machine.
+
+A test may be a coroutine.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from unit.screens import run
+
+__all__ = ["run"]
 
 settings.register_profile(
     "steady",
@@ -29,3 +37,19 @@ def root_level() -> Iterator[None]:
     """
     yield
     logging.getLogger().setLevel(LEVEL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, as `serve` has it."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await test(**arguments)
+
+    asyncio.run(bounded())
+    return True

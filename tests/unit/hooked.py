@@ -7,7 +7,8 @@ import json
 import select
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable
+import tempfile
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,18 +245,16 @@ def raw(hook: Hook, address: str = "127.0.0.1") -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, how: Callable[[], Start] = Start, **limits: Any
-) -> AsyncGenerator[Hook]:
+async def serving(**limits: Any) -> AsyncGenerator[Hook]:
     """A webhook with the limits of a test, which checks deadlines often."""
-    crt, key = certificate(folder)
-    metrics = Telemetry()
-    body = {"body": limits.pop("body")} if "body" in limits else {}
-    bounds = ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, how, limits=bounds, **body)
-    _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
+    metrics, bounds = Telemetry(), ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
+    webhook = AdmissionWebhook(metrics, Start, limits=bounds)
+    with tempfile.TemporaryDirectory() as folder:
+        crt, key = certificate(Path(folder))
+        trust = ssl.create_default_context(cafile=str(crt))
+        _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
-        yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))
+        yield Hook(webhook, metrics, port, trust)
     finally:
         await webhook.close(0)
 

@@ -10,9 +10,8 @@ import base64
 import dataclasses
 import json
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +24,11 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.model.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
-from istio_aux.serve import endless_task
 from istio_aux.telemetry import Telemetry
 from lab.certificates import Authority
 from lab.istio import decision, sidecar
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.store import refusal
 
 HOST = "istiod.istio-system.svc"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
@@ -174,19 +171,15 @@ async def silence(_review: bytes, _writer: asyncio.StreamWriter) -> None:
 
 
 class Cluster(ApiServer):
-    """An API server with EndpointSlices, ConfigMaps and dry runs.
+    """An API server with versions of its own and of its nodes, and with what istiod writes.
 
     Attributes:
-        dry_run: answers a dry run of a pod's creation.
-        dry_runs: the pods of all dry runs.
         version: of Kubernetes, as `/version` has it.
         kubelets: versions of the nodes' kubelets.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.dry_runs: list[dict[str, Any]] = []
-        self.dry_run: Callable[[dict[str, Any]], web.Response] = web.json_response
         self.version = "v1.36.3"
         self.kubelets: list[str] = []
 
@@ -196,14 +189,6 @@ class Cluster(ApiServer):
                 return web.json_response({"gitVersion": self.version})
             case ["api", "v1", "nodes"]:
                 return web.json_response({"metadata": {}, "items": self._nodes()})
-            case ["apis", "discovery.k8s.io", "v1", "namespaces", namespace, "endpointslices"]:
-                return await self.collection(request, "endpointslices", namespace)
-            case ["api", "v1", "namespaces", namespace, "configmaps", name]:
-                found = self.get("configmaps", namespace, name)
-                return web.json_response(found) if found else refusal(404, "NotFound", name)
-            case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
-                self.dry_runs.append(await request.json())
-                return self.dry_run(self.dry_runs[-1])
         return await super()._route(request)
 
     def _nodes(self) -> list[dict[str, Any]]:
@@ -247,37 +232,31 @@ class Cluster(ApiServer):
             body["ports"] = [{"name": "http", "port": 1}, {"name": name, "port": port}]
             await self.put("endpointslices", body)
 
+    async def lead_to(self, istiod: Istiod, *, ready: bool = True, **webhook: Any) -> None:
+        """Make this istiod the one that is called for pods."""
+        await self.publish(istiod.port, ready=ready)
+        await self.configure(bundle=istiod.bundle, **webhook)
+
 
 @asynccontextmanager
 async def watching(
     api: Cluster,
     telemetry: Telemetry | None = None,
-    *,
-    failures: list[object] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Watcher]:
-    """A watcher of this cluster, quick to ask again; it may fail if `failures` is given."""
+    """A watcher of this cluster, quick to ask again."""
     async with Client(api.access()) as client:
         namespaces = Namespaces(lambda _name: None)
         options = {"rhythm": QUICK, "changed": lambda _mesh: None, **options}
         watcher = Watcher(client, namespaces, telemetry or Telemetry(), **options)
         quick = Backoff(0.02, 0.1)
         configurations = Watch(
-            client, actions.CONFIGURATIONS, Configuration, watcher, backoff=quick
+            client, actions.CONFIGURATIONS, Configuration, watcher.configurations, backoff=quick
         )
         others = Watch(client, actions.NAMESPACES, Namespace, namespaces, backoff=quick)
         async with (
             background(others.run()),
             background(configurations.run()),
-            background(_endless(partial(watcher.run, configurations.synced), failures)),
+            background(watcher.run(configurations.synced)),
         ):
             yield watcher
-
-
-async def _endless(
-    work: Callable[[], Coroutine[Any, Any, None]], failures: list[object] | None
-) -> None:
-    if failures is None:
-        await work()
-    else:
-        await endless_task("injectors", work, lambda _, error: failures.append(error), (0.02, 0.1))

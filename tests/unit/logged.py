@@ -1,4 +1,4 @@
-"""Logging as `serve` has it, for the time of a block."""
+"""What a process tells: its log, as `serve` has it, for the time of a block, and its metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, TypeVar
 
 from istio_aux import telemetry
+from istio_aux.telemetry import Telemetry
 
 S = TypeVar("S", bound=BinaryIO)
 
@@ -25,3 +26,11 @@ def logging_to(stream: S) -> Iterator[S]:
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.captureWarnings(capture=False)
+
+
+def counted(told: Telemetry, series: str) -> float:
+    """The sum of all series whose text begins like that; there is at least one."""
+    lines = told.render().decode().splitlines()
+    found = [float(line.split()[-1]) for line in lines if line.startswith(series)]
+    assert found, series
+    return sum(found)

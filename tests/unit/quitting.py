@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.actions import RUNNING_JOBS
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.applications import PodOptions
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import parse
+from istio_aux.model.selectors import Selector, parse
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller, Selection
+from istio_aux.quit.controller import Controller
 from istio_aux.quit.state import QuitLimits
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, Exec, proxy_quits, refusal
+from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
-from unit.podverbs import agent_quits
+from unit.logged import counted
 from unit.rules.pods import RUNNING, State, document, exited
 
 FAST = QuitLimits(
@@ -30,16 +31,14 @@ FAST = QuitLimits(
 LABELS = {"io.datastrophic/istio-aux": "enabled"}
 DONE = exited(0)
 ENDED = exited(0, at="2026-11-21T08:16:30Z")
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "controller": True}
 
 
 class World:
     """A cluster with one selected namespace, ``training``, and a controller at work in it."""
 
-    def __init__(
-        self, api: ApiServer, running: Controller, selection: Selection, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
-        self.selection = selection
 
     async def pod(
         self,
@@ -84,12 +83,8 @@ class World:
         paths = [path.split("/") for path in self.api.requests]
         return [path[6] for path in paths if path[-1] in {"exec", "portforward"}]
 
-    def count(self, metric: str) -> float:
-        """The sum of all series whose text begins like that; there is at least one."""
-        lines = self.telemetry.render().decode().splitlines()
-        found = [float(line.split()[-1]) for line in lines if line.startswith(metric)]
-        assert found, metric
-        return sum(found)
+    def count(self, series: str) -> float:
+        return counted(self.telemetry, series)
 
     async def ended(self, outcome: str, times: int = 1) -> None:
         await until(
@@ -99,29 +94,6 @@ class World:
 
     def reasons(self) -> list[str]:
         return [event["reason"] for event in self.api.events]
-
-    def refuse(
-        self, ending: str, code: int, reason: str, text: str = "", *, after: int | None = None
-    ) -> list[float]:
-        """Refuse requests whose ``METHOD path`` ends so; return the times at which they came.
-
-        It lasts until `ApiServer.faults` is cleared. With ``after`` one request is refused, and the
-        answer asks the client to come again after so many seconds.
-        """
-        came = list[float]()
-
-        async def fault(request: web.Request) -> web.Response | None:
-            if not f"{request.method} {request.path}".endswith(ending):
-                return None
-            came.append(asyncio.get_running_loop().time())
-            if after is not None and len(came) > 1:
-                return None
-            self.api.faults.append(fault)
-            headers = None if after is None else {"Retry-After": str(after)}
-            return refusal(code, reason, text, headers=headers)
-
-        self.api.faults.append(fault)
-        return came
 
 
 def freeing(world: World, answer: Exec = proxy_quits) -> Exec:
@@ -141,26 +113,29 @@ async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: s
 
 @asynccontextmanager
 async def at_work(
-    api: ApiServer, *, limits: QuitLimits = FAST, **options: Any
+    api: ApiServer, *, limits: QuitLimits = FAST, pods: Selector | None = None, **options: Any
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
     await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
     async with Client(api.access()) as client:
         events = Events(client, "host")
-        selector = parse("io.datastrophic/istio-aux=enabled")
-        running = Controller(client, telemetry, events, selector=selector, limits=limits, **options)
-        selection = running.selection
+        chosen = PodOptions(
+            namespaces=parse("io.datastrophic/istio-aux=enabled"), pods=pods or Selector()
+        )
+
+        def relabelled(namespace: str) -> None:
+            running.relabelled(namespace)
+
+        labels = Namespaces(relabelled)
+        running = Controller(
+            client, labels, telemetry, events, options=chosen, limits=limits, **options
+        )
         backoff = Backoff(0.02, 0.1)
-        namespaces = Watch(
-            client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,
-        )  # fmt: skip
-        pods = Watch(
-            client, "/api/v1/pods", Pod, running, backoff=backoff,
-            selection=RUNNING_JOBS,
-        )  # fmt: skip
-        async with background(namespaces.run()), background(pods.run()), background(events.run()):
-            world = World(api, running, selection, telemetry)
+        spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
+        jobs = Watch(client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS)
+        async with background(spaces.run()), background(jobs.run()), background(events.run()):
+            world = World(api, running, telemetry)
             api.on_exec, api.on_forward = freeing(world), freeing(world, agent_quits)
             try:
                 yield world

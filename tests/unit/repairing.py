@@ -20,13 +20,12 @@ from istio_aux.model.policy import RepairPolicy, State
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry
-from unit import podverbs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
+from unit.logged import counted
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import REPLICAS, RESTART, raw
-from unit.store import refusal
 
 # An eviction shows late on a busy machine, and must not count as one that failed.
 LIMITS = RolloutLimits(at_once=2, patience=20, unconfirmed=20, first_retry=0.05, last_retry=0.1)
@@ -63,8 +62,6 @@ class Cluster(ApiServer):
         answers: what the next evictions are answered instead of being done.
         injects: whether new pods get a sidecar.
         replaces: whether controllers make new pods at all.
-        jobs: batch Jobs, by name.
-        rehearsals: pods whose creation was tried in a dry run.
     """
 
     def __init__(self) -> None:
@@ -73,42 +70,25 @@ class Cluster(ApiServer):
         self.bodies: list[dict[str, Any]] = []
         self.answers: list[web.Response] = []
         self.injects = self.replaces = True
-        self.jobs: dict[str, dict[str, Any]] = {}
-        self.rehearsals: list[dict[str, Any]] = []
+        self.dry_run = self._inject
         self._made = 0
 
-    async def _route(self, request: web.Request) -> web.StreamResponse:
-        match request.path.strip("/").split("/"):
-            case ["api", "v1", "namespaces", namespace, "pods", pod, "eviction"]:
-                return await self._evict(request, namespace, pod)
-            case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
-                return await self._rehearse(request)
-            case ["apis", "batch", "v1", "jobs"]:
-                return await self.collection(request, "jobs", "")
-            case ["apis", "batch", "v1", "namespaces", _, "jobs", name]:
-                job = self.jobs.get(name)
-                return web.json_response(job) if job else refusal(404, "NotFound", name)
-        return await super()._route(request)
-
-    async def _evict(self, request: web.Request, namespace: str, name: str) -> web.Response:
-        body = await request.json()
-        self.evictions.append(name)
-        self.bodies.append(body)
+    async def evict(
+        self, request: web.Request, resource: str, found: dict[str, Any]
+    ) -> web.StreamResponse:
+        meta = found["metadata"]
+        self.evictions.append(meta["name"])
+        self.bodies.append(await request.json())
         if self.answers:
             return self.answers.pop(0)
-        found = self.get("pods", namespace, name)
-        if found is None:
-            return refusal(404, "NotFound", f'pods "{name}" not found')
-        if unmet := podverbs.conflict(body["deleteOptions"], found):
-            return refusal(409, "Conflict", unmet)
-        await self.remove("pods", namespace, name)
-        if self.replaces:
-            await self.replacement(found)
-        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+        answer = await super().evict(request, resource, found)
+        if answer.status == 201:
+            await self.remove(resource, meta["namespace"], meta["name"])
+            if self.replaces:
+                await self.replacement(found)
+        return answer
 
-    async def _rehearse(self, request: web.Request) -> web.Response:
-        pod = await request.json()
-        self.rehearsals.append(pod)
+    def _inject(self, pod: dict[str, Any]) -> web.Response:
         if self.injects:
             pod["spec"]["containers"].append({"name": "istio-proxy"})
         return web.json_response(pod, status=201)
@@ -148,6 +128,12 @@ class World:
         del body["metadata"]["resourceVersion"]
         await self.api.put("pods", body)
 
+    async def job(self, **fields: Any) -> None:
+        """Create the batch Job ``web``, which no other object owns that could be suspended."""
+        body = {**EVICTED_JOB, **fields}
+        meta = {"name": "web", "namespace": "shop", **body["metadata"]}
+        await self.api.put("jobs", {**body, "metadata": meta})
+
     async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespaces[namespace] = labels
         self.repair.relabelled(namespace)
@@ -166,10 +152,7 @@ class World:
         return {pod.name: pod.reason for pod in self.repair.unmeshed()}
 
     def count(self, series: str) -> float:
-        lines = self.telemetry.render().decode().splitlines()
-        found = [float(line.split()[-1]) for line in lines if line.startswith(series)]
-        assert found, series
-        return sum(found)
+        return counted(self.telemetry, series)
 
     def restarts(self, outcome: str) -> float:
         return self.count(f'istio_aux_sidecar_restarts_total{{outcome="{outcome}"}}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import termios
@@ -58,9 +59,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
-    def run(*argv: str, columns: int | None = 100, errors: int | None = 100) -> Shown:
+    def run(
+        *argv: str, columns: int | None = 100, errors: int | None = 100, stdin: str = ""
+    ) -> Shown:
         out, err = Screen(columns), Screen(errors)
         with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             patch.setattr(sys, "stdout", out.stream)
             patch.setattr(sys, "stderr", err.stream)
             try:

@@ -90,6 +90,14 @@ def refusal(
     return web.json_response(status(code, reason, message), status=code, headers=headers)
 
 
+def conflict(options: Object, stored: Object) -> str | None:
+    """Say which precondition of DeleteOptions an object does not meet, or None."""
+    for field, wanted in options.get("preconditions", {}).items():
+        if stored["metadata"][field] != wanted:
+            return f"Precondition failed: {field} in precondition: {wanted}"
+    return None
+
+
 def merged(target: Any, patch: Any) -> Any:
     """Apply a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
@@ -184,16 +192,33 @@ class Store:
         return web.json_response(page, dumps=text)
 
     async def replace(
-        self, request: web.Request, resource: str, namespace: str, name: str
+        self, request: web.Request, resource: str, found: Object
     ) -> web.StreamResponse:
         """Answer a PUT; its resourceVersion, if it has one, must be the newest."""
         body = await request.json()
-        if (old := self.get(resource, namespace, name)) is None:
-            return refusal(404, "NotFound", f'{resource} "{name}" not found')
         version = body["metadata"].get("resourceVersion")
-        if version not in (None, old["metadata"]["resourceVersion"]):
+        if version not in (None, found["metadata"]["resourceVersion"]):
             return refusal(409, "Conflict", "the object has been modified")
         return web.json_response(await self.put(resource, body), dumps=text)
+
+    async def patch(self, request: web.Request, resource: str, found: Object) -> web.StreamResponse:
+        """Answer a merge patch, whose UID and resourceVersion are preconditions."""
+        assert request.content_type == "application/merge-patch+json"
+        assert request.query["fieldValidation"] == "Strict"
+        body = await request.json()
+        wanted = {field: body["metadata"][field] for field in ("uid", "resourceVersion")}
+        if unmet := conflict({"preconditions": wanted}, found):
+            return refusal(409, "Conflict", unmet)
+        return web.json_response(await self.put(resource, merged(found, body)))
+
+    async def delete(
+        self, request: web.Request, resource: str, found: Object
+    ) -> web.StreamResponse:
+        """Answer a DELETE."""
+        if unmet := conflict(await request.json(), found):
+            return refusal(409, "Conflict", unmet)
+        await self.remove(resource, found["metadata"]["namespace"], found["metadata"]["name"])
+        return web.json_response(found, dumps=text)
 
     async def _create(
         self, request: web.Request, resource: str, namespace: str
@@ -202,9 +227,8 @@ class Store:
         name = body["metadata"]["name"]
         if body["metadata"].get("resourceVersion"):
             why = "resourceVersion should not be set on objects to be created"
-            return refusal(
-                500, "InternalError", why
-            )  # apiserver storage.ErrResourceVersionSetOnCreate
+            # apiserver storage.ErrResourceVersionSetOnCreate
+            return refusal(500, "InternalError", why)
         if self.get(resource, namespace, name):
             return refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
         return web.json_response(await self.put(resource, body), status=201, dumps=text)

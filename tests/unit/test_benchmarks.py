@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
+import matrix
 import pytest
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 
 from benchmarks import reviews
-from benchmarks.admission_numbers import (
-    BUSY,
-    CONTROLLER,
-    DISTINCT,
-    OURS,
-    SAME,
-    SMALL,
-    Load,
-    Results,
-    Round,
-    Sizes,
-)
 from benchmarks.numbers import percentile
 
 
@@ -39,40 +27,12 @@ def test_every_review_of_the_load_asks_for_a_change(kind: str) -> None:
     assert (answer.uid, answer.outcome) == (reviews.UID, "hold")
 
 
-@pytest.mark.parametrize(("kind", "merged"), [(SMALL, False), (SAME, True), (DISTINCT, True)])
-def test_some_reviews_have_a_configuration_to_merge_into(kind: str, merged: bool) -> None:
-    answer = json.loads(review.answer(reviews.bodies()[kind].encode(), Start()).body)
-
-    patch = base64.b64decode(answer["response"]["patch"]).decode()
-    assert ("ISTIO_META_DNS_CAPTURE" in patch) is merged
+# The table of versions is what was measured.
 
 
-def load(webhook: str, *cpu: float) -> Load:
-    rounds = [
-        Round(reviews=1, cpu=spent, rate=1, p50=1, p99=1, generator=0, latencies=[])
-        for spent in cpu
-    ]
-    return Load(webhook=webhook, body=SMALL, size=6000, load=BUSY, rounds=rounds)
+def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
+    numbers = json.loads(matrix.NUMBERS.read_text())
+    document = matrix.TABLE.read_text()
 
-
-def test_webhooks_are_compared_round_by_round() -> None:
-    """A machine that is slow for a while is slow for both."""
-    results = Results(
-        sizes=Sizes(
-            rounds=3,
-            seconds=1,
-            scheduled=1,
-            warm=1,
-            blocks=1,
-            creations=1,
-            troubled=1,
-            patience=False,
-        ),
-        machine={},
-        loads=[load(OURS, 10, 90, 12), load(CONTROLLER, 100, 900, 100)],
-        used={},
-        creations=[],
-        troubles=[],
-    )
-
-    assert results.ratio(SMALL, CONTROLLER) == 0.1
+    assert numbers.keys() <= set(matrix.ROWS)
+    assert matrix.written(document, numbers) == document

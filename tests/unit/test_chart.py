@@ -9,7 +9,6 @@ import promql_parser
 import pytest
 import yaml
 from helm import generate
-from helm.gotemplate import UnknownSyntaxError, translate
 from istio_aux import settings
 
 MADE = generate.files()
@@ -67,37 +66,3 @@ def test_every_alert_of_the_chart_is_about_one_release() -> None:
     for rule in (rule for group in groups for rule in group["rules"]):
         assert promql_parser.parse(rule["expr"])
         assert rule["expr"].count("{") == rule["expr"].count('{namespace="ours", job="ours"')
-
-
-def test_a_template_becomes_one_of_go() -> None:
-    source = (
-        "{# gone #}\n"
-        "name: {{ app ~ '-jobs' }}\n"
-        "{% if acts %}\n"
-        "- {{ [port | string] }}\n"
-        "{% endif %}\n"
-        "{% for key, value in kinds.items() %}\n"
-        "- {{ key }}: {{ value.name }}\n"
-        "{% endfor %}\n"
-    )
-
-    assert translate(source) == (
-        'name: {{ (print $c.app "-jobs") | toRawJson }}\n'
-        "{{- if $c.acts }}\n"
-        "- {{ (list (toString $c.port)) | toRawJson }}\n"
-        "{{- end }}\n"
-        "{{- range $pair := $c.kinds }}\n"
-        "{{- $key := index $pair 0 }}\n"
-        "{{- $value := index $pair 1 }}\n"
-        "- {{ $key | toRawJson }}: {{ $value.name | toRawJson }}\n"
-        "{{- end }}\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["{{ a + b }}", "{{ a | upper }}", "{% if a %}x{% else %}y{% endif %}", "{% set a = 1 %}"],
-)
-def test_what_has_no_translation_is_refused(source: str) -> None:
-    with pytest.raises(UnknownSyntaxError, match="line 1"):
-        translate(source)

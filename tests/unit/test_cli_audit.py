@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from istio_aux.cli import cluster, render, report
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.render import Terminal
@@ -16,8 +23,9 @@ from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import driven
+from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
+from unit.screens import Run, Shown
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -39,7 +47,6 @@ async def fill(api: ApiServer) -> None:
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
-@driven
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
@@ -67,7 +74,6 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     ],
     ids=["one", "selected", "not selected", "none is selected"],
 )
-@driven
 async def test_namespaces_can_be_named_or_selected_as_for_serve(
     namespace: str | None, selector: str, labels: dict[str, str], found: Audit, reads: list[str]
 ) -> None:
@@ -85,7 +91,6 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
     assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
 
 
-@driven
 async def test_a_pod_that_comes_twice_is_counted_once() -> None:
     """T28: the snapshot of a long list expires, and the list is begun again."""
     async with ApiServer() as api:
@@ -121,17 +126,6 @@ EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
 )
 def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
     assert judged(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
-
-
-def test_a_pod_whose_annotation_cannot_be_understood_is_blocked_by_it() -> None:
-    """Nothing is done about it until somebody sees that."""
-    body = document(
-        {"main": exited(0), "istio-proxy": RUNNING}, annotations={"istio-aux.io/quit-grace": "soon"}
-    )
-    found = report.proxy_finding(msgspec.convert(body, Pod), Policy(), None)
-    assert found
-    assert (found.state, found.by) == ("blocked", ("annotation istio-aux.io/quit-grace",))
-    assert '"soon"' in found.reason
 
 
 def finding(state: report.State, **fields: Any) -> Finding:
@@ -186,30 +180,6 @@ def test_json_is_one_object_a_line() -> None:
     assert second["by"] == ["a"]
 
 
-@driven
-async def test_pods_that_do_not_complete_are_counted_by_what_holds_them() -> None:
-    """With what they request: nobody else can have that."""
-    async with ApiServer() as api:
-        for number in range(3):
-            body = document(
-                {"main": exited(0, at=EARLY), "vault-agent": RUNNING, "istio-proxy": RUNNING},
-                details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
-            )
-            body["metadata"] = {"name": f"train-{number}", "namespace": "training"}
-            await api.put("pods", body)
-        await fill(api)
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
-
-    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().holders] == [
-        (("vault-agent",), 3, 24),
-        (("istio-proxy",), 2, 0),
-        (("vault",), 1, 0),
-    ]
-    lines = table(found).splitlines()
-    assert "3 pods are held by vault-agent since 2026-11-21 08:00Z: 24 GPUs" in lines
-    assert {item.name: item.requests for item in found.findings}["lost"] is None
-
-
 def test_holders_are_shown_alone_and_in_json() -> None:
     """Their names are a contract."""
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
@@ -240,3 +210,170 @@ def test_of_many_holders_the_first_are_shown() -> None:
 )  # fmt: skip
 def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None:
     assert render.age(NOON - timedelta(seconds=seconds), NOON) == age
+
+
+# As users run it, and `explain` of a cluster's pods.
+
+SUMMARY = "pods: 6; stuck: 2, blocked: 1, lost: 1, unmeshed: 0"
+
+
+async def ask(run: Run, api: ApiServer, folder: Path, *argv: str, **screens: int | None) -> Shown:
+    """Run the command line beside the server, on a thread of its own."""
+    kubeconfig = str(api.kubeconfig(folder))
+    return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
+
+
+async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> None:
+    """With a colour for each state, and reasons below the rows where they do not fit beside."""
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", columns=60)
+    assert (shown.status, shown.err) == (0, "")
+    table, held, summary = shown.out.split("\n\n")
+    header, *lines = table.splitlines()
+    rows = [line for line in lines if line[0] != " "]
+    assert "\x1b[1mSTATE\x1b[0m" in header
+    assert [row.split()[2] for row in rows] == [
+        "\x1b[31mstuck\x1b[0m", "\x1b[33mblocked\x1b[0m", "\x1b[35mlost\x1b[0m",
+        "\x1b[31mstuck\x1b[0m",
+    ]  # fmt: skip
+    assert "    not finished: vault (running)" in lines
+    assert held.startswith("2 pods are held by istio-proxy since ")
+    assert "\x1b[31mstuck: 2\x1b[0m" in summary
+
+
+async def test_audit_cuts_and_colours_nothing_in_a_pipe(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The width of the terminal and COLUMNS do not matter."""
+    monkeypatch.setenv("COLUMNS", "60")
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=60)
+    assert "\x1b" not in shown.out
+    assert "…" not in shown.out
+    assert "not finished: vault (running)" in shown.out
+    assert shown.out.endswith(f"\n\n{SUMMARY}\n")
+
+
+async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
+    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
+    just_now = datetime.now(UTC).isoformat()
+    async with ApiServer() as api:
+        await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
+                  istio_proxy=RUNNING)  # fmt: skip
+        told = ("--ignore-containers", "vault", "--quit-grace", "3600")
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
+    assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
+
+
+async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
+    """On stderr, and wiped in the end; in a pipe there is nothing of it."""
+    async with ApiServer() as api:
+        for number in range(101):
+            await put(api, f"job-{number}", main=RUNNING, istio_proxy=RUNNING)
+        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=100)
+        piped = await ask(run, api, tmp_path, "audit", columns=100, errors=None)
+    assert shown.err == "\x1b[2K100 pods read ...\r\x1b[2K\r"
+    assert (piped.status, piped.err) == (0, "")
+
+
+async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
+    """It names the server and says what RBAC said."""
+    message = 'pods is forbidden: User "me" cannot list resource "pods"'
+    async with ApiServer() as api:
+        api.refuse("/pods", 403, "Forbidden", message)
+        shown = await ask(run, api, tmp_path, "audit")
+        assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
+
+
+async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
+    run: Run, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "missing")
+    shown = await asyncio.to_thread(run, "audit", "--kubeconfig", missing)
+    assert shown == (2, "", f"{missing}: No such file or directory\n")
+    async with ApiServer() as api:
+        kubeconfig = str(api.kubeconfig(tmp_path))
+        await api.stop()
+        for argv in (["audit"], ["explain", "a", "b"]):
+            shown = await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig)
+            assert (shown.status, shown.out) == (1, "")
+            assert shown.err.startswith(f"API server {api.url}: Cannot connect")
+            assert shown.err.count("\n") == 1
+
+
+async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
+    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
+
+    A line names a pod that is not there, the others are answered, and the status is 1.
+    """
+    file = tmp_path / "pod.json"
+    file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
+    async with ApiServer() as api:
+        await put(api, "one", "default", main=exited(0), istio_proxy=RUNNING)
+        await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
+        names = ("none", "one", "training/two")
+        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        options = ("-f", str(file), "-n", "training")
+        names = ("two", "default/one")
+        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
+    assert (from_default.status, from_option.status) == (1, 0)
+    assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
+    assert answers(from_default) == [("one", "quit"), ("two", "wait")]
+    assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
+
+
+async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
+    """Its grace period counts, unlike that of a pod in a file."""
+    just_now = datetime.now(UTC).isoformat()
+    async with ApiServer() as api:
+        await put(api, "one", "default", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        body: Any = api.get("pods", "default", "one")
+        body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
+        file = tmp_path / "pod.json"
+        file.write_text(json.dumps(body))
+        shown = await ask(run, api, tmp_path, "explain", "one", "-f", str(file), columns=None)
+    assert answers(shown) == [("one", "quit"), ("one", "wait")]
+
+
+async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
+    """Ctrl-C while the server takes its time: no traceback, and the status of shells, 130."""
+    async with ApiServer() as api:
+
+        async def slow(_request: web.Request) -> web.StreamResponse | None:
+            await asyncio.sleep(60)
+            return None
+
+        api.faults.append(slow)
+        # A shell that runs the tests in the background ignores the signal, also for children.
+        listening = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+        program = (
+            f"import signal, sys; from istio_aux.cli import main; {listening}; sys.exit(main())"
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program,
+            "audit", "--kubeconfig", str(api.kubeconfig(tmp_path)), stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+        await until(lambda: api.requests, "the program to ask", within=30)
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 130
+
+
+def objects(shown: Shown) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in shown.out.splitlines()]
+
+
+def answers(shown: Shown) -> list[tuple[str, str]]:
+    return [(item["name"], item["action"]) for item in objects(shown)]
+
+
+async def test_a_busy_api_server_is_waited_for(run: Run, tmp_path: Path) -> None:
+    """As kubectl does."""
+    async with ApiServer() as api:
+        await put(api, "job", main=exited(0), istio_proxy=RUNNING)
+        api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
+        shown = await ask(run, api, tmp_path, "audit", columns=None)
+    assert (shown.status, shown.err) == (0, "")

@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.policy import Policy
-from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import driven
+from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Run, run
-from unit.test_cli_cluster import ask, objects
-
-__all__ = ["run"]
+from unit.screens import Run
+from unit.test_cli_audit import ask, objects
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -29,18 +25,7 @@ ASKS = {"sidecar.istio.io/inject": "true"}
 
 
 class Istio(ApiServer):
-    """With Istio's configuration and its policy; ``forbidden`` paths are refused."""
-
-    forbidden = ""
-
-    async def _route(self, request: web.Request) -> web.StreamResponse:
-        if request.path == self.forbidden:
-            return refusal(403, "Forbidden", f"not {request.path}")
-        if request.path == POLICY:
-            return web.json_response({"data": {"config": "policy: enabled"}})
-        if request.path == f"{NAMESPACES}/shop":
-            return web.json_response(self.get("namespaces", "", "shop"))
-        return await super()._route(request)
+    """With Istio's configuration and its policy."""
 
     async def fill(self) -> None:
         """A namespace that is injected, another one, and pods with and without sidecars."""
@@ -50,7 +35,10 @@ class Istio(ApiServer):
             "namespaceSelector": {"matchLabels": INJECTED},
             "rules": [{**RULE, "scope": "*"}],
         }
-        body = {"metadata": {"name": "istio-sidecar-injector"}, "webhooks": [webhook]}
+        name = "istio-sidecar-injector"
+        policy = {"metadata": {"namespace": "istio-system", "name": name}}
+        await self.put("configmaps", {**policy, "data": {"config": "policy: enabled"}})
+        body = {"metadata": {"name": name}, "webhooks": [webhook]}
         await self.put("mutatingwebhookconfigurations", body)
         await self.put("namespaces", {"metadata": {"name": "shop", "labels": INJECTED}})
         await self.put("namespaces", {"metadata": {"name": "other"}})
@@ -80,7 +68,6 @@ def states(found: Audit) -> dict[str, str]:
     return {item.name: item.state for item in found.findings}
 
 
-@driven
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
@@ -93,13 +80,12 @@ async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> Non
     assert 'label sidecar.istio.io/inject: "true"' in asks.reason
 
 
-@driven
 async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
     """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
     asking = tmp_path / "applications"
     asking.write_text("shop/db\n")
     async with Istio() as api:
-        api.forbidden = POLICY
+        api.refuse(f"GET {POLICY}", 403)
         await api.fill()
         await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
         told = ("audit", "-o", "json", "--applications", str(asking))
@@ -122,7 +108,6 @@ def test_a_file_of_applications_that_cannot_be_used_is_named(
     assert f"{file}: {complaint}" in capsys.readouterr().err
 
 
-@driven
 async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> None:
     """As for serve: one container is over while another one's image is still being pulled."""
     waiting = {"waiting": {"reason": "ImagePullBackOff"}}
@@ -147,23 +132,21 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     ],
     ids=["no policy", "no namespaces", "one namespace"],
 )  # fmt: skip
-@driven
 async def test_what_may_not_be_read_leaves_some_pods_unknown(
     forbidden: str, namespace: str | None, found: dict[str, str], unknown: int, gap: str
 ) -> None:
     """Pods that ask for a sidecar need no policy; who reads one namespace is answered about it."""
     async with Istio() as api:
-        api.forbidden = forbidden
+        api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
         await api.fill()
         audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
     assert (states(audit), audit.unknown) == (found, unknown)
     assert (gap in audit.gaps) is bool(gap)
 
 
-@driven
 async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
     async with Istio() as api:
-        api.forbidden = CONFIGURATIONS
+        api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
         await api.fill()
         shown = await ask(run, api, tmp_path, "audit", "-o", "json")
     assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
@@ -173,9 +156,8 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_p
     )
 
 
-@driven
 async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
     async with Istio() as api:
-        api.forbidden = NAMESPACES
+        api.refuse(f"GET {NAMESPACES}", 403)
         await api.run_pod("plain")
         assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)

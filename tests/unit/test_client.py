@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import socket
 import ssl
 import struct
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.kube import actions
 from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
     AccessError,
     ApiError,
     Backoff,
+    InvalidNameError,
     NoConnectionError,
     UnreachableError,
 )
-from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import driven
+from istio_aux.model.pod import OwnerReference, Pod
+from unit.apiserver import ApiServer, Fault, refusal
 
 
-def always(response: web.Response):
+def saying(response: web.Response) -> Fault:
+    """Answer one request so."""
+
     async def fault(_request: web.Request) -> web.Response:
         return response
 
     return fault
 
 
-@driven
-async def test_an_error_says_what_the_api_server_said() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        with pytest.raises(ApiError) as caught:
-            await client.get("/api/v1/namespaces/a/pods/b")
-    assert (caught.value.code, caught.value.reason) == (404, "NotFound")
-    assert str(caught.value) == '404 NotFound: pods "b" not found'
-
-
-@driven
 async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
     page = web.Response(status=502, text="<html>\n<p>bad gateway</p>\n" + "x" * 5000)
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(always(page))
+        api.faults.append(saying(page))
         with pytest.raises(ApiError) as caught:
             await client.get("/api/v1/pods")
     assert str(caught.value).startswith("502: <html> <p>bad gateway</p> xxx")
@@ -52,28 +49,15 @@ async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("soon", None), ("", None)])
-@driven
 async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int | None) -> None:
     answer = refusal(429, "TooManyRequests", headers={"Retry-After": header})
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(always(answer))
+        api.faults.append(saying(answer))
         with pytest.raises(ApiError) as caught:
             await client.get("/api/v1/pods")
     assert caught.value.retry_after == seconds
 
 
-@driven
-async def test_each_request_carries_the_token_that_is_valid_then() -> None:
-    tokens = iter(["first", "second"])
-    async with ApiServer() as api:
-        access = dataclasses.replace(api.access(), token=lambda: next(tokens))
-        async with Client(access) as client:
-            await client.get("/api/v1/pods")
-            await client.get("/api/v1/pods")
-        assert api.tokens == ["Bearer first", "Bearer second"]
-
-
-@driven
 async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
     async with ApiServer() as api:
         access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
@@ -83,17 +67,15 @@ async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
     assert "first" not in str(caught.value)
 
 
-@driven
 async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(always(web.Response(status=302, headers={"Location": api.url})))
+        api.faults.append(saying(web.Response(status=302, headers={"Location": api.url})))
         with pytest.raises(ApiError) as caught:
             await client.get("/api/v1/pods")
         assert caught.value.code == 302
         assert len(api.requests) == 1
 
 
-@driven
 async def test_a_server_with_an_untrusted_certificate_gets_no_request() -> None:
     async with ApiServer() as api:
         stranger = dataclasses.replace(api.access(), tls=ssl.create_default_context())
@@ -103,18 +85,6 @@ async def test_a_server_with_an_untrusted_certificate_gets_no_request() -> None:
         assert api.requests == []
 
 
-@driven
-async def test_a_server_that_is_not_there_is_named() -> None:
-    async with ApiServer() as api:
-        access = api.access()
-        await api.stop()
-        async with Client(access) as client:
-            with pytest.raises(UnreachableError, match="Cannot connect to host"):
-                await client.get("/api/v1/pods")
-        await api.start()
-
-
-@driven
 async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,33 +98,6 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
                     await client.get("/api/v1/pods")
 
 
-@driven
-async def test_a_connection_that_the_server_cuts_is_reported_as_such() -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        assert request.transport
-        request.transport.abort()
-        return web.Response()
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults += [cut, cut]  # aiohttp itself tries a second time on a connection of its pool.
-        with pytest.raises(UnreachableError):
-            await client.get("/api/v1/pods")
-
-
-@driven
-async def test_the_callers_own_deadline_stays_the_callers() -> None:
-    async def hang(_request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(hang)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await client.get("/api/v1/pods")
-
-
-@driven
 async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> None:
     """What a restart of the API server does to many clients at once; uvloop dies of it."""
 
@@ -188,7 +131,6 @@ async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> 
     listener.close()
 
 
-@driven
 async def test_an_answer_that_comes_byte_by_byte_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -223,3 +165,90 @@ def test_a_success_makes_the_next_failure_the_first_again() -> None:
         backoff.next()
     backoff.reset()
     assert backoff.next() <= 1
+
+
+# Paths and lists.
+
+SOURCE = Path(actions.__file__).parents[1]
+
+BAD = ["", ".", "..", "../pods", "a/b", "a?watch=1", "a#b", "a%2fb", "A", "a b", "a\n", "é", "-a",
+       "a-", "a..b", "a.-b", "a" * 254, "a;b", "a\x00", "\u0661"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_no_object_can_be_called_is_in_no_path(name: str) -> None:
+    with pytest.raises(InvalidNameError, match=r"no object can have it"):
+        actions.pod_path("training", name)
+    if name:
+        with pytest.raises(InvalidNameError, match=r"no object can have it"):
+            actions.collection("v1", "pods", name)
+
+
+@pytest.mark.parametrize("api", ["", "v1/", "batch/", "batch/..", "batch/../v1", "/v1", "a/b/v1",
+                                 "batch/v1?", "Batch/v1"])  # fmt: skip
+def test_what_no_group_can_be_called_is_in_no_path(api: str) -> None:
+    with pytest.raises(InvalidNameError, match="serves none of that name"):
+        actions.collection(api, "jobs", "training")
+
+
+def test_an_error_shows_the_beginning_of_a_long_name_in_one_line() -> None:
+    with pytest.raises(InvalidNameError) as caught:
+        actions.pod_path("training", "\n" + "x" * 100_000)
+    assert str(caught.value) == rf'name "\n{"x" * 59}…": no object can have it (RFC 1123)'
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (actions.collection("v1", "pods"), "/api/v1/pods"),
+        (actions.collection("batch/v1", "jobs", "a"), "/apis/batch/v1/namespaces/a/jobs"),
+        (actions.pod_path("a", "b.c-0", "exec"), "/api/v1/namespaces/a/pods/b.c-0/exec"),
+        (actions.pod_path("a" * 63, "b" * 253), f"/api/v1/namespaces/{'a' * 63}/pods/{'b' * 253}"),
+    ],
+)
+def test_names_are_in_paths_as_the_api_server_has_them(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_no_other_file_makes_a_path() -> None:
+    made = re.compile(r"""["'][^"'\s`]*(/api/v1|/apis/|/namespaces/)""")
+    found = {
+        str(file.relative_to(SOURCE)): line.strip()
+        for file in sorted(SOURCE.rglob("*.py"))
+        for line in file.read_text().splitlines()
+        if made.search(line)
+    }
+    assert found.keys() == {"kube/actions.py"}, found
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "training"}}
+
+
+async def names(api: ApiServer) -> list[str]:
+    async with Client(api.access()) as client:
+        pages = actions.pages(client, "/api/v1/pods", Pod, {}, limit=2)
+        return [item.metadata.name async for page in pages for item in page.items]
+
+
+@pytest.mark.parametrize(("api_version", "name"), [("batch/v1", "../a"), ("batch/../v1", "a")])
+async def test_an_owner_that_cannot_be_is_not_read(api_version: str, name: str) -> None:
+    """A tenant writes the references of its pods."""
+    owner = OwnerReference(api_version=api_version, kind="Job", name=name, uid="1")
+    async with ApiServer() as api, Client(api.access()) as client:
+        with pytest.raises(InvalidNameError):
+            await actions.read_job(client, "training", owner)
+        assert api.requests == []
+
+
+async def test_a_list_whose_snapshot_expires_between_pages_begins_again_in_larger_ones() -> None:
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        return refusal(410, "Expired", "too old") if "continue" in request.query else None
+
+    async with ApiServer() as api:
+        api.faults.append(expired)
+        for name in "abcde":
+            await api.put("pods", pod(name))
+        # The pages before are passed again, which a set of keys ignores.
+        assert await names(api) == [*"ab", *"abcde"]
+        assert [query["limit"] for query in api.queries] == ["2", "2", "10"]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 from istio_aux.kube import events
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import background, driven, until
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, until
 
 POD = Key("training", "job", "u-1")
 
@@ -32,7 +30,6 @@ def tell(recorder: Events, note: str = "it exited") -> None:
     recorder.emit(POD, "Normal", reason="ProxyQuit", action="Quit", note=note)
 
 
-@driven
 async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     async with ApiServer() as api, recording(api) as recorder:
         tell(recorder)
@@ -50,16 +47,6 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     assert event["metadata"]["name"].startswith("job.")
 
 
-@driven
-async def test_each_event_has_a_name_of_its_own() -> None:
-    async with ApiServer() as api, recording(api) as recorder:
-        for _ in range(20):
-            tell(recorder)
-        await until(lambda: len(api.events) == 20, "all are there")
-    assert len({event["metadata"]["name"] for event in api.events}) == 20
-
-
-@driven
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -80,7 +67,6 @@ async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     assert not [record for record in caplog.records if record.name == events.__name__]
 
 
-@driven
 async def test_two_applications_tell_a_pod_each_for_itself() -> None:
     async with ApiServer() as api:
         for source in ("one/istio-aux", "two/istio-aux"):
@@ -97,7 +83,6 @@ def noted(api: ApiServer, note: str) -> bool:
     return note in [event["note"] for event in api.events]
 
 
-@driven
 async def test_name_and_note_of_an_event_are_such_as_the_api_server_takes() -> None:
     """A pod's may be as long as an Event's, and end in a dash where it is cut."""
     pod = Key("training", f"{'a-' * 126}a", "u-1")
@@ -115,7 +100,6 @@ async def test_name_and_note_of_an_event_are_such_as_the_api_server_takes() -> N
         )
 
 
-@driven
 async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
     async with (
         ApiServer() as api,
@@ -130,7 +114,6 @@ async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
         assert len(api.events) == events.BURST
 
 
-@driven
 async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
     """T30: a thousand pods that are freed at a start do not hide the one that lost its proxy."""
     async with ApiServer() as api, Client(api.access()) as client:
@@ -144,7 +127,6 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
     assert [event["note"] for event in api.events[:3]] == ["first", "second", "it exited"]
 
 
-@driven
 async def test_events_about_many_pods_are_dropped_first() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         recorder = Events(client, "host", rate=1000)
@@ -159,18 +141,11 @@ async def test_events_about_many_pods_are_dropped_first() -> None:
     assert told == ["it exited"] + ["mass"] * (events.WAITING // 2)
 
 
-@driven
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def refuse(_request: web.Request) -> web.Response:
-        return refusal(403, "Forbidden", "events is forbidden")
-
-    async def refuse_again(request: web.Request) -> web.Response:
-        return await refuse(request)
-
     async with ApiServer() as api, recording(api) as recorder:
-        api.faults += [refuse, refuse_again]
+        api.refuse("/events", 403, "Forbidden", "events is forbidden", times=2)
         for _ in range(3):
             tell(recorder)
         await until(lambda: api.events, "the third is there")
@@ -178,16 +153,11 @@ async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     assert logged == ["Event not sent: 403 Forbidden: events is forbidden"]
 
 
-@driven
 async def test_an_event_that_is_throttled_is_sent_when_the_api_server_says() -> None:
-    async def throttle(_request: web.Request) -> web.Response:
-        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
-
     async with ApiServer() as api, recording(api) as recorder:
-        api.faults.append(throttle)
-        began = asyncio.get_running_loop().time()
+        came = api.refuse("/events", 429, "TooManyRequests", "slow down", times=1, after=1)
         tell(recorder, "first")
         tell(recorder, "second")
         await until(lambda: len(api.events) == 2, "both are there")
-        assert asyncio.get_running_loop().time() - began >= 1
+        assert came[1] - came[0] >= 1
         assert [event["note"] for event in api.events] == ["first", "second"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -15,14 +16,13 @@ from istio_aux.kube.exec import (
     BYTES,
     FRAMES,
     OUTPUT,
-    EarlyEnd,
     ExecChannels,
-    ExecResult,
     execute,
 )
+from istio_aux.kube.port_forward import ForwardChannels, request
 from istio_aux.model.pod import Key
-from unit.apiserver import ApiServer, Exec, refusal
-from unit.asynchronous import driven
+from istio_aux.model.sidecars import AttemptResult
+from unit.apiserver import OK, ApiServer, Exec
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -38,92 +38,87 @@ def failure(code: str) -> bytes:
     return b"\x03" + json.dumps(status).encode()
 
 
-def heard(*frames: bytes) -> ExecResult:
+def heard(*frames: bytes) -> AttemptResult:
     channels = ExecChannels()
     for frame in frames:
         channels.feed(frame)
-    return channels.result(EarlyEnd("cut"))
+    return channels.result("cut")
+
+
+def said(text: str) -> AttemptResult:
+    return AttemptResult(text.startswith(("exit code 0", "HTTP 2")), sent=True, text=text)
 
 
 @pytest.mark.parametrize(
-    ("frames", "result"),
+    ("frames", "text"),
     [
-        pytest.param([b"\x01OK", SUCCESS], ExecResult(0, "OK"), id="success"),
-        pytest.param([b"\x01", b"\x02", b"\x03", b"", SUCCESS], ExecResult(0), id="empty frames"),
-        pytest.param([b"\x01O", b"\x01K", SUCCESS], ExecResult(0, "OK"), id="output in parts"),
-        pytest.param([b"\x02oh", SUCCESS], ExecResult(0, "", "oh"), id="stderr"),
-        pytest.param([SUCCESS[:9], b"\x03" + SUCCESS[9:]], ExecResult(0), id="status in parts"),
-        pytest.param([b"\x07?", b"\xff\x01", SUCCESS], ExecResult(0), id="unknown channels"),
+        pytest.param([b"\x01OK\n", SUCCESS], "exit code 0: OK", id="success"),
+        pytest.param([b"\x01", b"\x02", b"\x03", b"", SUCCESS], "exit code 0", id="empty frames"),
+        pytest.param([b"\x01O", b"\x01K", SUCCESS], "exit code 0: OK", id="output in parts"),
+        pytest.param([b"\x01OK", b"\x02o\nh", SUCCESS], "exit code 0: o h", id="stderr"),
+        pytest.param([SUCCESS[:9], b"\x03" + SUCCESS[9:]], "exit code 0", id="status in parts"),
+        pytest.param([b"\x07?", b"\xff\x01", SUCCESS], "exit code 0", id="unknown channels"),
         pytest.param(
             [failure("255")],
-            ExecResult(
-                255, error="command terminated with non-zero exit code: exit status 255"
-            ),
+            "exit code 255: command terminated with non-zero exit code: exit status 255",
             id="exit code",
         ),
         pytest.param(
             [b'\x03{"status":"Failure","message":"container not found (\\"istio-proxy\\")"}'],
-            ExecResult(None, error='container not found ("istio-proxy")'),
+            'no exit code: container not found ("istio-proxy")',
             id="no exit code",
         ),
-        pytest.param([b'\x03{"status":"Failure"}'],
-                     ExecResult(None, error="the server gave no reason"), id="no reason"),
-        pytest.param([b"\x03oops"], ExecResult(None, error="oops"), id="no JSON"),
-        pytest.param([failure("many")],
-                     ExecResult(None, error="command terminated with non-zero exit code:"
-                                            " exit status many"), id="exit code is no number"),
-        pytest.param([b"\x01OK"], ExecResult(None, "OK", error="cut"), id="no status"),
-        pytest.param([b"\x01\xff"], ExecResult(None, "\ufffd", error="cut"), id="no UTF-8"),
+        pytest.param([b'\x03{"status":"Failure"}'], "no exit code: the server gave no reason",
+                     id="no reason"),
+        pytest.param([b"\x03oops"], "no exit code: oops", id="no JSON"),
+        pytest.param(
+            [failure("many")],
+            "no exit code: command terminated with non-zero exit code: exit status many",
+            id="exit code is no number",
+        ),
+        pytest.param([b"\x01OK"], "no exit code: cut", id="no status"),
+        pytest.param([b"\x01\xff", SUCCESS], "exit code 0: \ufffd", id="no UTF-8"),
     ],
 )  # fmt: skip
-def test_frames_make_a_result(frames: list[bytes], result: ExecResult) -> None:
-    assert heard(*frames) == result
+def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
+    assert heard(*frames) == said(text)
 
 
 @given(some.lists(some.binary(max_size=50)))
 def test_no_frame_whatever_is_in_it_is_an_error_or_success(frames: list[bytes]) -> None:
     result = heard(*(frame for frame in frames if frame[:1] != b"\x03"))
-    assert (result.exit_code, result.error) == (None, "cut")
+    assert result == said("no exit code: cut")
 
 
 def test_a_talkative_command_is_cut_and_its_status_still_read() -> None:
-    result = heard(*[b"\x01" + b"x" * 10_000] * 100, SUCCESS)
-    assert len(result.stdout) == OUTPUT
-    assert result.exit_code == 0
+    channels = ExecChannels()
+    for frame in (*[b"\x01" + b"x" * 10_000] * 100, SUCCESS):
+        channels.feed(frame)
+    assert len(channels.received(1)) == OUTPUT
+    assert channels.result().well
 
 
-def test_a_result_reads_as_one_line() -> None:
-    assert str(ExecResult(0, "OK\n")) == "exit code 0: OK"
-    assert str(ExecResult(255, "", "Error: dial\ntcp")) == "exit code 255: Error: dial tcp"
-    assert str(ExecResult(None, error="timed out after 10 s")) == (
-        "no exit code: timed out after 10 s"
-    )
-    assert str(ExecResult(0)) == "exit code 0"
-
-
-async def run(api: ApiServer, client: Client, deadline: float = 10) -> ExecResult:
+async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     pod = Key("training", "job", "u-1")
     return await execute(client, pod, "istio-proxy", ["pilot-agent", "request", "a b"], deadline)
 
 
-async def answered(on_exec: Exec, deadline: float = 10) -> ExecResult:
+async def answered(on_exec: Exec, deadline: float = 10) -> AttemptResult:
     async with ApiServer() as api, Client(api.access()) as client:
         api.on_exec = on_exec
         return await run(api, client, deadline)
 
 
-@driven
 async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        assert await run(api, client) == ExecResult(0, "OK")
+        assert await run(api, client) == said("exit code 0: OK")
         command = ("pilot-agent", "request", "a b")
         assert api.execs == [("training", "job", "istio-proxy", command)]
         query = api.queries[-1]
         assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
 
 
-@driven
 async def test_the_handshake_accepts_any_type_for_a_kubelet_names_none() -> None:
     accepted: list[str] = []
 
@@ -138,7 +133,6 @@ async def test_the_handshake_accepts_any_type_for_a_kubelet_names_none() -> None
 
 
 @pytest.mark.parametrize("spoken", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
-@driven
 async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -> None:
     offered: list[str] = []
 
@@ -152,17 +146,16 @@ async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -
 
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(speak)
-        assert (await run(api, client)).exit_code == 0
+        assert (await run(api, client)).well
     assert offered[0].replace(" ", "") == "v5.channel.k8s.io,v4.channel.k8s.io"
 
 
-@driven
 async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
     async def close(socket: web.WebSocketResponse, *_: str) -> None:
         await socket.send_bytes(b"\x01OK")
         await socket.close()
 
-    assert await answered(close) == ExecResult(None, "OK", error="closed without a status (1000)")
+    assert await answered(close) == said("no exit code: closed without a status (1000)")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +165,6 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
         pytest.param(b"\x01" + b"x" * (64 << 10), BYTES // (64 << 10), id="many bytes"),
     ],
 )
-@driven
 async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -> None:
     """A tenant's program may send as much as it can."""
 
@@ -180,22 +172,10 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
         for _number in range(frames + 10):
             await socket.send_bytes(frame)
 
-    error = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
-    assert (await answered(flood)).error == error
+    why = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
+    assert await answered(flood) == said(f"no exit code: {why}")
 
 
-@driven
-async def test_a_hung_exec_ends_at_its_deadline() -> None:
-    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
-        await asyncio.sleep(30)
-
-    began = asyncio.get_running_loop().time()
-    result = await answered(hang, deadline=0.2)
-    assert result == ExecResult(None, error="timed out after 0.2 s")
-    assert asyncio.get_running_loop().time() - began < 5
-
-
-@driven
 async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     async def hang(_request: web.Request) -> web.StreamResponse | None:
         await asyncio.sleep(30)
@@ -204,22 +184,18 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(hang)
         result = await run(api, client, deadline=0.2)
-    assert result == ExecResult(None, error="timed out after 0.2 s")
+    assert result == said("no exit code: timed out after 0.2 s")
 
 
-@driven
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
-    async def refuse(_request: web.Request) -> web.Response:
-        return refusal(403, "Forbidden", 'pods "job" is forbidden: User "me" cannot create')
-
+    """T24."""
+    why = 'pods "job" is forbidden: User "me" cannot create'
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(refuse)
+        api.refuse("/exec", 403, "Forbidden", why)
         result = await run(api, client)
-    assert result.error == '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
-    assert result.unsent
+    assert result == AttemptResult(False, False, f"no exit code: 403 Forbidden: {why}")
 
 
-@driven
 async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
     async with ApiServer() as api:
         access = api.access()
@@ -228,3 +204,127 @@ async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
             with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
                 await execute(client, Key("training", "job", "u-1"), "istio-proxy", ["true"], 5)
         await api.start()
+
+
+# An HTTP request through a forwarded port.
+
+DATA, ERROR = b"\x00", b"\x01"
+OPENED = [b"\x00\xac:", b"\x01\xac:"]
+"""How both channels begin when 15020 is forwarded, as recorded."""
+REFUSED = b"error forwarding port 15020 to pod u-1: connection refused"
+
+
+def forwarded(*frames: bytes) -> AttemptResult:
+    channels = ForwardChannels()
+    for frame in frames:
+        channels.feed(frame)
+    return channels.result("" if channels.finished else "cut")
+
+
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        pytest.param([DATA + OK], "HTTP 200: OK", id="200"),
+        pytest.param([DATA + OK[:5], DATA, DATA + OK[5:]], "HTTP 200: OK", id="in parts"),
+        pytest.param([DATA + OK.replace(b"\r\n", b"\n")], "HTTP 200: OK", id="bare LF"),
+        pytest.param([b"\x02?", b"\xff!", b"", DATA + OK], "HTTP 200: OK",
+                     id="unknown channels"),
+        pytest.param([DATA + b"HTTP/1.1 403 Forbidden\r\ncontent-length: 9\r\n\r\nlocalhost"],
+                     "HTTP 403: localhost", id="403"),
+        pytest.param([DATA + b"HTTP/1.0 405 \r\nContent-Length: 0\r\n\r\n"], "HTTP 405",
+                     id="no body"),
+        pytest.param([DATA + b"HTTP/1.1 200 OK\r\n\r\nO", DATA + b"K"], "HTTP 200: OK",
+                     id="no length"),
+        pytest.param([DATA + OK[:-1]], "HTTP 200: O", id="cut in the body"),
+        pytest.param([DATA + OK[:20]], "HTTP 200: cut", id="cut in the head"),
+        pytest.param([DATA + OK[:9]], "no answer: cut", id="cut in the first line"),
+        pytest.param([ERROR + REFUSED], f"no answer: {REFUSED.decode()}",
+                     id="nobody listens"),
+        pytest.param([DATA + OK[:-1], ERROR + b"reset"], "HTTP 200: reset",
+                     id="an answer and an error"),
+        pytest.param([], "no answer: cut", id="nothing"),
+    ],
+)  # fmt: skip
+def test_forwarded_frames_make_a_result(frames: list[bytes], text: str) -> None:
+    assert forwarded(*OPENED, *frames) == said(text)
+
+
+@pytest.mark.parametrize(
+    ("frames", "finished"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param([DATA + OK[:-3]], False, id="no body yet"),
+        pytest.param([DATA + OK], True, id="all of it"),
+        pytest.param([DATA + OK.lower().replace(b"http", b"HTTP")], True, id="any spelling"),
+        pytest.param([DATA + b"HTTP/1.1 200 OK\r\n\r\nOK"], False, id="no length: to the end"),
+        pytest.param([DATA + b"x" * OUTPUT], False, id="much, and no end of the head"),
+        pytest.param([ERROR + REFUSED], True, id="an error"),
+    ],
+)
+def test_an_answer_is_over_when_its_length_or_the_node_says_so(
+    frames: list[bytes], *, finished: bool
+) -> None:
+    channels = ForwardChannels()
+    for frame in (*OPENED, *frames):
+        channels.feed(frame)
+    assert channels.finished is finished
+
+
+def test_an_answer_that_is_no_http_is_no_status() -> None:
+    result = forwarded(*OPENED, DATA + b"SSH-2.0\r\n\r\n" + b"x" * OUTPUT)
+    assert not result.well
+    assert result.text.startswith("no answer: the answer is no HTTP: 'SSH-2.0")
+
+
+@given(some.lists(some.integers(0, len(OK) + 2), max_size=6))
+def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
+    whole = OPENED[0][1:] + OK
+    edges = [0, *sorted(cuts), len(whole)]
+    parts = [DATA + whole[a:b] for a, b in pairwise(edges)]
+    assert forwarded(*parts, OPENED[1]) == said("HTTP 200: OK")
+
+
+@given(some.lists(some.binary(max_size=50)))
+def test_no_frames_whatever_is_in_them_are_an_error_of_ours(frames: list[bytes]) -> None:
+    assert forwarded(*frames).text
+
+
+async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
+    await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    return await request(
+        client, Key("training", "job", "u-1"), 18020, "POST /quitquitquit", deadline
+    )
+
+
+async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        assert await quit_at(api, client) == said("HTTP 200: OK")
+        ((namespace, pod, port, head),) = api.forwards
+    assert (namespace, pod, port) == ("training", "job", 18020)
+    assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
+
+
+@pytest.mark.parametrize(
+    ("first", "begins"),
+    [(b"", "no answer: closed after"), (OK, "HTTP 200: OK")],
+    ids=["no answer", "behind its answer"],
+)
+async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, begins: str) -> None:
+    """Its frames are never waited for, so that neither a deadline nor a goodbye would come."""
+    left = asyncio.Event()
+
+    async def send_on(socket: web.WebSocketResponse, *_: str) -> None:
+        try:
+            await socket.send_bytes(DATA + first)
+            while True:
+                await asyncio.sleep(0)
+                for _frame in range(FRAMES // 32):
+                    await socket.send_bytes(DATA + b"x")
+        except ConnectionError:
+            left.set()
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.on_forward = send_on
+        result = await quit_at(api, client, deadline=100)
+        await left.wait()
+    assert result.text.startswith(begins)

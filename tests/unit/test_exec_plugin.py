@@ -15,7 +15,6 @@ from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, ApiError
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven
 from unit.store import refusal
 from unit.test_access import kubeconfig
 from unit.tls import certificate
@@ -56,12 +55,15 @@ class Plugin:
         return Client(access.load(api.kubeconfig(self.folder, {"exec": found})))
 
 
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])
-@driven
 async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
-    version: str, tmp_path: Path
+    version: str, plugin: Plugin
 ) -> None:
-    plugin = Plugin(tmp_path)
     plugin.says(credential(version, token="first"))
     async with ApiServer() as api:
         async with plugin.client(
@@ -78,11 +80,7 @@ async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
     }  # fmt: skip
 
 
-@driven
-async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(
-    tmp_path: Path,
-) -> None:
-    plugin = Plugin(tmp_path)
+async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(plugin: Plugin) -> None:
     async with ApiServer() as api, plugin.client(api, provideClusterInfo=True) as client:
         await client.get("/api/v1/pods")
         told = json.loads(plugin.called[0].split("|")[2])["spec"]["cluster"]
@@ -90,9 +88,7 @@ async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(
         assert "certificate-authority-data" in told
 
 
-@driven
-async def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> None:
-    plugin = Plugin(tmp_path)
+async def test_a_token_that_has_expired_is_asked_for_again(plugin: Plugin) -> None:
     past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     plugin.says(credential(token="first", expirationTimestamp=past))
     async with ApiServer() as api, plugin.client(api) as client:
@@ -105,14 +101,12 @@ async def test_a_token_that_has_expired_is_asked_for_again(tmp_path: Path) -> No
         assert len(plugin.called) == 2
 
 
-@driven
-async def test_a_token_that_the_server_refuses_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_token_that_the_server_refuses_is_asked_for_again(plugin: Plugin) -> None:
     async def unauthorized(request: web.Request) -> web.StreamResponse | None:
         if request.headers["Authorization"] == "Bearer second":
             return None
         return refusal(401, "Unauthorized", "Unauthorized")
 
-    plugin = Plugin(tmp_path)
     async with ApiServer() as api, plugin.client(api) as client:
         api.faults.append(unauthorized)
         with pytest.raises(ApiError, match="401"):
@@ -122,10 +116,10 @@ async def test_a_token_that_the_server_refuses_is_asked_for_again(tmp_path: Path
         assert len(plugin.called) == 2
 
 
-@driven
-async def test_a_client_certificate_may_come_from_the_program(tmp_path: Path) -> None:
+async def test_a_client_certificate_may_come_from_the_program(
+    plugin: Plugin, tmp_path: Path
+) -> None:
     crt, key = certificate(tmp_path, stem="client")
-    plugin = Plugin(tmp_path)
     pair = {"clientCertificateData": crt.read_text(), "clientKeyData": key.read_text()}
     plugin.says(credential(**pair))
     async with ApiServer() as api, plugin.client(api) as client:
@@ -147,11 +141,9 @@ async def test_a_client_certificate_may_come_from_the_program(tmp_path: Path) ->
         ('"' + "x" * (2 << 20) + '"', "over 1048576 bytes"),
     ],
 )
-@driven
 async def test_an_unusable_answer_is_reported_in_one_line(
-    answer: str, complaint: str, tmp_path: Path
+    answer: str, complaint: str, plugin: Plugin, tmp_path: Path
 ) -> None:
-    plugin = Plugin(tmp_path)
     plugin.says(answer)
     async with ApiServer() as api, plugin.client(api) as client:
         with pytest.raises(AccessError) as caught:
@@ -162,27 +154,7 @@ async def test_an_unusable_answer_is_reported_in_one_line(
     assert len(str(caught.value)) < 500
 
 
-@driven
-async def test_a_program_runs_again_after_a_certificate_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin = Plugin(tmp_path)
-    plugin.says(credential(clientCertificateData="a", clientKeyData="b"))
-    async with ApiServer() as api, plugin.client(api) as client:
-        for _ in range(3):
-            with pytest.raises(AccessError, match="client certificate"):
-                await client.get("/api/v1/pods")
-        assert len(plugin.called) == 1
-
-        monkeypatch.setattr(exec_plugin, "AGAIN", 0.0)
-        plugin.says(credential(token="second"))
-        await client.get("/api/v1/pods")
-        assert api.tokens == ["Bearer second"]
-
-
-@driven
-async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path: Path) -> None:
-    plugin = Plugin(tmp_path)
+async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(plugin: Plugin) -> None:
     plugin.does(f"echo called >> '{plugin.calls}'", "echo 'log in first' >&2", "exit 3")
     async with ApiServer() as api, plugin.client(api) as client:
         tries = (client.get("/api/v1/pods") for _ in range(5))
@@ -191,23 +163,19 @@ async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path
     assert len(plugin.called) == 1
 
 
-@driven
 async def test_a_program_that_never_ends_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_plugin, "DEADLINE", 0.2)
-    plugin = Plugin(tmp_path)
     plugin.does("sleep 300 &", "sleep 300")
     async with ApiServer() as api, plugin.client(api) as client:
         with pytest.raises(AccessError, match=r"no answer within 0\.2 s"):
             await client.get("/api/v1/pods")
 
 
-@driven
-async def test_a_program_that_is_not_there_is_named_with_the_hint_of_how_to_get_it(
-    tmp_path: Path,
+async def test_a_program_that_is_not_there_is_named_with_its_hint(
+    plugin: Plugin,
 ) -> None:
-    plugin = Plugin(tmp_path)
     spec = {"command": "no-such-plugin", "installHint": "snap install it"}
     async with ApiServer() as api, plugin.client(api, **spec) as client:
         with pytest.raises(AccessError, match=r"no-such-plugin: .*; snap install it"):

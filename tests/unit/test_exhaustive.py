@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from istio_aux.model.moment import Moment
 from istio_aux.quit import state as quit_state
-from istio_aux.quit.rules import Quit
-from istio_aux.quit.state import End, PodState, QuitOutcome, QuitScope, Task
+from istio_aux.quit.state import End, QuitOutcome, QuitScope, Task
 from simulation.exhaustive import LIVES, search
 from simulation.onepod import report
 
@@ -33,24 +32,12 @@ def never_started_again(*_: object) -> tuple[bool, str]:
     return False, "a defect"
 
 
-def concerns_everybody(state: PodState, scope: QuitScope) -> bool:
-    return state.is_selected(scope)
-
-
 def believes_answers(task: Task, scope: QuitScope, now: Moment) -> quit_state.Action:
     return End(QuitOutcome.EXITED) if task.told else AWAKE(task, scope, now)
 
 
-def never_looks_again(task: Task, scope: QuitScope, now: Moment) -> quit_state.Action:
-    return quit_state.Sleep(8.0) if task.told else AWAKE(task, scope, now)
-
-
 def deletes_any_version(_version: str) -> quit_state.Delete:
     return DELETE("")
-
-
-def ignores_dry_runs(task: Task, decision: Quit, scope: QuitScope) -> quit_state.Action:
-    return quit_state.Send(decision.rungs[0], decision.status_port, decision.rule)
 
 
 AWAKE, DELETE = Task.awake, quit_state.Delete
@@ -60,24 +47,12 @@ DEFECTS = [
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "state.PodState.concerns", concerns_everybody,
-        "it acts although this process must not", id="a follower acts",
-    ),
-    pytest.param(
         ENDS, "state.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        ENDS, "state.Task.awake", never_looks_again,
-        "it never ends although nothing goes wrong", id="nobody looks whether the proxy has exited",
-    ),
-    pytest.param(
         DELETED, "state.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
-    ),
-    pytest.param(
-        "a dry run", "state.Task._attempt", ignores_dry_runs,
-        "it acts although this process must not", id="a dry run acts",
     ),
 ]  # fmt: skip
 

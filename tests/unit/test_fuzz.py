@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from fuzz import bodies, judge, pods, stored
+from fuzz.bodies import INJECT, Ask
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
-from fuzz.requests import INJECT, Ask
 from fuzz.server import serving
 from soak.play import play as soak
-from unit.asynchronous import driven
 from unit.hooked import review
 
 MUTATION, INJECTION = Ask(review()), Ask(review(), INJECT)
@@ -26,23 +23,17 @@ SAID = {"istio-aux.io/started-with": "hold"}
 DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
 LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
 NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
-OTHER = {"op": "add", "path": "/metadata/labels/another", "value": "label"}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
-def answer(status: int = 200, **response: Any) -> Answer:
+def answer(status: int = 200, kind: str = "application/json", **response: Any) -> Answer:
     """A correct answer, changed by the arguments."""
     body = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": "u-1", "allowed": True, "auditAnnotations": {}, **response},
     }
-    return Answer(status, {"content-type": "application/json"}, json.dumps(body).encode())
-
-
-def headed(**headers: str) -> Answer:
-    """The same with more headers, or other ones."""
-    return replace(answer(), headers={"content-type": "application/json", **headers})
+    return Answer(status, kind, json.dumps(body).encode())
 
 
 def patched(*ops: dict[str, Any]) -> dict[str, Any]:
@@ -77,77 +68,41 @@ def test_a_correct_answer_is_no_finding() -> None:
     [
         (MUTATION, answer(500), "status 500"),
         (MUTATION, answer(400), "expected {200}"),
-        (MUTATION, headed(connection="close"), "close is True"),
-        (MUTATION, headed(**{"content-type": "text/html"}), "Content-Type: text/html"),
+        (MUTATION, answer(kind="text/html"), "Content-Type: text/html"),
         (MUTATION, answer(uid="u-2"), "uid 'u-2', expected 'u-1'"),
         (MUTATION, answer(allowed=False), "allowed: False"),
         (MUTATION, answer(warnings=["a\nb"]), "not a short line"),
-        (MUTATION, answer(auditAnnotations={"reason": "x" * 300}), "not a short line"),
-        (MUTATION, answer(patch=patched(*DONE)["patch"]), "patchType None"),
         (MUTATION, answer(**patched(*NOWHERE)), "does not apply"),
-        (MUTATION, answer(patchType="JSONPatch", patch="?"), "does not apply"),
         (MUTATION, answer(**patched(*PATCH)), "started-with is missing"),
-        (INJECTION, answer(**patched(NOT_TRUE)), "not the inject label alone"),
-        (INJECTION, answer(**patched(LABELS, OTHER)), "not the inject label alone"),
-        (INJECTION, answer(**patched(LABELS, *PATCH)), "started-with is missing"),
+        (
+            INJECTION,
+            answer(**patched(NOT_TRUE)),
+            "not the inject label alone",
+        ),
     ],
 )
 def test_a_fault_in_an_answer_is_found(ask: Ask, faulty: Answer, finding: str) -> None:
     assert finding in " ".join(judge.of(ask, faulty))
 
 
-def test_a_pod_that_is_changed_twice_is_found() -> None:
-    again = judge.again(MUTATION.body, answer(**patched(*DONE)))
-    assert again is not None
-    assert json.loads(again)["request"]["object"]["metadata"]["annotations"] == SAID
-    assert list(judge.of_again(answer(**patched(*DONE))))
-    assert not list(judge.of_again(answer()))
-
-
-@driven
 async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
     """Nor do those of the corpus. The seed is fixed, so a finding is a regression."""
-    assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".talk", ".pod"}
+    assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".pod"}
     async with serving(tmp_path) as server:
         findings, answers = await play(server, 2000, 42)
     assert findings == []
     assert answers.total() > 2000
 
 
-@driven
 async def test_stored_pods_are_read_and_judged_within_their_budget() -> None:
     """Random ones, those of the corpus, and some of those that were made to be slow."""
     assert await stored.play(1_000, 42, nth=29) == []
-
-
-@pytest.mark.parametrize(
-    ("step", "finding"),
-    [
-        (lambda: sum(range(3_000_000)), "ms of CPU, 20 allowed"),
-        (lambda: int("x"), "ValueError"),
-    ],
-)
-@driven
-async def test_a_step_that_is_slow_or_raises_is_found(
-    step: Callable[[], object], finding: str
-) -> None:
-    judge = stored.Judge("a pod", b"{}")
-    await judge.step("step", step)
-    assert finding in judge.findings[0]
-
-
-@driven
-async def test_a_pod_that_takes_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "MEMORY", 0.01)
-    line = pods.event({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "a"}] * 1000}})
-    assert "MiB while it is handled" in (await stored.weighed("a pod", line))[0]
 
 
 PODS = 1_500
 """In one part. Each pod has several texts of its own, and caches hold 4,096."""
 
 
-@driven
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
     _, warm, then = await soak(3 * PODS, 3)
     assert then.blocks - warm.blocks < PODS / 2

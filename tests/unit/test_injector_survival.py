@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.kube.client import Client
-from istio_aux.kube.events import Events
-from istio_aux.model import pod as pods
-from istio_aux.model.policy import RacePolicy, RepairPolicy, State
-from istio_aux.model.webhooks import ControlPlane
-from istio_aux.repair.controller import RepairController
+from istio_aux.injector.watcher import Namespaces
+from istio_aux.kube.objects import Key
+from istio_aux.model.pod import Metadata
+from istio_aux.model.policy import State
+from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import background, driven, until
-from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
-from unit.rules.pods import RUNNING
-from unit.rules.unmeshed import REPLICAS, raw
-from unit.store import refusal
+from unit.asynchronous import until
+from unit.injecting import Cluster, Istiod, http, sidecar_for, silence, watching
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
@@ -34,13 +29,11 @@ async def put_policy(api: Cluster, text: str | None) -> None:
     await api.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
 
 
-@driven
 async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> None:
     """A text that istiod cannot read either changes nothing; one that is gone is not known."""
     rhythm = Rhythm(live=0.05, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         assert seen.control_planes.policies == {}
         await put_policy(api, "policy: disabled")
@@ -58,30 +51,23 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
-@driven
-async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_istiod_is_away(
+async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
     endpoint: str, tmp_path: Path
 ) -> None:
-    """Configurations, labels and the injection policy stay when istiod goes."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod, Client(api.access()) as client:
+    """Configurations, labels and the injection policy stay, so pods without a sidecar are found."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
         await put_policy(api, "policy: enabled")
         if endpoint != "none":
             await api.publish(istiod.port, ready=endpoint == "mute")
         await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
-        repair = RepairController(
-            client, {"meshed": ENABLED}, Telemetry(), Events(client, "host"),
-            policy=RepairPolicy(race=RacePolicy.REPORT),
-        )  # fmt: skip
-        repair.apply(pods.convert(raw({"main": RUNNING}, namespace="meshed", owner=REPLICAS)))
-        listed = asyncio.Event()
-        listed.set()
-        async with background(repair.run(listed)), watching(api, changed=repair.set_injectors):
-            await until(lambda: repair.unmeshed_total == 1, "the pod is known to lack its sidecar")
-            assert repair.unknown == 0
+        async with watching(api) as watcher:
+            await until(lambda: watcher.control_planes.known, "what is there is known")
+            found = watcher.control_planes
+            assert (found.any_live, found.policies) == (False, {OURS: InjectionPolicy("enabled")})
+            assert [hook.configuration for hook in found.hooks] == [NAME]
 
 
-@driven
 async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
     """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
     seen: list[ControlPlanes] = []
@@ -93,8 +79,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         await put_policy(api, "policy: enabled")
-        await api.publish(istiod.port, ready=False)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod, ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, State.NO_ENDPOINT)
@@ -105,15 +90,13 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
             ]  # fmt: skip
 
 
-@driven
 async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
     tmp_path: Path,
 ) -> None:
     """Nobody may read it at first; then it changes."""
     rhythm = Rhythm(live=0.1, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port, ready=False)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod, ready=False)
         await told(seen, State.NO_ENDPOINT)
         assert seen.control_planes.policies == {}
         await put_policy(api, "policy: enabled")
@@ -123,7 +106,6 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
 
-@driven
 async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:
     """That the connection ends is the sign of an istiod that ends, but it may be its way, too."""
 
@@ -135,8 +117,7 @@ async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_pa
     rhythm = Rhythm(live=30.0, other=0.2)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
         istiod.talk = once
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         begun = asyncio.get_running_loop().time()
         asked = len(istiod.heads)
@@ -146,13 +127,11 @@ async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_pa
         assert injector(seen).state is State.LIVE
 
 
-@driven
 async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None:
     """They would fill the memory; here nothing else is a reason to ask again."""
     rhythm = Rhythm(live=3600.0, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(seen, State.LIVE)
         asked = len(istiod.heads)
         for writer in istiod.connections:
@@ -161,43 +140,17 @@ async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None
         await until(lambda: len(istiod.heads) > asked, "it is asked again")
 
 
-@driven
-async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
-    """What cannot be seen is no reason to call an injector dead."""
-
-    class Forbidding(Cluster):
-        async def _route(self, request: web.Request) -> web.StreamResponse:
-            if request.path.endswith("/endpointslices"):
-                return refusal(403, "Forbidden", "endpointslices is forbidden")
-            return await super()._route(request)
-
-    def inject(pod: dict[str, Any]) -> web.Response:
-        containers = [{"name": "istio-proxy"}]
-        return web.json_response({**pod, "spec": {**pod["spec"], "containers": containers}})
-
-    async with Forbidding() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        api.dry_run = inject
-        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
-
-        await told(watcher, State.LIVE)
-        assert istiod.heads == []
-
-
 def open_watches(api: Cluster) -> int:
     """How many there are at whose other end somebody listens."""
     return sum(request.transport is not None for request in api.watches)
 
 
-@driven
 async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Path) -> None:
     """Neither its endpoints nor its istiod, which loses its connection."""
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await told(watcher, State.ABSENT)
         before = open_watches(api)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         assert (open_watches(api), len(istiod.connections)) == (before + 1, 1)
 
@@ -208,7 +161,6 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Pat
         await until(lambda: open_watches(api) == before, "the watch is over")
 
 
-@driven
 async def test_an_unhandled_exception_affects_one_injector_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,8 +170,7 @@ async def test_an_unhandled_exception_affects_one_injector_only(
         # No API server takes such a port.
         await api.publish(1 << 20, service="istiod-canary")
         await api.configure("canary", bundle=istiod.bundle, service="istiod-canary")
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
 
         await told(watcher, State.LIVE, NAME)
         await until(lambda: "internal error" in injector(watcher, "canary").why, "it is told")
@@ -233,24 +184,25 @@ async def test_an_unhandled_exception_affects_one_injector_only(
     assert counted in telemetry.render().decode()
 
 
-@driven
-async def test_it_goes_on_when_the_receiver_of_changes_fails(tmp_path: Path) -> None:
-    """The process starts it again."""
-    failures: list[object] = []
+def namespace(uid: str = "1", **labels: str) -> Namespace:
+    return Namespace(metadata=Metadata(name="a", uid=uid, labels=labels or None))
 
-    def fail(_mesh: ControlPlanes) -> None:
-        raise RuntimeError("nobody foresaw this")
 
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(api, changed=fail, failures=failures) as seen,
-    ):
-        await told(seen, State.ABSENT)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
+    reported = list[str]()
+    namespaces = Namespaces(reported.append)
+    for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
+        namespaces.apply(namespace(**labels))
+        assert dict(namespaces) == {"a": labels}
+    namespaces.delete(Key("", "a", "1"), None)
+    assert reported == ["a"] * 4
+    assert (len(namespaces), namespaces.get("a")) == (0, None)
 
-        await told(seen, State.LIVE)
 
-    assert failures
-    assert all("RuntimeError('nobody foresaw this')" in repr(each) for each in failures)
+def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name() -> None:
+    namespaces = Namespaces(lambda _name: None)
+    for uid in ("1", "2"):
+        namespaces.apply(namespace(uid))
+    for key in (Key("", "a", "1"), Key("", "z", "9")):
+        namespaces.delete(key, None)
+    assert list(namespaces) == ["a"]

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.injector.probe import Rhythm
+from aiohttp import web
+from istio_aux.injector import probe
+from istio_aux.injector.probe import Rhythm, check_native
+from istio_aux.injector.probe_rules import Question
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.injector.watcher import Watcher
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError
 from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability, State
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import driven, until
+from lab.istio import World
+from unit.asynchronous import until
 from unit.injecting import (
     ENABLED,
-    HOST,
+    QUICK,
     Cluster,
     Istiod,
     chain,
@@ -30,10 +37,8 @@ from unit.injecting import (
     watching,
 )
 from unit.store import refusal
-from unit.tls import certificate
 
 NAME = "istio-sidecar-injector"
-NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 
 
 def injector(watcher: Watcher, name: str | None = None) -> Injector:
@@ -54,30 +59,6 @@ async def told(watcher: Watcher, state: State, name: str | None = None) -> Injec
     return injector(watcher, name)
 
 
-@driven
-async def test_an_injector_is_reported_as_it_comes_and_goes(tmp_path: Path) -> None:
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        await told(watcher, State.ABSENT)
-        await api.configure(bundle=None)
-        await told(watcher, State.NO_CA_BUNDLE)
-        await api.configure(bundle=istiod.bundle)
-        await told(watcher, State.NO_SERVICE)
-        await api.publish(istiod.port, ready=False)
-        await told(watcher, State.NO_ENDPOINT)
-        await api.publish(istiod.port)
-        await told(watcher, State.LIVE)
-        assert watcher.control_planes.native.capability is Capability.CLASSIC
-        await api.configure(bundle=encoded(certificate(tmp_path)[0].read_bytes()))
-        assert "its certificate is not trusted" in (await told(watcher, State.REFUSED)).why
-        await api.configure(bundle=istiod.bundle, objectSelector=NEVER)
-        await told(watcher, State.DEACTIVATED)
-        await api.configure(bundle=istiod.bundle)
-        await told(watcher, State.LIVE)
-        await api.remove("mutatingwebhookconfigurations", "", NAME)
-        await told(watcher, State.ABSENT)
-
-
-@driven
 async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path) -> None:
     """A process begins with what the last one left, and believes it only of the same state."""
     then = datetime.datetime(2026, 11, 20, 8, 0, tzinfo=datetime.UTC)
@@ -88,8 +69,7 @@ async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path)
         return shown.since
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:
-        await api.configure(bundle=istiod.bundle)
-        await api.publish(istiod.port)
+        await api.lead_to(istiod)
         async with watching(api) as watcher:
             watcher.recall({NAME: Since(State.LIVE, then)})
             assert watcher.since == {NAME: Since(State.LIVE, then)}, "it is left to the next one"
@@ -111,37 +91,6 @@ async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path)
             assert since(watcher) > then
 
 
-@driven
-async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back_by_asking(
-    tmp_path: Path,
-) -> None:
-    """Nobody would ask a live one within this test; its endpoint is called ready all the time."""
-    rhythm = Rhythm(live=3600.0, other=0.05)
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(api, rhythm=rhythm) as watcher,
-    ):
-        api.dry_run = lambda _pod: refusal(500, "InternalError", "failed calling webhook: refused")
-        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await api.configure(bundle=istiod.bundle)
-        await api.publish(istiod.port)
-        await told(watcher, State.LIVE)
-
-        await istiod.stop()
-        found = await told(watcher, State.REFUSED)
-        await istiod.start()
-        istiod.native = "on request"
-        api.dry_run = chain("on request")
-        await until(
-            lambda: watcher.control_planes.native.capability is Capability.NATIVE, "it is native"
-        )
-
-        assert "failed calling webhook" in found.why
-        assert found.native is Capability.UNKNOWN
-
-
-@driven
 async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_timeout(
     tmp_path: Path,
 ) -> None:
@@ -162,11 +111,10 @@ async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_tim
         ) as watcher,
     ):  # fmt: skip
         istiod.talk = slow
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         states.clear()
-        pause = 4.0
+        pause = 2.5
         asked = len(istiod.heads)
         await until(lambda: len(istiod.heads) > asked + 1, "a slow answer has come")
         assert set(states) <= {State.LIVE}
@@ -177,25 +125,6 @@ async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_tim
         assert "no complete answer within 1 s" in found.why
 
 
-@driven
-async def test_an_injector_whose_certificate_expires_is_live_no_more(tmp_path: Path) -> None:
-    """Each probe is a handshake, and nothing else happens."""
-    rhythm = Rhythm(live=0.1, other=0.1)
-    async with (
-        Cluster() as api,
-        Istiod(tmp_path) as istiod,
-        watching(api, rhythm=rhythm) as watcher,
-    ):
-        soon, key = certificate(tmp_path, HOST, hours=3 / 3600)
-        istiod.present(soon, key)
-        await api.publish(istiod.port)
-        await api.configure(bundle=encoded(soon.read_bytes()))
-        await told(watcher, State.LIVE)
-        found = await told(watcher, State.REFUSED)
-        assert "certificate has expired" in found.why
-
-
-@driven
 async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None:
     """A rolling update: the new one's slice comes, the old one's goes, then the old one ends."""
     states: list[State] = []
@@ -224,14 +153,12 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         assert set(states) == {State.LIVE}
 
 
-@driven
 async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
     tmp_path: Path,
 ) -> None:
     """Its successor has proven nothing yet, and here never will."""
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        await api.configure(bundle=istiod.bundle, timeoutSeconds=3600)
-        await api.publish(istiod.port)
+        await api.lead_to(istiod, timeoutSeconds=3600)
         await told(watcher, State.LIVE)
         async with Istiod(tmp_path, authority=istiod.authority) as mute:
             mute.talk = silence
@@ -242,14 +169,12 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
             assert watcher.control_planes.native.capability is Capability.UNKNOWN
 
 
-@driven
 async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
     tmp_path: Path,
 ) -> None:
     async with Cluster() as api, Istiod(tmp_path) as mute, watching(api) as watcher:
         mute.talk = silence
-        await api.configure(bundle=mute.bundle, timeoutSeconds=3600)
-        await api.publish(mute.port)
+        await api.lead_to(mute, timeoutSeconds=3600)
         await until(lambda: mute.heads, "it is asked")
         async with Istiod(tmp_path, authority=mute.authority) as istiod:
             await api.publish(istiod.port)
@@ -258,7 +183,6 @@ async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
             await until(lambda: not mute.connections, "the other one is left alone")
 
 
-@driven
 async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
     """One that says nothing keeps the other from nothing but being the whole truth."""
     async with (
@@ -276,15 +200,8 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
 
         await told(watcher, State.LIVE, NAME)
         found = await told(watcher, State.NOT_PROBED, "canary")
-        assert (
-            found.revision,
-            watcher.control_planes.live(NAME),
-            watcher.control_planes.live("canary"),
-        ) == (
-            "canary",
-            True,
-            None,
-        )
+        live = [watcher.control_planes.live(name) for name in (NAME, "canary")]
+        assert (found.revision, live) == ("canary", [True, None])
         canary.talk = saying(http(b"", "500 Oops"))
         for writer in canary.connections:
             writer.transport.abort()
@@ -298,26 +215,10 @@ async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
         assert watcher.control_planes.known, "what was known once stays known"
 
 
-@pytest.mark.parametrize(
-    ("root", "state"), [("istio-system", State.LIVE), ("kubeflow", State.ABSENT)]
-)
-@driven
-async def test_where_a_root_namespace_is_given_no_other_control_plane_counts(
-    root: str, state: State, tmp_path: Path
-) -> None:
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, root=root) as watcher:
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
-
-        await told(watcher, state)
-
-
-@driven
 async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) -> None:
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle, timeoutSeconds=2)
+        await api.lead_to(istiod, timeoutSeconds=2)
         seen: list[tuple[bool, State]] = []
 
         def note(mesh: ControlPlanes) -> None:
@@ -331,7 +232,6 @@ async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) 
         assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
 
 
-@driven
 async def test_what_happens_is_logged_counted_and_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,8 +243,7 @@ async def test_what_happens_is_logged_counted_and_shown_once(
         watching(api, telemetry) as watcher,
     ):
         await told(watcher, State.ABSENT)
-        await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         [first] = watcher.shown()
 
@@ -353,8 +252,205 @@ async def test_what_happens_is_logged_counted_and_shown_once(
         ("INFO", "", "absent"),
         ("INFO", NAME, "live"),
     ]
-    assert {"revision": "default", "why": "it injects", "native": "classic"}.items() <= lines[
-        1
-    ].items()
+    facts = {"revision": "default", "why": "it injects", "native": "classic"}
+    assert facts.items() <= lines[1].items()
     assert (first.configuration, first.state, first.revision) == (NAME, "live", "default")
     assert 'istio_aux_injectors{state="absent"} 0.0' in telemetry.render().decode()
+
+
+# Whether sidecars can be native on request, found out through the whole chain of webhooks.
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+ON_REQUEST: World = "on request"
+Later = Callable[[dict[str, Any]], web.Response | None]
+
+
+def drops(pod: dict[str, Any]) -> web.Response | None:
+    """A webhook after Istio's that knows init containers only as they were before 1.28."""
+    for container in pod["spec"].get("initContainers", []):
+        container.pop("restartPolicy", None)
+    return None
+
+
+def drops_and_is_refused(pod: dict[str, Any]) -> web.Response | None:
+    """The same, as the API server then takes it: such a container may have no probes and hooks."""
+    if not is_native(pod):
+        return None
+    why = "spec.initContainers[1].startupProbe: Forbidden: may not be set for init containers"
+    return refusal(422, "Invalid", f'Pod "istio-aux-probe-" is invalid: {why}')
+
+
+def denies(pod: dict[str, Any]) -> web.Response | None:
+    """A policy that refuses native sidecars."""
+    return refusal(403, "Forbidden", "denied by policy: no sidecars") if is_native(pod) else None
+
+
+def forbidden(_pod: dict[str, Any]) -> web.Response:
+    """The account may create no pods, as on Kubernetes before 1.30."""
+    return refusal(403, "Forbidden", 'pods is forbidden: cannot create resource "pods"')
+
+
+def is_native(pod: dict[str, Any]) -> bool:
+    return "istio-proxy" in {c["name"] for c in pod["spec"].get("initContainers", [])}
+
+
+def asked_in(*namespaces: str) -> list[Question]:
+    return [Question(name, {}, selected=True) for name in namespaces]
+
+
+@pytest.mark.parametrize(
+    ("world", "later", "capability", "why"),
+    [
+        ("default", (), N, "native on request"),
+        ("on request", (), N, "native on request"),
+        ("never", (), C, "Istio makes no native sidecars"),
+        ("default", (drops,), C, "a webhook after Istio's removes restartPolicy"),
+        ("on request", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
+        ("on request", (denies,), C, "denied by policy: no sidecars"),
+        ("on request", (forbidden,), U, "cannot create resource"),
+    ],
+)
+async def test_the_whole_chain_of_webhooks_decides(
+    world: World, later: tuple[Later, ...], capability: Capability, why: str
+) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = chain(world, *later)
+
+        found = await check_native(client, asked_in("team"))
+
+    assert found.capability is capability
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("version", "kubelets", "capability"),
+    [
+        ("v1.32.2", ["v1.20.0"], N),
+        ("v1.31.4", ["v1.31.4", "v1.28.2"], C),
+    ],
+)
+async def test_below_1_32_the_nodes_are_looked_at(
+    version: str, kubelets: list[str], capability: Capability
+) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.version, api.kubelets = version, kubelets
+        api.dry_run = chain(ON_REQUEST)
+
+        assert (await check_native(client, asked_in("team"))).capability is capability
+
+        assert ("GET /api/v1/nodes" in api.requests) is (version < "v1.32")
+
+
+async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.version = "v1.30.1"
+        api.refuse("/nodes", 403, "Forbidden", "nodes is forbidden")
+
+        found = await check_native(client, asked_in("team"))
+
+    assert found.capability is U
+    assert "nodes is forbidden" in found.why
+
+
+async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_is_asked() -> None:
+    def quota(pod: dict[str, Any]) -> web.Response | None:
+        full = pod["metadata"]["namespace"] == "full"
+        return refusal(403, "Forbidden", "exceeded quota: pods") if full else None
+
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = chain(ON_REQUEST, quota)
+
+        assert (await check_native(client, asked_in("full", "team"))).capability is N
+        only = await check_native(client, asked_in("full"))
+
+    assert only.capability is U
+    assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
+
+
+async def test_without_a_namespace_nothing_is_known() -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        found = await check_native(client, [])
+
+    assert found.capability is U
+    assert "there is no namespace" in found.why
+
+
+@pytest.mark.parametrize("code", [401, 429])
+async def test_an_api_server_that_is_busy_once_is_no_answer(code: int) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        answers = iter([refusal(code, "", "later")])
+        answer = chain(ON_REQUEST)
+        api.dry_run = lambda pod: next(answers, None) or answer(pod)
+
+        with pytest.raises(ApiError):
+            await check_native(client, asked_in("team"))
+
+
+async def live(api: Cluster, istiod: Istiod) -> None:
+    """Let there be an Istio that makes native sidecars on request, and a namespace for it."""
+    istiod.native = ON_REQUEST
+    await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+    await api.lead_to(istiod)
+
+
+async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
+    """By the watch of all configurations; nobody would ask again within this test."""
+    other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}
+    seen: list[Capability] = []
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, changed=lambda mesh: seen.append(mesh.native.capability)) as watcher,
+    ):
+        api.dry_run = chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        seen.clear()
+
+        api.dry_run = chain(ON_REQUEST, drops)
+        await api.put("mutatingwebhookconfigurations", other)
+        await until(lambda: watcher.control_planes.native.capability is C, "it is classic")
+        assert watcher.control_planes.any_live is True
+        api.dry_run = chain(ON_REQUEST)
+        await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native again")
+
+        assert U not in seen
+
+
+async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        often = type(QUICK)(live=0.05, other=0.05)
+        async with watching(api, rhythm=often) as watcher:
+            api.dry_run = chain(ON_REQUEST)
+            await live(api, istiod)
+            await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+
+            api.dry_run = lambda _pod: refusal(429, "TooManyRequests", "later")
+            before = len(api.dry_runs)
+            await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
+            assert watcher.control_planes.native.capability is N
+
+            monkeypatch.setattr(probe, "KEPT", 0.0)
+            await until(
+                lambda: watcher.control_planes.native.capability is U, "it is not known any more"
+            )
+            assert "429 TooManyRequests: later" in watcher.control_planes.native.why
+
+
+async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not when there is no injector any more."""
+    caplog.set_level(logging.INFO, "istio_aux.injector")
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.dry_run = chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        await api.remove("mutatingwebhookconfigurations", "", NAME)
+        await until(lambda: watcher.control_planes.native.capability is U, "it is not known")
+    lines = [vars(each) for each in caplog.records if vars(each).get("event") == "capability"]
+    shown = ["start: native: istio-sidecar-injector: sidecars are native on request"]
+    assert [line["message"] for line in lines] == shown

@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
+import re
+import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import pytest
+from aiohttp import web
+from istio_aux.model.selectors import parse
 from istio_aux.notices import KEY, Notices, Pace
-from unit.asynchronous import background, driven, until
-from unit.noticing import Pebble
+from istio_aux.quit.state import QuitLimits
+from istio_aux.settings import Settings
+from istio_aux.status import Shown
+from istio_aux.wiring import Wiring
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, until
+from unit.rules.pods import RUNNING, State, document, exited
+
+# api_notices.go customKeyRegexp
+VALID_KEY = re.compile(
+    r"^[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+(/[a-z0-9]+(-[a-z0-9]+)*)+$"
+)
+
+
+def _answer(code: int, result: object) -> web.Response:
+    kind = "sync" if code == 200 else "error"
+    return web.json_response({"type": kind, "status-code": code, "result": result}, status=code)
+
+
+class Pebble:
+    """Pebble's API for notices on a unix socket, as Pebble 1.26 has it (api_notices.go).
+
+    It checks each notice, and counts repetitions. It knows no other path.
+
+    Attributes:
+        socket: where it listens after `start`.
+        occurrences: how often each key was sent.
+        times: when, by the loop's clock.
+        refuses: answer every request with 403.
+    """
+
+    def __init__(self) -> None:
+        self.occurrences: dict[str, int] = {}
+        self.times: list[float] = []
+        self.refuses = False
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        # A socket's path has less than 108 bytes; pytest's own folders may need more.
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
+        self.socket = Path(folder) / "pebble.socket"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def start(self) -> None:
+        """Listen."""
+        application = web.Application()
+        application.router.add_post("/v1/notices", self._post)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.05)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.UnixSite(runner, str(self.socket)).start()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        if self.refuses:
+            return _answer(403, {"message": "access denied"})
+        notice = await request.json()
+        if (
+            notice["action"] != "add"
+            or notice["type"] != "custom"
+            or not VALID_KEY.match(notice["key"])
+        ):
+            return _answer(400, {"message": f"invalid notice {notice}"})
+        self.times.append(asyncio.get_running_loop().time())
+        self.occurrences[notice["key"]] = self.occurrences.get(notice["key"], 0) + 1
+        return _answer(200, {"id": "1"})
 
 
 @dataclass(frozen=True)
@@ -25,7 +99,7 @@ class Digest:
         return before.well and not self.well
 
 
-class Shown:
+class Watched:
     """The status that the charm would show now, and how often it was read."""
 
     def __init__(self) -> None:
@@ -47,7 +121,7 @@ QUICK = Pace(gap=0.01, minute=0.1)
 
 
 @asynccontextmanager
-async def telling(pebble: Pebble, shown: Shown, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
+async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
     async with background(Notices(pebble.socket, shown.status, look=0.01, pace=pace).run()):
         yield
 
@@ -56,9 +130,8 @@ async def told(pebble: Pebble, times: int) -> None:
     await until(lambda: pebble.occurrences.get(KEY) == times, f"told {times} times", within=30)
 
 
-@driven
 async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         async with telling(pebble, shown):
@@ -70,9 +143,8 @@ async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
             assert pebble.occurrences == {KEY: 2}
 
 
-@driven
 async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble, telling(pebble, shown):
         await shown.look_again()
         shown.now = b"something"
@@ -83,11 +155,10 @@ async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> No
         assert pebble.occurrences == {KEY: 1}, "it tells once, not of each change"
 
 
-@driven
 async def test_a_refused_notice_is_logged_once_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         pebble.refuses = True
@@ -100,9 +171,8 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
     assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
 
 
-@driven
 async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
-    shown = Shown()
+    shown = Watched()
     async with Pebble() as pebble:
         await pebble.start()
         async with telling(pebble, shown):
@@ -116,7 +186,7 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
             assert pebble.occurrences == {KEY: 1}
 
 
-class Restless(Shown):
+class Restless(Watched):
     """A status that is another one whenever somebody looks."""
 
     def status(self) -> Digest:
@@ -124,7 +194,6 @@ class Restless(Shown):
         return super().status()
 
 
-@driven
 async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:
     shown = Restless()
     pace = Pace(gap=0.01, minute=3600.0)
@@ -165,3 +234,54 @@ def test_there_are_at_most_six_notices_in_a_minute_whatever_changes(worse: list[
 
     assert most_in_a_minute(sent, 60) <= 6
     assert len(sent) > 60 * 3, "nor does it fall asleep"
+
+
+# How often the workload wakes its charm while Jobs come and go: the real wiring.
+
+PACE = Pace(gap=2 / 60, minute=1.0)
+
+
+@asynccontextmanager
+async def wired(api: ApiServer, blocked_after: float) -> AsyncGenerator[Wiring]:
+    """The workload's watches and controllers, with one selected namespace."""
+    settings = Settings(
+        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"),
+        namespace_selector=parse("team=a"), quit_limits=QuitLimits(blocked_after=blocked_after),
+    )  # fmt: skip
+    await api.put("namespaces", {"metadata": {"name": "training", "labels": {"team": "a"}}})
+    async with AsyncExitStack() as stack:
+        found = Wiring(settings, api.access())
+        await stack.enter_async_context(found.client)
+        for work in found.work().values():
+            await stack.enter_async_context(background(work()))
+        await until(lambda: found.status().selected_namespaces, "the namespace is selected")
+        await until(lambda: found.status().injectors, "it is known that there is no injector")
+        yield found
+        await found.hand_over(0)
+
+
+async def report(api: ApiServer, name: str, upload: State) -> None:
+    """Report a pod whose payload is finished, but for a container that uploads the results."""
+    pod = document({"main": exited(0), "upload": upload, "istio-proxy": RUNNING})
+    pod["metadata"].update(name=name, namespace="training")
+    pod["metadata"].pop("uid", None)
+    await api.put("pods", pod)
+
+
+async def test_jobs_whose_containers_end_apart_run_at_most_six_hooks_a_minute() -> None:
+    """50 Jobs a second for three minutes, each of them blocked for longer than its patience."""
+    loop, number = asyncio.get_running_loop(), itertools.count()
+    async with ApiServer() as api, wired(api, blocked_after=0.0) as workload, Pebble() as pebble:
+        await pebble.start()
+        notices = Notices(pebble.socket, lambda: Shown.of(workload.status()), look=0.01, pace=PACE)
+        async with background(notices.run()):
+            begin = loop.time()
+            while loop.time() < begin + 3:
+                each = next(number)
+                await report(api, f"job-{each}", RUNNING)
+                await asyncio.sleep(0.02)
+                # Not all of them, so that their number changes all the time.
+                if each % 3:
+                    await report(api, f"job-{each}", exited(0))
+            minutes = math.ceil(loop.time() - begin)
+    assert 1 < len(pebble.times) <= 6 * minutes

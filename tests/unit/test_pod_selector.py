@@ -1,4 +1,4 @@
-"""Option `pod-selector`: start, quit and repair are for the pods that it matches, and no others."""
+"""Options `pod-selector` and `inject-selector`: which pods start, quit and repair are for."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from istio_aux.model.applications import parse as applications
 from istio_aux.model.policy import Policy
 from istio_aux.model.selectors import parse
 from unit import quitting, repairing
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
+from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
 from unit.test_cli_unmeshed import Istio, states
 
 TEAMS = parse("team in (a,b),!hands-off")
+CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
 CHOSEN = PodOptions(pods=TEAMS)
 MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
@@ -32,27 +34,17 @@ WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 
 
-@driven
 async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> None:
     async with quitting.cluster(pods=TEAMS) as world:
         await world.pod("unlabelled")
         await world.pod("other", labels=OTHER)
         await world.pod("hands-off", labels=HANDS_OFF)
-        await world.pod("matched", labels=MATCHED)
-        await world.ended("exited")
-        assert world.told == ["matched"]
-
-
-@driven
-async def test_a_pod_of_another_namespace_is_not_selected_by_its_labels() -> None:
-    async with quitting.cluster(pods=TEAMS) as world:
         await world.pod("elsewhere", namespace="shop", labels=MATCHED)
         await world.pod("matched", labels=MATCHED)
         await world.ended("exited")
         assert world.told == ["matched"]
 
 
-@driven
 async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
     async with quitting.cluster(pods=TEAMS) as world:
         await world.pod("late", labels=OTHER)
@@ -63,38 +55,6 @@ async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
         assert world.told == ["late"]
 
 
-@driven
-async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
-    async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
-        done = exited(0, at=datetime.now(UTC).isoformat())
-        await world.pod("waits", done, labels=MATCHED)
-        await until(working, "its grace period runs")
-        await world.pod("waits", done, labels=OTHER)
-        await until(lambda: not working(), "nothing is due any more")
-        assert world.told == []
-
-
-@driven
-async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
-    lost = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
-    async with quitting.cluster(pods=TEAMS) as world:
-        await world.pod("other", RUNNING, lost, labels=OTHER)
-        await world.pod("matched", RUNNING, lost, labels=MATCHED)
-        await until(world.controller.lost, "one is shown")
-        assert [pod.name for pod in world.controller.lost()] == ["matched"]
-
-
-@driven
-async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
-    """They have their sidecar because of us."""
-    async with quitting.cluster(pods=TEAMS) as world:
-        world.selection.ask(applications("training/web")[0])
-        await world.pod("web", labels=WEB)
-        await world.ended("exited")
-        assert world.told == ["web"]
-
-
-@driven
 async def test_only_pods_that_it_matches_are_unmeshed() -> None:
     async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
         await world.pod("unlabelled")
@@ -107,16 +67,25 @@ async def test_only_pods_that_it_matches_are_unmeshed() -> None:
         await world.found("other")
 
 
-@driven
-async def test_only_pods_that_it_matches_are_restarted() -> None:
-    async with repairing.cluster(options=CHOSEN) as world:
-        await world.pod("other", labels=OTHER, owner_uid="owner-2")
-        await world.pod("matched", labels=MATCHED)
-        await until(lambda: world.restarts("evicted") == 1, "one is evicted")
-        assert world.api.evictions == ["matched"]
+async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
+    async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
+        done = exited(0, at=datetime.now(UTC).isoformat())
+        await world.pod("waits", done, labels=MATCHED)
+        await until(working, "its grace period runs")
+        await world.pod("waits", done, labels=OTHER)
+        await until(lambda: not working(), "nothing is due any more")
+        assert world.told == []
 
 
-@driven
+async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
+    """They have their sidecar because of us."""
+    async with quitting.cluster(pods=TEAMS) as world:
+        world.controller.set_applications(applications("training/web")[0])
+        await world.pod("web", labels=WEB)
+        await world.ended("exited")
+        assert world.told == ["web"]
+
+
 async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> None:
     async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
         await world.pod("web-0", labels=WEB)
@@ -149,7 +118,7 @@ def test_explain_says_that_it_does_not_match(
     pod = document({"main": exited(0), "istio-proxy": RUNNING}, labels=labels)
     applications = ["--applications", str(tmp_path / "applications")]
 
-    assert main(["explain", *given(tmp_path, pod), "-o", "json", *applications]) == 0
+    assert main(["explain", *given(tmp_path, pod), *CHOOSE, "-o", "json", *applications]) == 0
 
     found = json.loads(capfd.readouterr().out)
     assert (found["action"], found["reason"]) == expected
@@ -162,14 +131,13 @@ def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
     pod = document({"main": None}, labels=OTHER)
     argv = given(tmp_path, pod)
 
-    assert main(["mutate", *argv]) == 0
+    assert main(["mutate", *argv, *CHOOSE]) == 0
 
     out, err = capfd.readouterr()
     assert json.loads(out) == pod
     assert err == f"{argv[1]}: document 1: left alone: {WHY}\n"
 
 
-@driven
 async def test_audit_finds_only_pods_that_it_matches() -> None:
     async with Istio() as api:
         await api.fill()
@@ -191,4 +159,68 @@ def given(folder: Path, pod: dict[str, Any]) -> list[str]:
     """The arguments for a file with the pod."""
     file = folder / "pod.json"
     file.write_text(json.dumps(pod))
-    return ["-f", str(file), "--pod-selector", "team in (a,b),!hands-off"]
+    return ["-f", str(file)]
+
+
+# Option `inject-selector`: pods that get a sidecar although their annotation says no.
+
+STEP = {"step": "train"}
+NO = {INJECT: "false"}
+STEPS = PodOptions(namespaces=parse("team"), inject=parse("step"))
+SELECTED = {**ENABLED, "team": "a"}
+
+
+async def test_inject_selector_makes_a_pod_unmeshed_though_its_annotation_says_no() -> None:
+    async with repairing.cluster(policy=REPORT, options=STEPS) as world:
+        await world.relabel("shop", SELECTED)
+        await world.pod("step", labels=STEP, annotations=NO)
+        await world.pod("plain", annotations=NO)
+        await world.pod("refused", labels={**STEP, **NO})
+        await world.known(3)
+        await world.found("step")
+
+
+async def test_inject_selector_counts_where_the_namespace_is_selected() -> None:
+    async with repairing.cluster(policy=REPORT, options=STEPS) as world:
+        await world.pod("step", labels=STEP, annotations=NO)
+        await world.pod("says-nothing")
+        await world.found("says-nothing")
+        await world.relabel("shop", SELECTED)
+        await world.found("step", "says-nothing")
+        await world.relabel("shop", ENABLED)
+        await world.found("says-nothing")
+
+
+async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sidecar() -> None:
+    async with repairing.cluster(options=STEPS) as world:
+        world.api.injects = False
+        await world.relabel("shop", SELECTED)
+        await world.pod("step", labels=STEP, annotations=NO)
+        why = "a new pod would get no sidecar"
+        await until(lambda: why in world.unmeshed.get("step", ""), "it waits")
+        assert world.api.evictions == []
+        world.api.injects = True
+        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
+
+
+async def test_audit_knows_inject_selector() -> None:
+    async with Istio() as api:
+        await api.fill()
+        await api.run_pod("step", labels=STEP, annotations=NO)
+        await api.run_pod("other", annotations=NO)
+        scope = Scope(pods=parse("!sidecar.istio.io/inject"), inject=parse("step"))
+        found = await reading.audit_pods(api.access(), scope, Policy())
+
+    assert "step" in states(found)
+    assert "other" not in states(found)
+
+
+@pytest.mark.parametrize(("selector", "value"), [("step", "true"), ("", None), ("!step", None)])
+def test_mutate_shows_the_label_that_it_gives(
+    selector: str, value: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = given(tmp_path, document({"main": None}, labels=STEP, annotations=NO))
+    assert main(["mutate", *file, "--inject-selector", selector]) == 0
+    metadata = json.loads(capfd.readouterr().out)["metadata"]
+    assert metadata["labels"].get(INJECT) == value
+    assert ("istio-aux.io/started-with" in metadata["annotations"]) is (value == "true")

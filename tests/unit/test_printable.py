@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 import json
 import logging
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.cli import main
 from istio_aux.model.text import listed, printable, printable_json, quoted
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.logged import logging_to
 from unit.rules.pods import RUNNING, document, exited
+from unit.screens import Run
 from unit.test_events import recording, tell
 
 HOSTILE = {
@@ -36,21 +34,6 @@ HOSTILE = {
 }
 hostile = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
-Run = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line; returns what it wrote to stdout and stderr."""
-
-    def run(*argv: str, stdin: str) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        main(argv)
-        captured = capfd.readouterr()
-        return captured.out, captured.err
-
-    return run
-
 
 def is_text(lines: str) -> bool:
     return bool(lines) and all(line.isprintable() for line in lines.split("\n"))
@@ -64,7 +47,7 @@ def test_explain_shows_text(text: str, output: str, run: Run) -> None:
         annotations={"istio-aux.io/quit-grace": text},
     )
     pod["metadata"]["name"] = f"job{text}"
-    out, _ = run("explain", "-o", output, "-f", "-", stdin=json.dumps(pod))
+    _, out, _ = run("explain", "-o", output, "-f", "-", columns=None, stdin=json.dumps(pod))
     assert is_text(out)
     if output == "json":
         assert json.loads(out)["name"] == f"job{text}"
@@ -74,7 +57,7 @@ def test_explain_shows_text(text: str, output: str, run: Run) -> None:
 def test_mutate_shows_text_and_its_warnings_are_text(text: str, run: Run) -> None:
     """Who reads the JSON gets what was written."""
     pod = document({"main": None}, annotations={"istio-aux.io/start": text, "note": text})
-    out, err = run("mutate", "-f", "-", stdin=json.dumps(pod))
+    _, out, err = run("mutate", "-f", "-", columns=None, stdin=json.dumps(pod))
     assert is_text(out)
     assert is_text(err)
     assert json.loads(out)["metadata"]["annotations"]["note"] == text
@@ -82,7 +65,7 @@ def test_mutate_shows_text_and_its_warnings_are_text(text: str, run: Run) -> Non
 
 @hostile
 def test_what_is_said_about_a_bad_document_is_text(text: str, run: Run) -> None:
-    _, err = run("explain", "-f", "-", stdin=json.dumps({"kind": text}))
+    _, _, err = run("explain", "-f", "-", stdin=json.dumps({"kind": text}))
     assert is_text(err)
 
 
@@ -96,7 +79,6 @@ def test_a_log_line_is_text(text: str) -> None:
 
 
 @hostile
-@driven
 async def test_the_note_of_an_event_is_text(text: str) -> None:
     """`kubectl describe` shows it."""
     async with ApiServer() as api, recording(api) as recorder:

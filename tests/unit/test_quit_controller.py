@@ -1,36 +1,54 @@
-"""The quit controller: who is freed, how often, and what is told of it."""
+"""The quit controller: who is freed, how, how often, what is told of it, and who leads."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.objects import Key
 from istio_aux.model.applications import Applications, parse
-from istio_aux.model.pod import Metadata
-from istio_aux.model.selectors import Selector
-from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Selection
-from istio_aux.quit.state import QuitLimits, QuitScope
-from unit.apiserver import ApiServer, proxy_quits
-from unit.asynchronous import driven, until
-from unit.podverbs import agent_quits
-from unit.quitting import at_work, cluster
-from unit.rules.pods import RUNNING, document, exited
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from msgspec.structs import replace
+from unit.apiserver import agent_quits, proxy_quits
+from unit.asynchronous import until
+from unit.quitting import ENDED, FAST, JOB, World, cluster
+from unit.rules.pods import RUNNING, exited
+
+EXEC = ("exec", ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"))
+ENVOY = ("exec", ("pilot-agent", "request", "POST", "quitquitquit"))
+READ = "GET /api/v1/namespaces/training/pods/job"
+WEB = {"app.kubernetes.io/name": "web"}
 
 
-@driven
-async def test_a_finished_pod_is_freed_once_and_that_is_recorded() -> None:
-    """T14, T15, T22."""
-    async with cluster() as world:
+async def settled(world: World, pods: int = 1) -> None:
+    """Wait until a pod that came later than so many others is known."""
+    await world.pod("marker", main=RUNNING)
+    await until(lambda: world.controller.watched == pods + 1, "all pods are known")
+
+
+def tasks() -> list[str]:
+    """The names of the controller's tasks."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("quit ")]
+
+
+async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> None:
+    """T14, T15, T22: also if the proxy drains first. The watch shows its exit."""
+    async with cluster(limits=replace(FAST, confirm=20.0)) as world:
+
+        async def drain(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            await proxy_quits(socket, namespace, pod)
+            await socket.close()
+            await world.finish(pod)
+
+        world.api.on_exec = drain
         await world.pod("job")
         await world.ended("exited")
         await until(lambda: world.controller.watched == 0, "the pod is forgotten")
-        command = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
-        assert world.api.execs == [("training", "job", "istio-proxy", command)]
-        await until(lambda: world.api.events, "the Event is there")
-        (event,) = world.api.events
+        assert world.api.execs == [("training", "job", "istio-proxy", EXEC[1])]
+        assert world.api.requests.count(READ) == 1
+        (event,) = await until(lambda: world.api.events, "the Event is there")
         assert (event["reason"], event["type"]) == ("ProxyQuit", "Normal")
         assert "istio-proxy exited with 0, 1 s after the payload" in event["note"]
         assert world.count("istio_aux_quit_attempts_total") == 1
@@ -38,52 +56,6 @@ async def test_a_finished_pod_is_freed_once_and_that_is_recorded() -> None:
         assert world.telemetry.quits_total == 1
 
 
-@driven
-async def test_a_pod_that_finished_before_the_start_is_found() -> None:
-    """T26, T38."""
-    async with ApiServer() as api:
-        body = document({"istio-proxy": RUNNING, "main": exited(0)})
-        await api.put("pods", body)
-        async with at_work(api) as world:
-            await world.ended("exited")
-            assert world.told == [body["metadata"]["name"]]
-
-
-@driven
-async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> None:
-    async with cluster() as world:
-        await world.select("training", selected=False)
-        await until(lambda: len(world.api.watches) == 2, "both watches are open")
-        await world.pod("job")
-        await world.select("other")
-        await world.pod("marker", namespace="other")
-        await world.ended("exited")
-        assert world.told == ["marker"]
-        assert "GET /api/v1/namespaces/training/pods/job" not in world.api.requests
-        await world.select("training")
-        await world.ended("exited", 2)
-        assert world.told == ["marker", "job"]
-
-
-@driven
-async def test_a_namespace_that_is_deselected_is_left_alone_at_once() -> None:
-    async def stubborn(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-        await proxy_quits(socket, namespace, pod)
-
-    async with cluster() as world:
-        world.api.on_exec, world.api.on_forward = stubborn, agent_quits
-        await world.pod("job")
-        await until(lambda: world.told, "the first attempt is made")
-        await world.select("training", selected=False)
-        await world.ended("superseded")
-        before = len(world.told)
-        await asyncio.sleep(0.5)  # Five times the longest wait between two attempts.
-        assert len(world.told) == before
-        assert world.controller.watched == 1
-        assert world.controller.stuck() == []
-
-
-@driven
 async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
     """T20."""
     async with cluster() as world:
@@ -99,95 +71,186 @@ async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
         assert world.api.events[0]["type"] == "Warning"
 
 
-@driven
+def told(world: World) -> list[tuple[str, object]]:
+    """How proxies were told to exit, in order: a command, or a forwarded port and request line."""
+    commands = iter(("exec", command) for _, _, _, command in world.api.execs)
+    requests = iter(
+        ("port-forward", (port, head.splitlines()[0])) for _, _, port, head in world.api.forwards
+    )
+    ways = [path.rsplit("/", 1)[1] for path in world.api.requests]
+    every = {"exec": commands, "portforward": requests}
+    return [next(every[way]) for way in ways if way in every]
+
+
+async def test_attempts_climb_the_ladder_again_and_again() -> None:
+    """T14, T15, T21, T23: no shell, the agent's port by name, and every way gets its turn."""
+    ways = [EXEC, ("port-forward", (15020, "POST /quitquitquit HTTP/1.1")), ENVOY, EXEC]
+    async with cluster() as world:
+        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
+        await world.pod("job")
+        await until(lambda: len(world.told) >= len(ways), "all of them were tried")
+        await world.finish("job")
+        await world.ended("exited")
+    assert told(world)[: len(ways)] == ways
+
+
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """By the process that leads."""
     caplog.set_level("INFO")
-    async with cluster() as world:
+
+    def lines() -> list[dict[str, Any]]:
+        return [vars(record) for record in caplog.records if hasattr(record, "pod")]
+
+    async with cluster(leading=False) as world:
         for attempt in range(3):
             await world.pod("job", main=RUNNING, annotations={"touched": str(attempt)})
         await until(lambda: world.controller.watched == 1, "the pod is known")
-        assert world.told == []
+        assert (world.told, lines()) == ([], [])
+        for leading in (True, False, True):
+            world.controller.lead(leading)
+            assert [line["reason"] for line in lines()] == ["not finished: main (running)"]
         await world.pod("job")
         await world.ended("exited")
-    lines = [vars(record) for record in caplog.records if hasattr(record, "pod")]
-    assert [(line["event"], line.get("action"), line.get("outcome")) for line in lines] == [
+    assert [(line["event"], line.get("action"), line.get("outcome")) for line in lines()] == [
         ("decision", "wait", None),
         ("decision", "quit", None),
         ("quit", None, "exited"),
     ]
-    assert lines[0]["reason"] == "not finished: main (running)"
 
 
-@driven
-async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
-    async with cluster(limits=QuitLimits(deadline=60)) as world:
-
-        async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
-            await asyncio.sleep(60)
-
-        world.api.on_exec = hang
-        await world.pod("job")
-        await until(lambda: world.told, "the attempt is made")
-        began = asyncio.get_running_loop().time()
-        await world.controller.stop(0.2)
-        assert asyncio.get_running_loop().time() - began < 5
-        await world.pod("late")
-        await asyncio.sleep(0.1)  # Nothing is to happen.
-        assert world.told == ["job"]
+# Who is selected.
 
 
-def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
-    """A list tells of the new one first, and then that the old one has vanished."""
-    selection = Selection(QuitScope(), Selector(), lambda _name: None)
-    for uid in ("old", "new"):
-        selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
-    selection.delete(Key("", "training", "old"), None)
-    assert "training" in selection
-    selection.delete(Key("", "training", "new"), None)
-    assert "training" not in selection
-
-
-WEB = {"app.kubernetes.io/name": "web"}
-
-
-def asking(entry: str) -> Applications:
-    found, problems = parse(entry)
-    assert not problems
-    return found
-
-
-@driven
-async def test_only_jobs_of_an_injected_application_are_freed_in_a_namespace_not_selected() -> None:
+async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> None:
     async with cluster() as world:
-        world.selection.ask(asking("shop/web"))
-        await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})
-        await world.pod("nobody", namespace="shop")
-        await world.pod("web", namespace="shop", labels=WEB)
+        await world.select("training", selected=False)
+        await until(lambda: len(world.api.watches) == 2, "both watches are open")
+        await world.pod("job")
+        await world.pod("kept", others={"side": RUNNING})
+        await world.select("other")
+        await world.pod("marker", namespace="other")
         await world.ended("exited")
-        assert world.told == ["web"]
+        assert (world.told, world.controller.blocked()) == (["marker"], [])
+        assert READ not in world.api.requests
+        await world.select("training")
+        await world.ended("exited", 2)
+        assert world.told == ["marker", "job"]
+        await until(world.controller.blocked, "the other one is shown")
 
 
-@driven
-async def test_who_asks_later_is_freed_then_and_who_does_not_ask_any_more_is_not() -> None:
+async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -> None:
+    """In a namespace that is not selected."""
+    applications, problems = parse("shop/web")
+    assert not problems
     async with cluster() as world:
         await world.pod("early", namespace="shop", labels=WEB)
-        await until(lambda: world.controller.watched == 1, "the pod is seen")
+        await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})
+        await until(lambda: world.controller.watched == 2, "the pods are seen")
         assert world.told == []
-        world.selection.ask(asking("shop/web"))
+        world.controller.set_applications(applications)
         await world.ended("exited")
-        world.selection.ask(Applications())
+        world.controller.set_applications(Applications())
         await world.pod("late", namespace="shop", labels=WEB)
         await world.pod("train")
         await world.ended("exited", 2)
         assert world.told == ["early", "train"]
 
 
-@driven
-async def test_a_pod_that_lost_its_proxy_is_shown_too() -> None:
-    async with cluster() as world:
-        world.selection.ask(asking("shop/web"))
-        dead = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
-        await world.pod("web", RUNNING, dead, namespace="shop", labels=WEB)
-        await until(world.controller.lost, "it is shown")
+# Who acts.
+
+
+@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.OFF}], ids=str)
+async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any]) -> None:
+    async with cluster(**scope) as world:
+        await world.pod("job")
+        await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
+        await world.pod("kept", others={"side": RUNNING})
+        await settled(world, 3)
+        assert (world.told, world.api.events, tasks()) == ([], [], [])
+        assert READ not in world.api.requests
+        assert world.controller.stuck() == []
+        assert [pod.name for pod in world.controller.lost()] == ["torn"]
+        leads = world.controller._scope.leading
+        assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
+
+
+async def test_a_process_that_takes_over_finds_the_work_at_once() -> None:
+    """T26: also what finished while another one led."""
+    async with cluster(leading=False) as world:
+        await world.pod("job")
+        await settled(world)
+        world.controller.lead(True)
+        await world.ended("exited")
+        world.controller.lead(True)  # Once more changes nothing.
+        await world.pod("next")
+        await world.ended("exited", 2)
+        assert world.told == ["job", "next"]
+
+
+async def test_a_process_that_is_deposed_while_it_tells_the_proxy_sends_no_event() -> None:
+    async with cluster(limits=replace(FAST, blocked_after=0.05)) as world:
+
+        async def depose(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            world.controller.lead(False)
+            await proxy_quits(socket, namespace, pod)
+            await world.exit(pod)
+
+        world.api.on_exec = depose
+        await world.pod("job")
+        await world.ended("exited")
+        world.controller.lead(True)
+        await world.pod("marker", main=RUNNING, others={"side": exited(0)})
+        await until(lambda: world.api.events, "what came later is told")
+        assert world.reasons() == ["ProxyQuitBlocked"]
+
+
+async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with cluster(mode=QuitMode.DRY_RUN) as world:
+
+        async def would_quit(pods: int) -> None:
+            await until(lambda: world.count("istio_aux_would_quit_pods") == pods, "it is noticed")
+
+        await world.pod("job")
+        await until(lambda: world.api.events, "it is told")
+        await world.pod("job", annotations={"touched": "once"})
+        await settled(world)
+        await would_quit(1)
+        await world.pod("job", main=RUNNING)
+        await would_quit(0)
+        await world.pod("job")
+        await until(lambda: world.api.requests.count(READ) == 2 and not tasks(), "it is over")
+        for selected in (False, True):
+            await world.select("training", selected=selected)
+            await would_quit(int(selected))
+        assert world.told == []
+        assert world.reasons() == ["ProxyQuitDryRun"]
+        assert world.controller.stuck() == []
+    actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
+    assert actions == ["would quit", "wait", "would quit"]
+
+
+@pytest.mark.parametrize("what", ["finished", "torn"])
+async def test_a_process_that_was_frozen_reads_the_clock_right_before_it_acts(what: str) -> None:
+    """Its Lease has lapsed, and nobody has told it yet. `Lease.leads` does then."""
+
+    def leads() -> bool:
+        world.controller.lead(lasts)
+        return lasts
+
+    lasts = False
+    policy, limits = Policy(dead_proxy=DeadProxy.DELETE), replace(FAST, lost_after=0.1)
+    async with cluster(leads=leads, limits=limits, policy=policy) as world:
+        torn = {"main": RUNNING, "proxy": ENDED, "owners": [JOB]}
+        await world.pod("job", **(torn if what == "torn" else {}))
+        await until(lambda: not (world.controller._scope.leading or tasks()), "it has asked")
+        assert READ in world.api.requests
+        assert world.told == []
+        assert world.api.get("pods", "training", "job")
+        lasts = True
+        world.controller.lead(True)
+        await until(
+            lambda: world.told or not world.api.get("pods", "training", "job"), "it leads again"
+        )

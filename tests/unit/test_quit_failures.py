@@ -1,22 +1,33 @@
-"""The quit controller when things go wrong, and when others are faster."""
+"""The quit controller when things go wrong, when others are faster, and what it leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from aiohttp.client_ws import ClientWebSocketResponse
+from istio_aux.kube import port_forward
+from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import LateError
+from istio_aux.kube.exec import Channels, execute
+from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Moment
+from istio_aux.model.policy import DeadProxy, Policy, QuitVia
 from istio_aux.model.resources import Requests
-from istio_aux.quit.state import QuitLimits
-from unit.apiserver import proxy_quits
-from unit.asynchronous import driven, until
-from unit.podverbs import agent_quits
-from unit.quitting import cluster, freeing, nobody_listens
+from istio_aux.quit.state import PodState, QuitLimits, Task
+from msgspec.structs import replace
+from unit.apiserver import ApiServer, agent_quits, proxy_quits
+from unit.asynchronous import descriptors, until
+from unit.quitting import ENDED, FAST, World, cluster, freeing, nobody_listens
+from unit.rules.pods import RUNNING, exited
+from unit.store import text
 
 
-@driven
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
     """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
     async with cluster() as world:
@@ -36,31 +47,6 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert world.count("istio_aux_stuck_pods") == 0
 
 
-@pytest.mark.parametrize("how", ["closed", "137", "reset"])
-@driven
-async def test_an_exec_that_its_own_success_ends_is_judged_by_the_status(how: str) -> None:
-    """T17."""
-    async with cluster() as world:
-
-        async def die(socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
-            if how == "137":
-                cause = b'{"reason":"ExitCode","message":"137"}'
-                await socket.send_bytes(
-                    b'\x03{"status":"Failure","details":{"causes":[' + cause + b"]}}"
-                )
-            elif how == "closed":
-                await socket.close()
-            else:
-                world.api.abort_exec(pod)
-            await world.finish(pod)
-
-        world.api.on_exec = die
-        await world.pod("job")
-        await world.ended("exited")
-        assert world.told == ["job"]
-
-
-@driven
 async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
     """T23: the agent may not be up yet."""
     async with cluster() as world:
@@ -80,7 +66,39 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
         assert world.reasons().count("ProxyQuitFailed") == 3
 
 
-@driven
+async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
+    async with cluster() as world:
+        world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
+        world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
+        await world.pod("job")
+        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
+        world.api.faults.clear()
+        await world.ended("exited")
+
+
+async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tripped = 0
+
+    def clock() -> Moment:
+        nonlocal tripped
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "quit training/bad" and tripped < 2:
+            tripped += 1
+            raise ZeroDivisionError("a bug")
+        return system_clock()
+
+    async with cluster(clock=clock) as world:
+        await world.pod("bad")
+        await world.pod("good")
+        await world.ended("exited", 2)
+        assert world.count("istio_aux_internal_errors_total") == 2
+        assert sorted(world.told) == ["bad", "good"]
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 2
+
+
 async def test_hung_execs_delay_no_other_pod() -> None:
     """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
     async with cluster(limits=QuitLimits(deadline=50, at_once=4)) as world:
@@ -104,56 +122,8 @@ async def test_hung_execs_delay_no_other_pod() -> None:
         await world.ended("exited", 2)
 
 
-@driven
-async def test_no_pod_is_lost_when_the_api_server_restarts_in_between() -> None:
-    async with cluster() as world:
-        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
-        await world.pod("job")
-        await until(lambda: world.told, "the first attempt is made")
-        await world.api.stop()
-        world.api.on_exec, world.api.on_forward = freeing(world), freeing(world, agent_quits)
-        await asyncio.sleep(0.3)  # Three times the longest wait: some attempts meet nobody.
-        assert world.controller.watched == 1
-        await world.api.start()
-        await world.ended("exited")
-
-
-@driven
-async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
-    async with cluster() as world:
-        world.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
-        await world.pod("job")
-        (stuck,) = await until(world.controller.stuck, "it is called stuck")
-        assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
-        world.api.faults.clear()
-        await world.ended("exited")
-
-
-@driven
-async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    tripped = 0
-
-    def clock() -> Moment:
-        nonlocal tripped
-        task = asyncio.current_task()
-        if task is not None and task.get_name() == "quit training/bad" and tripped < 2:
-            tripped += 1
-            raise ZeroDivisionError("a bug")
-        return system_clock()
-
-    async with cluster(clock=clock) as world:
-        await world.pod("bad")
-        await world.pod("good")
-        await world.ended("exited", 2)
-        assert world.count("istio_aux_internal_errors_total") == 2
-        assert sorted(world.told) == ["bad", "good"]
-    assert [record.exc_info is not None for record in caplog.records].count(True) == 2
-
-
-@driven
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
+    """T18."""
     limits = QuitLimits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
     async with cluster(limits=limits) as world:
 
@@ -172,12 +142,20 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
         await world.ended("exited")
 
 
-@pytest.mark.parametrize("request_", ["job", "job/exec", "job/portforward"])
-@driven
-async def test_an_api_server_that_asks_for_patience_gets_it(request_: str) -> None:
+@pytest.mark.parametrize(
+    ("request_", "requests"),
+    [
+        ("job", ["exec"]),
+        ("job/exec", ["exec", "exec"]),
+        ("job/portforward", ["exec", "portforward", "portforward"]),
+    ],
+)
+async def test_an_api_server_that_asks_for_patience_gets_it(
+    request_: str, requests: list[str]
+) -> None:
     """T28: the same request comes again, as nothing was sent and nothing has failed."""
     async with cluster() as world:
-        came = world.refuse(f"/pods/{request_}", 429, "TooManyRequests", after=1)
+        came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
 
         async def fail(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
             await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
@@ -187,27 +165,19 @@ async def test_an_api_server_that_asks_for_patience_gets_it(request_: str) -> No
         await world.pod("job")
         await world.ended("exited")
         assert came[1] - came[0] >= 1
-        asked = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
-        assert (
-            asked
-            == {
-                "job": ["exec"],
-                "job/exec": ["exec"] * 2,
-                "job/portforward": ["exec", "portforward", "portforward"],
-            }[request_]
-        )
+        sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
+        assert sent == requests
         assert not world.controller.stuck()
 
 
-@driven
 async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
-    """However long they take: as long as one lasts, it counts."""
-    async with cluster(limits=QuitLimits(at_once=4)) as world:
-        asked, go_on = list[str](), asyncio.Event()
+    """A request for a pod holds a slot for as long as it lasts."""
+    async with cluster(limits=QuitLimits(at_once=4, slot=0.1)) as world:
+        reads, go_on = list[str](), asyncio.Event()
 
         async def slow(request: web.Request) -> web.Response | None:
             if request.method == "GET" and "/pods/" in request.path:
-                asked.append(request.path)
+                reads.append(request.path)
                 await go_on.wait()
             return None
 
@@ -216,8 +186,246 @@ async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fa
             namespace, node = f"team-{number}", f"node-{number}"
             await world.select(namespace)
             await world.pod("job", namespace=namespace, spec={"nodeName": node})
-        await until(lambda: len(asked) == 4, "as many as there may be")
-        await asyncio.sleep(2.5)  # Nothing is to happen: time alone gives no slot back.
-        assert len(asked) == 4
+        await until(lambda: len(reads) == 4, "as many as there may be")
+        await asyncio.sleep(0.3)  # Nothing is to happen: time alone gives no slot back.
+        assert len(reads) == 4
         go_on.set()
         await world.ended("exited", 12)
+
+
+# Restart policies of single containers, which kubelets up to 1.34 ignore (KEP-5307).
+
+NODE = "/api/v1/nodes/node-1"
+
+
+async def own_policy(world: World, name: str = "job", code: int = 1) -> None:
+    """A pod whose kubelet starts ``main`` again, unless it obeys the policy of the container."""
+    await world.pod(
+        name, main=exited(code), restart="OnFailure", spec={"nodeName": "node-1"},
+        details={"main": {"restartPolicy": "Never"}},
+    )  # fmt: skip
+
+
+async def runs(world: World, version: str) -> None:
+    """The node has a kubelet of this version."""
+    status = {"nodeInfo": {"kubeletVersion": version}}
+    await world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
+
+
+async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> None:
+    """The node is read once for all its pods, and again if it could not be read."""
+    async with cluster() as world:
+        reads = world.api.refuse(NODE, 403, "Forbidden", "nodes: no access", times=1)
+        await runs(world, "v1.35.0")
+        await world.pod("plain", spec={"nodeName": "node-1"})
+        await world.ended("exited")
+        assert reads == []
+        await own_policy(world)
+        await world.ended("exited", 2)
+        await own_policy(world, "other")
+        await world.ended("exited", 3)
+        assert len(reads) == 2
+        (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
+        assert "nodes: no access" in failed["note"]
+
+
+async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
+    """Version 1.34 has a gate for it. The pod is reported, as nobody else may end it."""
+    async with cluster() as world:
+        await runs(world, "v1.34.4")
+        await own_policy(world)
+        (pod,) = await until(world.controller.blocked, "the pod is reported")
+        await world.ended("superseded")
+        assert world.told == []
+        assert pod.by == ("main",)
+        assert pod.reason == (
+            "not finished: main (exited 1, may be restarted (container restartPolicy Never, "
+            "which kubelets up to 1.34 ignore))"
+        )
+        await own_policy(world, code=0)
+        await world.ended("exited")
+
+
+# What quits leave behind in the process: nothing, however they end.
+
+AT_ONCE = 20
+
+POOL = 2 * AT_ONCE
+"""Descriptors that reads at once may leave open for the next: both ends are in this process."""
+
+
+def objects() -> list[str]:
+    """The types of all living objects that a quit makes."""
+    gc.collect()
+    kinds = (PodState, Task, Channels, ClientWebSocketResponse)
+    return sorted(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds))
+
+
+async def quits(world: World, number: int, prefix: str) -> None:
+    before = world.count("istio_aux_quits_total")
+    names = [f"{prefix}-{index}" for index in range(number)]
+    for start in range(0, number, AT_ONCE):
+        await asyncio.gather(*(world.pod(name) for name in names[start : start + AT_ONCE]))
+        done = before + min(number, start + AT_ONCE)
+        await until(lambda done=done: world.count("istio_aux_quits_total") >= done, "all are freed")
+        for name in names[start : start + AT_ONCE]:
+            await world.api.remove("pods", "training", name)
+    await until(lambda: world.controller.watched == 0, "all are forgotten")
+
+
+async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects() -> None:
+    """T18, T25: a WebSocket that was given up is closed."""
+    async with cluster(limits=replace(FAST, deadline=0.2)) as world:
+
+        async def hang(socket: web.WebSocketResponse, *_: str) -> None:
+            await socket.receive()
+
+        await quits(world, AT_ONCE, "warm")
+        before = descriptors()
+        await quits(world, 200, "job")
+        told = len(world.told)
+        world.api.on_exec = world.api.on_forward = hang
+        names = [f"hung-{index}" for index in range(AT_ONCE)]
+        await asyncio.gather(*(world.pod(name) for name in names))
+        await until(lambda: len(world.told) >= told + 4 * AT_ONCE, "all were tried again")
+        for name in names:
+            await world.api.remove("pods", "training", name)
+        # Looking for objects stops the loop for long, so it comes when the loop has little to do.
+        await until(lambda: world.controller.watched == 0, "all are forgotten")
+        await until(lambda: objects() == [], "nothing of them is left")
+        await until(lambda: descriptors() <= before + POOL, "every connection is closed")
+
+
+async def test_dead_and_blocked_pods_leave_nothing_once_they_are_gone() -> None:
+    """T25."""
+    policy = Policy(dead_proxy=DeadProxy.DELETE)
+    async with cluster(limits=replace(FAST, lost_after=30.0), policy=policy) as world:
+        world.api.on_exec = freeing(world)
+        for index in range(AT_ONCE):
+            await world.pod(f"dead-{index}", main=RUNNING, proxy=ENDED)
+            await world.pod(f"blocked-{index}", others={"side": RUNNING})
+        await until(lambda: world.controller.watched == 2 * AT_ONCE, "all are known")
+        for index in range(AT_ONCE):
+            await world.api.remove("pods", "training", f"dead-{index}")
+            await world.api.remove("pods", "training", f"blocked-{index}")
+        await until(lambda: objects() == [], "nothing of them is left")
+
+
+async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:
+    """T25: on SIGTERM."""
+    # A namespace has a quarter of the slots.
+    async with cluster(limits=replace(FAST, deadline=60.0, at_once=4 * AT_ONCE)) as world:
+        closed: list[object] = []
+
+        async def hang(socket: web.WebSocketResponse, *_: str) -> None:
+            closed.append(await socket.receive())
+
+        world.api.on_exec = hang
+        await asyncio.gather(*(world.pod(f"hung-{index}") for index in range(AT_ONCE)))
+        await until(lambda: len(world.told) == AT_ONCE, "all of them hang")
+        await world.controller.stop(0)
+        await until(lambda: len(closed) == AT_ONCE, "every connection is closed")
+        await world.pod("late")
+        await until(lambda: world.controller.watched == AT_ONCE + 1, "it is known")
+        assert len(world.told) == AT_ONCE
+
+
+# T19: exec and port-forward name a pod by its name, and another pod may have got that.
+
+POD = "/api/v1/namespaces/training/pods/job"
+
+
+class Late:
+    """The clock of a process that may be late."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(asyncio.get_running_loop().time() + self.seconds, time.time())
+
+
+async def recreate(world: World) -> None:
+    """Make a pod of the same name, whose payload runs."""
+    await world.api.remove("pods", "training", "job")
+    await world.pod("job", main=RUNNING)
+
+
+async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> None:
+    """The answer took a second and a half, and the pod was replaced on its way."""
+    clock = Late()
+    async with cluster(clock=clock) as world:
+
+        async def slow(request: web.Request) -> web.StreamResponse | None:
+            if request.path != POD:
+                return None
+            old = world.api.get("pods", "training", "job")
+            await recreate(world)
+            clock.seconds += 1.5
+            return web.json_response(old, dumps=text)
+
+        world.api.faults.append(slow)
+        await world.pod("job")
+        await world.ended("gone")
+        assert world.told == []
+
+
+async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:
+    clock = Late()
+    async with cluster(clock=clock) as world:
+        reads = 0
+
+        async def slow(request: web.Request) -> web.StreamResponse | None:
+            nonlocal reads
+            if request.path == POD and reads < 7:
+                assert world.told == []
+                reads += 1
+                clock.seconds += 1.5
+            return None
+
+        world.api.faults.append(slow)
+        await world.pod("job")
+        await world.ended("exited")
+        assert world.told == ["job"]
+        assert world.controller.stuck() == [], "it is the API server that is slow"
+
+
+async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:
+    async with cluster(policy=Policy(via=QuitVia.PORT_FORWARD)) as world:
+
+        async def meanwhile(request: web.Request) -> web.StreamResponse | None:
+            if request.path == f"{POD}/portforward":
+                await recreate(world)
+            return None
+
+        world.api.faults.append(meanwhile)
+        await world.pod("job")
+        await until(lambda: world.told, "the port is forwarded")
+        await world.ended("gone")
+        assert world.api.forwards == []
+
+
+async def run_in(client: Client, pod: Key, not_after: float) -> None:
+    result = await execute(client, pod, "istio-proxy", ["true"], 5, not_after=not_after)
+    assert result.well
+
+
+async def post_to(client: Client, pod: Key, not_after: float) -> None:
+    answer = await port_forward.request(client, pod, 15020, "POST /", 5, not_after=not_after)
+    assert answer.well
+
+
+@pytest.mark.parametrize("verb", [run_in, post_to], ids=["exec", "port-forward"])
+async def test_nothing_is_sent_once_its_time_is_over(
+    verb: Callable[[Client, Key, float], Awaitable[None]],
+) -> None:
+    """It may have waited for its connection."""
+    async with ApiServer() as api, Client(api.access()) as client:
+        await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+        now = asyncio.get_running_loop().time()
+        pod = Key("training", "job", "u-1")
+        before = len(api.requests)
+        with pytest.raises(LateError, match="nothing was sent: its connection came"):
+            await verb(client, pod, now)
+        assert len(api.requests) == before
+        await verb(client, pod, now + 100)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import background, until
 from unit.repairing import SIDECAR, World, cluster, mesh
-from unit.rules.mesh import DEFAULT, ENABLED, INJECT
+from unit.rules.mesh import INJECT
 from unit.rules.unmeshed import REPORT, STATEFUL
-from unit.store import refusal
 
 NAME = "app.kubernetes.io/name"
 WEB = {NAME: "web"}
@@ -31,7 +29,6 @@ def ask(world: World, text: str = "bank/web") -> None:
     world.repair.set_applications(parse(text)[0])
 
 
-@driven
 async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar() -> None:
     async with cluster(policy=REPORT) as world:
         await world.pod("web-0", namespace="bank", labels=WEB)
@@ -46,7 +43,6 @@ async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar()
         await world.found()
 
 
-@driven
 async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar() -> None:
     """Our own admission is in force a moment later than this process leads."""
     async with cluster() as world:
@@ -62,30 +58,21 @@ async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
         world.api.injects = True
         await until(lambda: said(world).meshed, "it is meshed")
         assert world.api.evictions == ["other", "web-0"]
-        assert world.api.rehearsals
-        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.rehearsals)
+        assert world.api.dry_runs
+        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
 
 
-@driven
 async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> None:
     """The right to create pods in a dry run may be missing."""
     async with cluster() as world:
         ask(world)
-
-        async def refuse(request: web.Request) -> web.StreamResponse | None:
-            if "dryRun" not in request.query:
-                return None
-            world.api.faults.append(refuse)  # The next one is refused, too.
-            return refusal(403, "Forbidden", "no right")
-
-        world.api.faults.append(refuse)
+        world.api.refuse("/namespaces/bank/pods", 403, "Forbidden", "no right")
         await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
         why = "not known whether a new pod would get a sidecar: 403 Forbidden: no right"
         await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
         assert world.api.evictions == []
 
 
-@driven
 async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
     async with cluster(policy=REPORT) as world:
         ask(world)
@@ -106,7 +93,6 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
         assert said(world).meshed_reason == reason
 
 
-@driven
 async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
     async with cluster(known=mesh(known=False)) as world:
         ask(world)
@@ -119,15 +105,13 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         assert (found.revision, found.root_namespace) == ("default", "istio-system")
 
 
-@pytest.mark.parametrize("entry", ["bank/web", "bank/*"])
 @pytest.mark.parametrize(
-    ("labels", "reason"),
+    ("labels", "reason", "entry"),
     [
-        ({"istio-injection": "disabled"}, 'namespace label istio-injection: "disabled"'),
-        ({"istio.io/dataplane-mode": "ambient"}, 'istio.io/dataplane-mode: "ambient"'),
+        ({"istio-injection": "disabled"}, 'label istio-injection: "disabled"', "bank/web"),
+        ({"istio.io/dataplane-mode": "ambient"}, 'dataplane-mode: "ambient"', "bank/*"),
     ],
 )
-@driven
 async def test_a_namespace_that_forbids_injection_is_reported(
     labels: dict[str, str], reason: str, entry: str
 ) -> None:
@@ -143,7 +127,6 @@ async def test_a_namespace_that_forbids_injection_is_reported(
         assert (world.unmeshed, world.api.evictions) == ({}, [])
 
 
-@driven
 async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watched() -> None:
     async with cluster(policy=RepairPolicy(race=RacePolicy.OFF)) as world:
         ask(world)
@@ -154,21 +137,6 @@ async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watch
         assert world.unmeshed == {}
 
 
-@driven
-async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -> None:
-    """Two applications of one name in two models are two."""
-    async with cluster(policy=REPORT) as world:
-        ask(world, "bank/web\nshop/web")
-        world.namespaces["bank"] = dict(ENABLED)
-        await world.pod("web-0", SIDECAR, labels=WEB)
-        await world.pod("web-1", namespace="bank", labels=WEB, owner_uid="owner-2")
-        await world.found("web-1")
-        found = [(each.namespace, each.meshed) for each in world.repair.applications()]
-        assert found == [("bank", False), ("shop", True)]
-        assert DEFAULT in world.unmeshed["web-1"]
-
-
-@driven
 async def test_changes_of_the_file_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

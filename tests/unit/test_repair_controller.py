@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
 
-import pytest
-from istio_aux.kube.clock import system_clock
+from aiohttp import web
 from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
-from istio_aux.model.moment import Moment
 from istio_aux.model.policy import State
-from msgspec.structs import replace
-from unit.asynchronous import driven, until
-from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.asynchronous import until
+from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, raw
+from unit.rules.training import document
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS, raw
+from unit.store import refusal
+from unit.training import FAST, Kubeflow
 
 
-@driven
 async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
     """T41: Event, metric and status, which shows the oldest first."""
     async with cluster(policy=REPORT) as world:
@@ -41,7 +43,6 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
 
 
-@driven
 async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
     """`istioctl install` moves the webhooks to a configuration of another name."""
     async with Cluster() as api:
@@ -56,7 +57,6 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
         assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
 
 
-@driven
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -80,21 +80,6 @@ def has_been_told(world: World, pod: str) -> bool:
     return pod in [name for name, _ in world.events("NoSidecar")]
 
 
-@driven
-async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
-    async with cluster() as world:
-        for name in ("web-0", "web-1", "web-2"):
-            await world.pod(name, owner=STATEFUL)
-        await world.known(3)
-        await until(lambda: world.restarts("evicted") == 3, "all are evicted")
-        assert world.api.evictions == ["web-2", "web-1", "web-0"]
-        await world.found()
-        told = await until(lambda: world.events("RestartedForSidecar"), "the owners are told")
-        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[0][1]
-        assert world.events("NoSidecar") == []
-
-
-@driven
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
     """Also after changes that do not matter for the decision."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -114,9 +99,10 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
                 "deleteOptions": {"preconditions": {"uid": "old-web", "resourceVersion": version}},
             }
         ]
+        (told,) = await until(lambda: world.events("RestartedForSidecar"), "the owner is told")
+        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[1]
 
 
-@driven
 async def test_nothing_happens_before_the_injector_is_live() -> None:
     """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
@@ -133,7 +119,6 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         assert world.api.evictions == ["web"]
 
 
-@driven
 async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
     """T41: also where the controller has no pod at all for a moment."""
     async with cluster() as world:
@@ -145,6 +130,7 @@ async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
         told = await until(lambda: world.events("RestartStopped"), "the owner is told")
         assert told == [("web-0", note)]
         assert world.unmeshed["web-0"].endswith(why)
+        await until(lambda: world.repair.finished, "nothing is left to do")
         world.repair.lead(True)  # As before: that changes nothing.
         await world.pod("web-1", owner=STATEFUL)
         await world.found("web-0", "web-1")
@@ -154,29 +140,17 @@ async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
         assert world.restarts("stopped") == 1
 
 
-async def hopeless(world: World) -> None:
-    """A StatefulSet whose new pod has no sidecar either."""
-    world.api.injects = False
-    await world.pod("web-0", owner=STATEFUL)
-    await until(lambda: world.restarts("stopped") == 1, "it is given up")
-    world.api.injects = True
-
-
-@driven
 async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
-    """It is told once, and forgotten after a day."""
-    passed = 0.0
-
-    def clock() -> Moment:
-        now = system_clock()
-        return Moment(now.monotonic + passed, now.wall + passed)
-
+    """And told once."""
     async with Cluster() as api:
         async with at_work(api) as world:
-            await hopeless(world)
+            world.api.injects = False
+            await world.pod("web-0", owner=STATEFUL)
+            await until(lambda: world.restarts("stopped") == 1, "it is given up")
+            world.api.injects = True
             await until(lambda: world.events("RestartStopped"), "the owner is told")
             failed, replaced = world.repair.failed, world.repair.replaced
-        async with at_work(api, leading=False, clock=clock) as world:
+        async with at_work(api, leading=False) as world:
             world.repair.recall(failed, replaced)
             world.repair.lead(True)
             await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")
@@ -185,18 +159,9 @@ async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
             assert api.evictions == ["web-0", "marker"]
             assert world.restarts("stopped") == 0
             assert world.repair.failed == failed
-
-            await world.pod("web-1", owner=STATEFUL)
-            await until(lambda: "web-1" in world.unmeshed, "it is seen")
-            passed = 86460.0
-            assert world.repair.failed == {}
-            world.repair.set_injectors(mesh(State.NO_ENDPOINT))
-            world.repair.set_injectors(mesh())
-            await until(lambda: "web-1" in api.evictions, "it is tried again")
         assert len(world.events("RestartStopped")) == 1
 
 
-@driven
 async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
     """Nobody checks that the UID in a pod's owner reference is that of its own namespace."""
     async with cluster() as world:
@@ -209,55 +174,6 @@ async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
         )
 
 
-@pytest.mark.parametrize("what", ["is being deleted", "is gone, and not back yet"])
-@driven
-async def test_a_pod_that_somebody_else_restarts_is_waited_for(what: str) -> None:
-    """A drain takes a pod of a StatefulSet that is not ours to restart."""
-    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
-        await world.pod("web-1", SIDECAR, owner=STATEFUL, deleting=what == "is being deleted")
-        await world.pod("web-0", owner=STATEFUL)
-        await world.known(2)
-        if "gone" in what:
-            await world.api.remove("pods", "shop", "web-1")
-            await until(lambda: world.repair.watched == 1, "it is gone")
-        world.repair.set_injectors(mesh())
-        await until(lambda: what in world.unmeshed["web-0"], "the status says why")
-        await world.pod("marker", owner_uid="owner-2")
-        await until(lambda: world.api.evictions == ["marker"], "other controllers go on")
-        if "deleted" in what:
-            await world.api.remove("pods", "shop", "web-1")
-        await world.pod("web-1", SIDECAR, owner=STATEFUL, uid="new")
-        await until(lambda: world.api.evictions == ["marker", "web-0"], "it is back")
-
-
-@driven
-async def test_those_that_were_seen_first_are_restarted_first() -> None:
-    """Whatever their UIDs are, and however many come later."""
-    async with cluster(known=mesh(State.NO_ENDPOINT), limits=replace(LIMITS, at_once=1)) as world:
-        names = ["a", "b", "c", "d"]
-        for name, uid in zip(names, ["4", "3", "2", "1"], strict=True):
-            await world.pod(name, owner_uid=uid)
-        await world.found(*names)
-        world.repair.set_injectors(mesh())
-        await until(lambda: len(world.api.evictions) == 4, "all are restarted")
-        assert world.api.evictions == names
-
-
-@driven
-async def test_pods_that_never_get_ready_delay_no_other_namespace() -> None:
-    limits = replace(LIMITS, at_once=5, share=3)
-    async with cluster(limits=limits) as world:
-        world.api.replaces = False
-        world.namespaces["bank"] = world.namespaces["shop"]
-        for number in range(9):
-            await world.pod(f"bad-{number}", owner_uid=f"owner-{number}")
-        await until(lambda: len(world.api.evictions) == 3, "its share")
-        await world.pod("good", owner_uid="good", namespace="bank")
-        await until(lambda: "good" in world.api.evictions, "the other one")
-        assert len(world.api.evictions) == 4
-
-
-@driven
 async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller() -> None:
     """Else each half of its pods would be restarted as if there were no others."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -272,3 +188,53 @@ async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller(
         owners = {stored.owner for stored in world.repair._store.pods.values()}
         assert owners == set(world.repair._store.owners.values())
         assert len(owners) == 1
+
+
+# Pods of training jobs that have no sidecar: their Job is suspended and resumed.
+
+
+class Injected(Kubeflow):
+    """The same, where all pods but the first two get a sidecar."""
+
+    async def put(self, resource: str, body: dict[str, Any]) -> dict[str, Any]:
+        if resource == "pods" and self._made > 2:
+            body["spec"]["containers"].append({"name": "istio-proxy"})
+        return await super().put(resource, body)
+
+
+@asynccontextmanager
+async def training() -> AsyncGenerator[World]:
+    """A repair controller at work in a cluster with a TFJob of two pods."""
+    async with Injected() as api:
+        await api.put("tfjobs", document("Running"))
+        await api.operate()
+        more: dict[str, Any] = {"job_limits": FAST, "namespace": "training"}
+        async with at_work(api, policy=WITH_JOBS, **more) as world:
+            yield world
+
+
+async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> None:
+    """T41: one restart is for all its pods."""
+    async with training() as world:
+        await until(lambda: world.restarts("resumed") == 1, "it is resumed")
+        await until(lambda: not world.unmeshed, "all are meshed")
+        assert (world.restarts("suspended"), world.restarts("evicted")) == (1, 0)
+        told = await until(lambda: world.events("RestartedForSidecar"), "its owner is told")
+        assert len(told) == 1
+        await until(lambda: not world.repair.suspended(), "nothing is under way")
+
+
+async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
+    """It may have happened, and nobody has refused it."""
+
+    async def perform_and_fail(request: web.Request) -> web.Response | None:
+        if request.method != "PATCH":
+            return None
+        await world.api._route(request)
+        return refusal(504, "Timeout", "request did not complete within requested timeout")
+
+    async with training() as world:
+        world.api.faults.append(perform_and_fail)
+        await until(lambda: world.restarts("resumed") == 1, "it is suspended, and resumed")
+        await until(lambda: not world.unmeshed, "all are meshed")
+        assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)

@@ -14,10 +14,9 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.policy import State
 from msgspec.structs import replace
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.repairing import (
     BARE,
-    EVICTED_JOB,
     LIMITS,
     SIDECAR,
     Cluster,
@@ -26,25 +25,25 @@ from unit.repairing import (
     cluster,
     mesh,
 )
-from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
-from unit.store import refusal
+from unit.rules.unmeshed import REPORT, STATEFUL, raw
 
 
-@driven
 async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
     async with cluster(leading=False) as world:
         await world.pod("web")
         await world.found("web")
         assert world.count("istio_aux_unmeshed_pods") == 0
         assert (world.api.evictions, world.api.events) == ([], [])
+        jobs = "GET /apis/batch/v1/jobs"
+        assert jobs not in world.api.requests
         world.repair.lead(True)
+        await until(lambda: jobs in world.api.requests, "Jobs that are suspended are searched")
         await world.found()
         world.repair.lead(True)  # Once more changes nothing.
         await world.pod("next", owner_uid="owner-2")
         await until(lambda: world.api.evictions == ["web", "next"], "it leads")
 
 
-@driven
 async def test_a_new_leader_reports_what_it_knew_already() -> None:
     async with cluster(policy=REPORT, leading=False) as world:
         await world.pod("web")
@@ -56,7 +55,6 @@ async def test_a_new_leader_reports_what_it_knew_already() -> None:
         assert [name for name, _ in told] == ["web"]
 
 
-@driven
 async def test_nothing_happens_before_all_pods_are_known() -> None:
     """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
@@ -73,60 +71,30 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         await until(lambda: world.api.evictions == ["web"], "it is evicted")
 
 
-@driven
-async def test_a_leader_again_waits_for_its_earlier_tasks() -> None:
-    async with cluster(policy=WITH_JOBS) as world:
-        asked, answer = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: web.Request) -> web.StreamResponse | None:
-            if "/jobs/" not in request.path or asked.is_set():
-                return None
-            asked.set()
-            await answer.wait()
-            return refusal(503)
-
-        world.api.jobs["web"] = EVICTED_JOB
-        world.api.faults.append(slow)
-        await world.pod("train", owner=JOB, restart="Never")
-        await asked.wait()
-        world.repair.lead(False)
-        world.repair.lead(True)
-        await world.pod("other", owner_uid="owner-2")
-        await until(lambda: world.restarts("evicted") == 1, "another one's pod is evicted")
-        assert world.api.evictions == ["other"]
-        answer.set()
-        await until(lambda: "train" in world.api.evictions, "it goes on")
-
-
-@driven
-async def test_a_stopping_process_starts_nothing() -> None:
-    async with cluster(known=mesh(known=False)) as world:
+async def test_repair_is_not_finished_before_it_has_decided_about_each_pod() -> None:
+    listed = asyncio.Event()
+    async with cluster(policy=REPORT, listed=listed) as world:
         await world.pod("web")
-        await until(lambda: world.repair.watched == 1, "it is seen")
-        await world.repair.stop(0)
-        world.repair.set_injectors(mesh())
-        await world.found("web")
-        await world.pod("marker", SIDECAR, owner=None)
-        await world.known(2)
-        assert world.api.evictions == []
+        await world.known(1)
+        assert not world.repair.finished
+        listed.set()
+        await until(lambda: world.repair.finished, "all is decided")
 
 
-@driven
 async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
     """It reads that in the Lease, also before it has listed the pods."""
     async with Cluster() as api:
         async with at_work(api) as world:
             await evict_without_replacement(world)
             left = world.repair.failed, world.repair.replaced
-        for late in (False, True):
-            async with at_work(api, leading=False) as world:
-                world.repair.recall(*left)
-                if late:
-                    await world.known(1)
-                world.repair.lead(True)
-                await nothing_more_of_the_set(world, f"marker-{late:d}")
-                left = world.repair.failed, world.repair.replaced
-                assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
+        async with at_work(api, leading=False) as world:
+            world.repair.recall(*left)
+            world.repair.lead(True)
+            await world.pod("marker", owner_uid="another")
+            await until(lambda: "marker" in world.api.evictions, "others go on")
+            assert "web-0" not in world.api.evictions
+            left = world.repair.failed, world.repair.replaced
+            assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
         async with at_work(api, leading=False) as world:
             world.repair.recall(*left)
             world.repair.lead(True)
@@ -137,7 +105,6 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             assert api.evictions.count("web-1") == 1
 
 
-@driven
 async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
     """Also where no pod of the controller is to be restarted any more, or there is no such."""
     limits = replace(LIMITS, unreplaced=1.0)
@@ -156,7 +123,6 @@ async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
             assert not world.repair._active
 
 
-@driven
 async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
     """An eviction of which the next leader may know nothing is not sent."""
     seen: list[tuple[list[str], list[str]]] = []
@@ -173,7 +139,6 @@ async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
         assert world.restarts("refused") == 0
 
 
-@driven
 async def test_nothing_is_stored_about_pods_that_were_not_read_again() -> None:
     """A new pod that a silent watch hides would be the result of a restart that never was.
 
@@ -193,7 +158,6 @@ async def test_nothing_is_stored_about_pods_that_were_not_read_again() -> None:
         assert stored == [[], ["shop/owner-1"]]
 
 
-@driven
 async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None:
     """The next leader would take it for one."""
 
@@ -213,7 +177,6 @@ async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None
         assert pod.pod == "web"
 
 
-@driven
 async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evicts() -> None:
     """Its Lease has lapsed, and nobody has told it yet."""
     leads = False
@@ -226,7 +189,6 @@ async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evic
         await until(lambda: world.restarts("evicted") == 1, "it leads")
 
 
-@driven
 async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> None:
     """The injector is away right before the eviction is sent, and no pod was decided on again."""
 
@@ -245,7 +207,6 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
         await until(lambda: world.api.evictions == ["web"], "it is back")
 
 
-@driven
 async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
     """Else it would count for its next term, and be kept for ever."""
     async with cluster() as world:
@@ -256,7 +217,6 @@ async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
         assert world.repair.replaced == {}
 
 
-@driven
 async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
     """Failures add up, what is replaced is a state, and an expired failure is dropped."""
     passed = 0.0
@@ -282,7 +242,6 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
 
 
-@driven
 async def test_what_another_leader_began_since_is_not_overwritten() -> None:
     """A process that led before stores the Lease as it was left when it leads again."""
     now = datetime.now(UTC).replace(microsecond=0)
@@ -304,10 +263,3 @@ async def evict_without_replacement(world: World) -> None:
     await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
     await until(lambda: world.repair.watched == 1, "it is gone")
     world.api.replaces = True
-
-
-async def nothing_more_of_the_set(world: World, marker: str = "marker") -> None:
-    """Other controllers go on, and this one waits."""
-    await world.pod(marker, owner_uid=f"owner of {marker}")
-    await until(lambda: marker in world.api.evictions, "others go on")
-    assert "web-0" not in world.api.evictions

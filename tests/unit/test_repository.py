@@ -62,9 +62,9 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
     assert [line for line in text.splitlines() if len(line) >= 120] == []
 
 
-# The most lines of Python. These numbers only go down: what is added is paid for elsewhere.
-# The goals are 58,000 and 15,500.
-TESTS, PRODUCT = 73_506, 17_903
+# The most lines of Python, with a little room. These numbers only go down; the goals are 58,000 and
+# 15,500. CONTRIBUTING, "How much there is".
+MOST = {"tests": 62_300, "workload/src": 17_700}
 
 
 def python(*folders: str) -> int:
@@ -72,10 +72,11 @@ def python(*folders: str) -> int:
     return sum(lines(path) for folder in folders for path in tracked(f"{folder}/*.py"))
 
 
-def test_tests_and_workload_do_not_grow() -> None:
+@pytest.mark.parametrize("folder", MOST)
+def test_tests_and_workload_do_not_grow(folder: str) -> None:
     """Each line of a test is read and run at each change."""
-    assert python("tests") <= TESTS
-    assert python("workload/src") <= PRODUCT
+    more = python(folder) - MOST[folder]
+    assert more <= 0, f"{folder}: {more} lines too many: take away what nobody needs any more"
 
 
 def test_the_contributing_page_knows_how_many_lines_of_tests_there_are() -> None:
@@ -84,33 +85,6 @@ def test_the_contributing_page_knows_how_many_lines_of_tests_there_are() -> None
     assert said
     ratio = python("tests") / python("workload/src", "src", "lib")
     assert float(said[1]) == pytest.approx(ratio, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    "document",
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"],
-)
-def test_every_path_that_a_document_names_exists(document: str) -> None:
-    """Paths in back quotes, which may have an asterisk."""
-    words = (ROOT / document).read_text().replace("\n", " ").split("`")[1::2]
-    named = [
-        word
-        for word in words
-        if "/" in word
-        and word.split("/")[0]
-        in {
-            "src",
-            "tests",
-            "workload",
-            "lib",
-            "docs",
-            "bundle",
-            "terraform",
-            "examples",
-            "benchmarks",
-        }
-    ]
-    assert [word for word in named if not list(ROOT.glob(word.rstrip("/")))] == []
 
 
 def test_every_tox_environment_says_what_it_is_for() -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
-from istio_aux.shedding import ADDRESSES, SILENT, Connections, available_memory
+from aiohttp import web
+from istio_aux.serving import Listener, ServingLimits
+from istio_aux.shedding import ADDRESSES, Connections, available_memory
+from unit.asynchronous import until
 
 MOST = 4
 MIB = 1 << 20
@@ -41,12 +48,6 @@ def closed(connections: Connections[Peer]) -> list[Peer]:
         connections.remove(peer)
         found.append(peer)
     return found
-
-
-def test_nobody_is_closed_while_there_is_room(connections: Connections[Peer]) -> None:
-    accept(connections, *"abcd")
-
-    assert closed(connections) == []
 
 
 def test_the_one_that_has_waited_longest_is_closed(connections: Connections[Peer]) -> None:
@@ -145,12 +146,6 @@ def test_one_that_alone_costs_too_much_is_closed(connections: Connections[Peer])
     assert (len(connections), connections.cost) == (0, 0)
 
 
-def test_a_silent_connection_has_its_cost(connections: Connections[Peer]) -> None:
-    accept(connections, *"ab")
-
-    assert connections.cost == 2 * SILENT
-
-
 @pytest.mark.parametrize(
     ("file", "text", "bytes_"),
     [
@@ -169,3 +164,58 @@ def test_the_memory_of_a_container_is_its_limit_and_else_that_of_the_machine(
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     assert available_memory(tmp_path) == (bytes_ or machine)
+
+
+# The same on a port: the webhook's has the same limits.
+
+GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@asynccontextmanager
+async def opened() -> AsyncGenerator[tuple[Listener, str, int]]:
+    """A port that answers /livez, with room for 8 connections."""
+
+    async def livez(_request: web.Request) -> web.Response:
+        answer = web.Response(text="ok\n")
+        answer.force_close()
+        return answer
+
+    application = web.Application()
+    application.router.add_get("/livez", livez)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    server = runner.server
+    assert server
+    limits = ServingLimits(connections=8, linger=0.1, sweep=0.05)
+    listener = Listener(server, limits)
+    host, port = await listener.listen("127.0.0.1", 0)
+    try:
+        yield listener, host, port
+    finally:
+        await listener.close(0)
+        await runner.cleanup()
+
+
+async def answered(host: str, port: int) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{host}:{port}/livez") as got,
+    ):
+        return got.status
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:9]], ids=["silent", "requests that never end"])
+async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
+    async with opened() as (listener, host, port):
+        with ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(socket.create_connection((host, port))).send(sent)
+            assert await answered(host, port) == 200
+            assert len(listener.connections) <= 8
+
+
+async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> None:
+    async with opened() as (listener, host, port):
+        with socket.create_connection((host, port)):
+            await until(lambda: listener.connections, "it is there")
+        await until(lambda: not listener.connections, "it is gone")

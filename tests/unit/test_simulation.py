@@ -50,13 +50,6 @@ def test_a_seed_tells_the_same_story_in_each_process() -> None:
     assert int(stories.pop().split()[0]) > 10_000
 
 
-def test_a_story_that_is_told_changes_nothing() -> None:
-    for seed in range(5):
-        silent, told = play(seed), play(seed, trace=True)
-        assert told.story
-        assert (silent.seconds, silent.counts) == (told.seconds, told.counts)
-
-
 @pytest.mark.parametrize("name", breaks.BREAKS)
 def test_a_break_of_the_product_is_found(name: str) -> None:
     assert breaks.find(name, range(breaks.SEEDS)).seed >= 0

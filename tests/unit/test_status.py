@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
+import re
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux import status
+from istio_aux import status, telemetry
 from istio_aux.injector.rules import Injector
+from istio_aux.model.answers import Holder
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
-from istio_aux.model.resources import Holder, Requests
+from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed
+from istio_aux.start import review
 from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
-from unit.asynchronous import driven
+from unit.logged import logging_to
 
 T = TypeVar("T")
 
@@ -152,14 +159,13 @@ class Port:
             lambda: (False, ["pods: no complete list yet"]),
             lambda: self._count("status", BEFORE),
             lambda: self._count("metrics", b"istio_aux_ready 1\n"),
-            lambda _states: self._count("pods", ([*self.pods], True)),
+            lambda: self._count("pods", ([*self.pods], True)),
         )
         async with TestClient(TestServer(port)) as client:
             answers = [await client.get(path) for path in paths]
             return [(answer.status, await answer.text()) for answer in answers]
 
 
-@driven
 async def test_readiness_looks_at_no_pod() -> None:
     port = Port()
     assert await port.get("/readyz") == [(503, "pods: no complete list yet\n")]
@@ -174,7 +180,6 @@ async def test_readiness_looks_at_no_pod() -> None:
     ],
     ids=["within a second", "later"],
 )
-@driven
 async def test_requests_within_a_second_look_at_the_pods_once(
     kept: float, computed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,3 +222,85 @@ def test_every_metric_is_in_the_readme() -> None:
     metrics = {name for name in metrics if not name.endswith("_created")}
     assert "istio_aux_quits_total" in metrics
     assert [name for name in sorted(metrics) if f"`{name}" not in README] == []
+
+
+# Log lines and metrics.
+
+
+@pytest.fixture
+def log() -> Iterator[io.BytesIO]:
+    """Where logging goes; afterwards it goes again where it went before."""
+    with logging_to(io.BytesIO()) as stream:
+        yield stream
+
+
+def lines(log: io.BytesIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_a_log_line_is_one_object_with_what_the_call_gave(log: io.BytesIO) -> None:
+    extra = {"event": "decision", "namespace": "training", "reason": "it is\nover"}
+    logging.getLogger("any").info("training/%s", "job", extra=extra)
+    (line,) = lines(log)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info", "event": "decision", "message": "training/job",
+        "namespace": "training", "reason": "it is\nover",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_a_line_is_written_before_the_call_returns(buffering: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with logging_to(cast("BinaryIO", path.open("wb", buffering))):
+        for number in (1, 2):
+            logging.getLogger("any").warning("%d", number)
+            assert len(path.read_bytes().splitlines()) == number
+
+
+def test_times_have_milliseconds(log: io.BytesIO) -> None:
+    facts = {"created": 1e9 + 0.0625, "levelno": logging.INFO, "levelname": "INFO"}
+    logging.getLogger().handle(logging.makeLogRecord(facts))
+    assert lines(log)[0]["time"] == "2001-09-09T01:46:40.062+00:00"
+
+
+def test_a_line_of_somebody_else_has_its_logger_as_event(log: io.BytesIO) -> None:
+    """And a value that JSON does not know is shown as text; below the level nothing is logged."""
+    logging.getLogger("any").debug("quiet")
+    logging.getLogger("aiohttp.server").error("oops", extra={"what": ValueError("odd")})
+    (line,) = lines(log)
+    assert (line["event"], line["what"]) == ("aiohttp.server", "odd")
+
+
+def test_an_error_with_its_traceback_is_still_one_line(log: io.BytesIO) -> None:
+    try:
+        int("odd")
+    except ValueError:
+        logging.getLogger("any").exception("oops")
+    (line,) = lines(log)
+    assert line["traceback"].splitlines()[-1].startswith("ValueError: invalid literal")
+
+
+SERIES = [
+    'quits_total{outcome="exited",rung="exec"}',
+    'quits_total{outcome="gone",rung="none"}',
+    'quit_attempts_total{rung="port-forward"}',
+    'dead_proxies_total{action="delete-failed"}',
+    'injectors{state="no-endpoint"}',
+    'injector_probes_total{outcome="refused",way="dry-run"}',
+    'sidecar_restarts_total{outcome="evicted"}',
+    'watch_restarts_total{reason="expired"}',
+    'admission_connections_closed_total{reason="idle"}',
+    *(f'admission_reviews_total{{outcome="{each}"}}' for each in (*review.Outcome, "busy")),
+]
+
+
+def test_a_metric_is_there_before_anything_happened() -> None:
+    """An alert on its rise would miss the first time otherwise."""
+    shown = telemetry.Telemetry().render().decode()
+    assert [name for name in SERIES if f"\nistio_aux_{name} 0.0\n" not in shown] == []
+    families = set(re.findall(r"(?m)^# TYPE istio_aux_(\w+)", shown))
+    assert len(families) > 20
+    found = set(re.findall(r"(?m)^istio_aux_(\w+?)(?:_count)?(?:\{.*\})? 0\.0$", shown))
+    assert {name for name in families if not name.endswith("_created")} <= found
+    assert "\nprocess_resident_memory_bytes " in shown

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
 from istio_aux.kube.errors import UnreachableError
-from unit.asynchronous import driven, until
-from unit.store import refusal
+from istio_aux.repair.suspended_jobs import SuspendedJobs
+from istio_aux.repair.suspension import MARK
+from unit.apiserver import Fault
+from unit.asynchronous import until
+from unit.rules.training import pod_document
+from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
+
+PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 
 
 def patches(api: Kubeflow) -> int:
-    return sum(request.startswith("PATCH") for request in api.requests)
+    return api.requests.count(PATCH)
 
 
 def pod_lists(api: Kubeflow) -> int:
@@ -27,7 +37,6 @@ async def no_answer(request: web.Request) -> web.Response | None:
     return None
 
 
-@driven
 async def test_all_pods_of_a_job_are_replaced_and_it_does_not_fail() -> None:
     async with kubeflow() as world:
         before = world.api.pods
@@ -40,7 +49,6 @@ async def test_all_pods_of_a_job_are_replaced_and_it_does_not_fail() -> None:
         assert (world.restarts("suspended"), world.restarts("failed")) == (1, 0)
 
 
-@driven
 async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_so() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -64,7 +72,6 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert len(world.api.events) == 1
 
 
-@driven
 async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -75,7 +82,6 @@ async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
         assert len(process.status()) == 1
 
 
-@driven
 async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> None:
     """The operator would delete them whatever it says."""
     async with kubeflow() as world:
@@ -87,36 +93,25 @@ async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> 
         assert not world.api.suspended
 
 
-@driven
 async def test_a_job_whose_pods_cannot_be_listed_is_not_suspended() -> None:
     """A PodDisruptionBudget may protect one of them. It is refused: no change was requested."""
-
-    async def fail(request: web.Request) -> web.Response | None:
-        listed = request.method == "GET" and request.path.endswith("/training/pods")
-        return refusal(500, "InternalError", "etcd is away") if listed else None
-
     async with kubeflow() as world:
-        world.api.always(fail)
+        world.api.refuse("/training/pods", 500, "InternalError", "etcd is away")
         refused = await world.restart(world.process())
         why = "its pods are not known: 500 InternalError: etcd is away"
         assert refused == f"its TFJob is not suspended: {why}"
         assert not world.api.suspended
 
 
-@driven
 async def test_a_long_error_is_shortened() -> None:
-    async def refuse(request: web.Request) -> web.Response | None:
-        text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
-        return refusal(422, "Invalid", text) if request.method == "PATCH" else None
-
+    text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
     async with kubeflow() as world:
-        world.api.faults.append(refuse)
+        world.api.refuse(PATCH, 422, "Invalid", text)
         refused = await world.restart(world.process())
         assert refused.endswith('unknown field "spec.runPolicy.suspend"')
         assert len(refused) < 350
 
 
-@driven
 async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
     async def meddle(request: web.Request) -> web.Response | None:
         if request.method == "PATCH":
@@ -134,7 +129,6 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
         assert not world.api.marked
 
 
-@driven
 async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
     async with kubeflow() as world:
         before = world.api.pods
@@ -146,7 +140,6 @@ async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
         await world.resumed()
 
 
-@driven
 async def test_a_job_that_is_gone_is_forgotten() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -156,38 +149,336 @@ async def test_a_job_that_is_gone_is_forgotten() -> None:
         await until(lambda: not process.status(), "nothing is under way")
 
 
-@driven
-async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
-    """It has lost nothing, so it may be suspended again."""
-    async with kubeflow() as world:
-        before, world.api.operates = world.api.pods, False
-        process = world.process(unnoticed=0.1)
-        await world.restart(process)
-        await world.resumed()
-        assert world.api.pods == before
-        await world.counted("failed")
-        assert world.restarts("resumed") == 0
-        assert await world.restart(process) == ""
-
-
-@driven
 async def test_a_refused_resumption_is_tried_again() -> None:
     """At the time that the API server names, where it does."""
-    asked = list[float]()
-
-    async def refuse(request: web.Request) -> web.Response | None:
-        return refusal(403, "Forbidden", "not you") if request.method == "PATCH" else None
-
-    async def throttle(request: web.Request) -> web.Response | None:
-        if request.method != "PATCH":
-            return None
-        asked.append(asyncio.get_running_loop().time())
-        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
-
     async with kubeflow() as world:
         process = world.process()
         await world.restart(process)
-        world.api.faults += [*[refuse] * 5, throttle]
+        world.api.refuse(PATCH, 403, "Forbidden", "not you", times=5)
+        came = world.api.refuse(PATCH, 429, "TooManyRequests", "slow down", times=1, after=1)
         await until(lambda: "not you" in process.status()[0].reason, "the reason is shown")
         await world.resumed()
-        assert asyncio.get_running_loop().time() - asked[0] >= 1
+        assert came[1] - came[0] >= 1
+
+
+# The leader resumes suspended Jobs, and a new leader finds them.
+
+LONGEST = 2.0  # Seconds that a Job may be suspended.
+
+
+def lists(api: Kubeflow) -> int:
+    return api.requests.count("GET /apis/kubeflow.org/v1/tfjobs")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
+    """Also when the policy was changed meanwhile, so that nothing would be suspended now."""
+    async with kubeflow() as world:
+        await world.suspended()
+        process = world.process(allowed=allowed)
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
+        await world.api.end()
+        await world.resumed()
+        assert world.api.job["status"]["conditions"][0]["type"] == "Running"
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
+        assert not process.status()
+
+
+async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
+    """Its new pods have no sidecar either: their work must not be lost, too."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        first = world.process()
+        await world.resumed()
+        for process in (first, world.process()):
+            before = world.api.job
+            refused = await world.restart(process)
+            assert refused.startswith("its TFJob is not suspended: it was suspended for its sidec")
+            assert world.api.job == before
+
+
+async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -> None:
+    async def usurp(request: web.Request) -> web.Response | None:
+        if request.path.endswith("/eviction"):
+            process.lead(False)
+        return None
+
+    async with kubeflow() as world:
+        process = world.process()
+        world.api.faults.append(usurp)
+        refused = await world.restart(process)
+        assert refused == "its TFJob is not suspended: this process does not lead any more"
+        assert not world.api.suspended
+
+
+async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_it_again() -> None:
+    """Nobody has told it yet that another process leads."""
+    leads = True
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process(leads=lambda: leads)
+        await world.restart(process)
+        leads = False
+        await world.api.end()
+        looks = pod_lists(world.api) + 20
+        await until(lambda: pod_lists(world.api) > looks, "it is followed all the same")
+        assert world.api.suspended
+        assert await world.restart(process) == "this process may not suspend it"
+        leads = True
+        await world.resumed()
+
+
+async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> None:
+    """Its pods do not go; the Job is resumed, and its owner is told.
+
+    The next leader follows it for `SuspensionLimits.longest` before it trusts another's clock.
+    """
+    async with kubeflow() as world:
+        await world.suspended()
+        begun = datetime.now(UTC) - timedelta(seconds=3 * LONGEST)
+        await world.api.change({}, annotations={MARK: f"{begun:%Y-%m-%dT%H:%M:%SZ} so"})
+        process = world.process(longest=LONGEST)
+        await world.resumed()
+        await world.counted("failed")
+        (event,) = await until(lambda: world.api.events, "an Event")
+        assert (event["type"], event["reason"]) == ("Warning", "ResumedWithoutRestart")
+        assert event["regarding"]["kind"] == "TFJob"
+        assert event["regarding"]["name"] == "mnist"
+        assert event["note"].startswith("TFJob mnist: it was suspended for too long, and 2 of its")
+        await until(lambda: not process.status(), "nothing is under way")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
+    allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without `restart-jobs` the charm grants it as soon as it finds such a Job.
+
+    Until then it is no warning, and the list is tried again by the next search.
+    """
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        refused = world.api.refuse("/v1/tfjobs", 403, "Forbidden", "no", times=3)
+        world.process(allowed=allowed, search=600 if allowed else 0.02)
+        await world.resumed()
+        assert len(refused) > 3
+        warned = [r for r in caplog.records if "403" in r.getMessage()]
+        assert bool(warned) is allowed
+
+
+async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
+    """A request to suspend it that was given up for lost, and came late."""
+    async with kubeflow() as world:
+        process = world.process(search=0.02)
+        await until(lambda: lists(world.api) > 1, "a search that finds nothing")
+        assert not process.status()
+        await world.suspended()
+        await world.api.end()
+        await world.resumed()
+
+
+async def test_without_a_training_operator_nothing_is_listed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with kubeflow() as world:
+        world.api.served = False
+        world.process(search=0.02)
+        await until(lambda: world.api.requests.count("GET /apis/kubeflow.org/v1") > 1, "a search")
+        assert lists(world.api) == 0
+        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+# What goes wrong with one Job, or with one request, keeps no other one waiting.
+
+PODS = "GET /api/v1/namespaces/training/pods"
+
+
+def looked(api: Kubeflow, name: str) -> int:
+    """How often a Job was read."""
+    return sum(r.startswith("GET") and r.endswith(f"/tfjobs/{name}") for r in api.requests)
+
+
+def reason(process: SuspendedJobs) -> str:
+    """What the one suspended Job waits for; empty if there is none."""
+    return next((job.reason for job in process.status()), "")
+
+
+async def fail_to_list_pods(request: web.Request) -> web.Response | None:
+    listed = request.method == "GET" and request.path.endswith("/training/pods")
+    return refusal(500, "InternalError", "etcd is away") if listed else None
+
+
+async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        world.api.refuse("/batch/v1/jobs", 500, "InternalError", "etcd is away")
+        world.process()
+        await world.resumed()
+
+
+async def hang(request: web.Request) -> web.Response | None:
+    if request.method == "GET" and request.path.endswith("/training/pods"):
+        await asyncio.sleep(3600)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (fail_to_list_pods, "500 InternalError: etcd is away"),
+        (hang, "no list of pods within 1 s"),
+    ],
+)
+async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed(
+    fault: Fault, why: str
+) -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process(longest=3.0, answer=1.0)
+        await world.restart(process)
+        world.api.always(fault)
+        await until(lambda: why in reason(process), "the reason is shown")
+        await world.resumed()
+        await world.counted("failed")
+        (event,) = await until(lambda: world.api.events, "an Event")
+        assert event["note"] == (
+            "TFJob mnist: it was suspended for too long, and it is not known whether its pods are"
+            f" gone: {why}"
+        )
+
+
+async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed() -> None:
+    """A Job that is resumed while its pods go may fail."""
+    async with kubeflow() as world:
+        await world.suspended()
+        end = datetime.now(UTC) + timedelta(hours=1)
+        for name, uid in world.api.pods.items():
+            going = merged(
+                pod_document(name, uid=uid),
+                {"metadata": {"deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}"}},
+            )
+            await world.api.put("pods", going)
+        process = world.process(longest=0.0)
+        await until(lambda: "still there" in reason(process), "its pods are known")
+        world.api.always(fail_to_list_pods)
+        await until(lambda: "etcd is away" in reason(process), "they are not known any more")
+        looks = looked(world.api, "mnist") + 3
+        await until(lambda: looked(world.api, "mnist") > looks, "it is followed")
+        assert world.api.suspended
+
+
+async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() -> None:
+    """It may be one of its own."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        strange = {**pod_document("strange"), "spec": {"containers": "none"}}
+        await world.api.put("pods", strange)
+        # Its annotation says the time in seconds.
+        process = world.process(longest=3.0)
+        await until(lambda: "training/strange" in reason(process), "the pod is named")
+        assert world.api.suspended
+        await world.resumed()
+
+
+async def test_a_job_whose_answer_is_slow_delays_no_other() -> None:
+    held = list[web.Request]()
+
+    async def hang(request: web.Request) -> web.Response | None:
+        if request.path.endswith("/tfjobs/slow"):
+            held.append(request)
+            await asyncio.sleep(3600)
+        return None
+
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        await world.another("slow")
+        world.api.always(hang)
+        world.process()
+        await until(lambda: held, "it is asked for")
+        await world.resumed()
+        [request] = held
+        assert request.transport, "its answer is still awaited"
+
+
+async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
+    """And the one Job of another namespace is among the first."""
+    under_way, most = Counter[str](), Counter[str]()
+
+    async def count(request: web.Request) -> web.Response | None:
+        match request.path.strip("/").split("/"):
+            case ["apis", _, _, "namespaces", namespace, "tfjobs", _]:
+                under_way[namespace] += 1
+                most[namespace] = max(most[namespace], under_way[namespace])
+                most["all"] = max(most["all"], under_way.total())
+                await asyncio.sleep(0.01)
+                under_way[namespace] -= 1
+        return None
+
+    async with kubeflow() as world:
+        await world.suspended()
+        for number in range(60):
+            for namespace in ("a", "b", "c", "d", "e", "f"):
+                await world.another(f"{namespace}-{number}", namespace)
+        world.api.always(count)
+        world.process(interval=0.5)
+        await until(lambda: looked(world.api, "f-59"), "all of them were looked at")
+        assert most["all"] <= 8
+        assert most["a"] == 2
+        first = [r for r in world.api.requests if "/tfjobs/" in r and r.startswith("GET")]
+        place = next(n for n, r in enumerate(first) if r.endswith("/training/tfjobs/mnist"))
+        assert place < 60, "it does not wait for 360 others"
+
+
+async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_others() -> None:
+    """Anybody may mark Jobs: they must not fill the memory."""
+    async with kubeflow() as world:
+        for name in "abcdef":
+            await world.another(name)
+        await world.another("z", "elsewhere")
+        process = world.process(adopted=2, search=0.02, settle=0.5)
+        await until(lambda: len(process.status()) >= 3, "Jobs of both namespaces are found")
+        assert {job.name for job in process.status()} == {"a", "b", "z"}
+
+        def left() -> list[str]:
+            jobs = [world.api.get("tfjobs", "other", name) or {} for name in "abcdef"]
+            return [job["metadata"]["name"] for job in jobs if job["spec"]["runPolicy"]["suspend"]]
+
+        await until(lambda: not left(), "all are resumed")
+
+
+async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
+    """Each time after a tenth of the time that it has waited."""
+    times = list[float]()
+
+    async def note(request: web.Request) -> web.Response | None:
+        if request.method == "GET" and request.path.endswith("/tfjobs/mnist"):
+            times.append(asyncio.get_running_loop().time())
+        return None
+
+    async with kubeflow() as world:
+        await world.suspended()
+        world.api.always(note)
+        world.process()
+        await until(lambda: times and times[-1] - times[0] > 1, "it waits for a second")
+        for before, after in pairwise(times):
+            # Less the time from the request to the decision.
+            assert after - before >= (before - times[0]) / 10
+
+
+async def test_a_later_change_of_its_annotation_moves_no_deadline() -> None:
+    """Anybody may write it."""
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        await world.restart(process)
+        [before] = process.status()
+        await world.api.change({}, annotations={MARK: "2020-01-01T00:00:00Z so"})
+        looks = world.api.requests.count(PODS) + 3
+        await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
+        assert world.api.suspended
+        assert process.status()[0].since == before.since

@@ -17,10 +17,10 @@ from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import until
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
-from unit.store import merged, refusal
+from unit.store import merged
 from unit.training import FAST
 
 APIS = {
@@ -74,23 +74,14 @@ class Trainer(ApiServer):
                 plurals = {k: p for p, (api, k) in APIS.items() if api == f"{group}/{version}"}
                 resources = [{"kind": kind, "name": plural} for kind, plural in plurals.items()]
                 return web.json_response({"resources": resources})
-            case ["apis", _, _, plural]:
-                return await self.collection(request, plural, "")
-            case ["apis", _, _, "namespaces", namespace, plural, name]:
-                return await self._one(request, plural, self.get(plural, namespace, name))
-            case ["api", "v1", "namespaces", _, "pods", _, "eviction"]:
-                return web.json_response({"kind": "Status", "status": "Success"}, status=201)
         return await super()._route(request)
 
-    async def _one(
-        self, request: web.Request, plural: str, found: dict[str, Any] | None
-    ) -> web.Response:
-        if found is None:
-            return refusal(404, "NotFound", plural)
-        if request.method == "PATCH":
-            found = await self.put(plural, merged(found, await request.json()))
-            await self.operate()
-        return web.json_response(found)
+    async def patch(
+        self, request: web.Request, resource: str, found: dict[str, Any]
+    ) -> web.StreamResponse:
+        answer = await super().patch(request, resource, found)
+        await self.operate()
+        return answer
 
     def object(self, kind: str) -> dict[str, Any]:
         found = self.get(KIND[kind], "training", NAMES[kind])
@@ -131,16 +122,24 @@ class Trainer(ApiServer):
 
 
 @asynccontextmanager
-async def process(api: Trainer) -> AsyncGenerator[SuspendedJobs]:
-    """A process that leads and may suspend Jobs."""
-    async with api, Client(api.access()) as client:
+async def process(api: Trainer, *, allowed: bool = True) -> AsyncGenerator[SuspendedJobs]:
+    """A process that leads, and that may suspend Jobs of these objects if it is ``allowed``."""
+    async with Client(api.access()) as client:
         recorder = RepairRecorder(Telemetry(), Events(client, "host"))
-        jobs = SuspendedJobs(client, Telemetry(), recorder, allowed=True, limits=FAST)
+        jobs = SuspendedJobs(client, Telemetry(), recorder, allowed=allowed, limits=FAST)
         jobs.lead(True)
         try:
             yield jobs
         finally:
             await jobs.stop(0)
+
+
+@asynccontextmanager
+async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
+    """These objects, and such a process."""
+    async with api, process(api) as jobs:
+        await api.fill()
+        yield api, jobs
 
 
 async def suspend(api: Trainer, jobs: SuspendedJobs) -> str:
@@ -152,15 +151,15 @@ async def suspend(api: Trainer, jobs: SuspendedJobs) -> str:
     return await jobs.suspend("training", owner, pod)
 
 
-@pytest.mark.parametrize(
+sets = pytest.mark.parametrize(
     "kinds", [("Job", "JobSet"), ("Job", "JobSet", "TrainJob")], ids=lambda kinds: kinds[-1]
 )
-@driven
+
+
+@sets
 async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...]) -> None:
     """Its controller resumes what is below it: nothing else is written to."""
-    api = Trainer(*kinds)
-    async with process(api) as jobs:
-        await api.fill()
+    async with filled(Trainer(*kinds)) as (api, jobs):
         await api.finished_pod()
         assert await suspend(api, jobs) == ""
         [shown] = jobs.status()
@@ -171,35 +170,33 @@ async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...
         assert patched == {KIND[kinds[-1]]}
 
 
-@pytest.mark.parametrize("top", ["JobSet", "TrainJob"])
-@driven
-async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(top: str) -> None:
+@sets
+async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(
+    kinds: tuple[str, ...],
+) -> None:
     """Nothing that a leader remembers of the pod's controller holds then."""
-    api = Trainer(*("Job", "JobSet", "TrainJob")[: 2 if top == "JobSet" else 3])
-    async with process(api) as jobs:
-        await api.fill()
+    async with filled(Trainer(*kinds)) as (
+        api,
+        jobs,
+    ):
         api.anew = True
         assert await suspend(api, jobs) == ""
         await until(lambda: api.made == 2, "a new pod")
         assert api.object("Job")["metadata"]["uid"] == "made-2"
         why = await suspend(api, jobs)
-        assert why.startswith(f"its {top} is not suspended: it was suspended for its sidecars on")
+        assert why.startswith(
+            f"its {kinds[-1]} is not suspended: it was suspended for its sidecars on"
+        )
         assert api.made == 2
 
 
-@driven
 async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> None:
-    api = Trainer("Job", "JobSet", "TrainJob")
-    async with api:
+    async with Trainer("Job", "JobSet", "TrainJob") as api:
         marked = {"metadata": {"labels": {MARK: "sidecar"}}, "spec": {"suspend": True}}
         await api.fill(TrainJob=marked)
         assert api.made == 0
-        async with Client(api.access()) as client:
-            recorder = RepairRecorder(Telemetry(), Events(client, "host"))
-            jobs = SuspendedJobs(client, Telemetry(), recorder, allowed=False, limits=FAST)
-            jobs.lead(True)
+        async with process(api, allowed=False):
             await until(lambda: api.made == 1, "it is resumed")
-            await jobs.stop(0)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +205,6 @@ async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> 
         ({"TrainJob": {"spec": {"suspend": True}}}, "somebody else has suspended it"),
         ({"JobSet": {"metadata": {"deletionTimestamp": "2026-11-21T09:00:00Z"}}},
          "it is being deleted"),
-        ({"JobSet": {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}},
-         "it is finished"),
-        ({"TrainJob": {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gpu"}}}},
-         "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name"),
-        ({"TrainJob": {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}},
-         "it is managed by kueue.x-k8s.io/multikueue"),
         ({"JobSet": {"spec": {"replicatedJobs": [{"template": {"spec": FAILS}}]}}},
          "a podFailurePolicy may fail it for the way in which a pod ends"),
         ({"TrainJob": {"metadata": {"ownerReferences": [
@@ -223,13 +214,10 @@ async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-@driven
 async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
     more: dict[str, Any], because: str
 ) -> None:
-    api = Trainer("Job", "JobSet", "TrainJob")
-    async with process(api) as jobs:
-        await api.fill()
+    async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         for kind, fields in more.items():
             await api.put(KIND[kind], merged(api.object(kind), fields))
         why = await suspend(api, jobs)
@@ -237,21 +225,15 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
         assert not [path for path in api.requests if path.startswith("PATCH")]
 
 
-@driven
 async def test_a_job_is_not_suspended_alone_when_its_set_is_gone() -> None:
-    api = Trainer("Job", "JobSet")
-    async with process(api) as jobs:
-        await api.fill()
+    async with filled(Trainer("Job", "JobSet")) as (api, jobs):
         await api.remove("jobsets", "training", "train")
         assert await suspend(api, jobs) == "its Job is gone"
 
 
-@driven
 async def test_owners_that_name_each_other_are_read_three_times_at_most() -> None:
     """Nobody validates references: a tenant may write a circle."""
-    api = Trainer("Job", "JobSet", "TrainJob")
-    async with process(api) as jobs:
-        await api.fill()
+    async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         owner = api.object("Job")["metadata"]["ownerReferences"]
         circle = merged(api.object("TrainJob"), {"metadata": {"ownerReferences": owner}})
         await api.put("trainjobs", circle)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from istio_aux.model.policy import Start
-from istio_aux.start.webhook import AdmissionWebhook, Certificate
-from istio_aux.telemetry import Telemetry
-from unit.asynchronous import driven, until
-from unit.hooked import Bare, Client, Hook, post, review, serving
+from istio_aux.start.webhook import Certificate, CertificateError
+from unit.asynchronous import background, until
+from unit.hooked import Bare, Client, post, review, serving
 from unit.tls import certificate
 
 
@@ -21,11 +20,10 @@ from unit.tls import certificate
     [post(b"{}"), b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"],
     ids=["plain HTTP", "half a hello"],
 )
-@driven
 async def test_a_client_without_tls_gets_no_answer(
-    sent: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
         await client.send(sent)
         assert await client.closed()
@@ -37,15 +35,12 @@ async def test_a_client_without_tls_gets_no_answer(
 
 @pytest.mark.parametrize(
     ("offered", "chosen"),
-    [([], None), (["h2"], None), (["h2", "http/1.1"], "http/1.1")],
-    ids=["nothing", "h2", "both"],
+    [(["h2"], None), (["h2", "http/1.1"], "http/1.1")],
+    ids=["h2", "both"],
 )
-@driven
-async def test_only_http_1_1_is_offered(
-    offered: list[str], chosen: str | None, tmp_path: Path
-) -> None:
+async def test_only_http_1_1_is_offered(offered: list[str], chosen: str | None) -> None:
     """h2 would be chosen by an API server that calls a loopback URL (apimachinery http.go)."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         hook.trust.set_alpn_protocols(offered)
         async with hook.client() as client:
             assert client.tls.selected_alpn_protocol() == chosen
@@ -53,20 +48,18 @@ async def test_only_http_1_1_is_offered(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@driven
-async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook:
+async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion) -> None:
+    async with serving() as hook:
         hook.trust.minimum_version = hook.trust.maximum_version = version
         answer = await hook.ask(post(review()))
     assert answer.status == 200
 
 
-@driven
 async def test_a_name_that_is_not_ascii_is_served_like_any_other(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Python's sni_callback logs a traceback for it."""
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         hook.trust.check_hostname = False
         # Nine bytes of a name become others of which the last is not ASCII.
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -82,11 +75,10 @@ async def test_a_name_that_is_not_ascii_is_served_like_any_other(
     assert capfd.readouterr().err == ""
 
 
-@driven
 async def test_a_client_that_does_not_trust_the_certificate_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(tmp_path) as hook:
+    async with serving() as hook:
         with closing(Bare(hook.port, ssl.create_default_context())) as client:
             with pytest.raises(ssl.SSLCertVerificationError):
                 await client.shake_hands()
@@ -94,46 +86,109 @@ async def test_a_client_that_does_not_trust_the_certificate_is_logged(
     assert "unknown ca" in caplog.text
 
 
-@driven
-async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Path) -> None:
-    """Half-written and mismatched pairs are among them."""
+# The pair of files.
+
+
+@asynccontextmanager
+async def handshakes(served: Certificate) -> AsyncGenerator[int]:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await writer.start_tls(served.context())
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def shown(port: int) -> bytes:
+    """Shake hands and return the certificate that the server showed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return der
+
+
+def der(path: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
+
+
+async def test_a_new_pair_is_served_from_the_next_handshake_on(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
-    metrics = Telemetry()
-    webhook = AdmissionWebhook(metrics, Start)
-    _, port = await webhook.listen("127.0.0.1", 0, served.context)
-    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
-    hook = Hook(webhook, metrics, port, trust)
-    rotated = asyncio.Event()
+    assert served.context().minimum_version is ssl.TLSVersion.TLSv1_2
+    async with handshakes(served) as port:
+        assert await shown(port) == der(crt)
+        assert not served.reload(), "nothing has changed"
+        certificate(tmp_path)
+        assert served.reload()
+        assert await shown(port) == der(crt)
 
-    async def ask_on() -> list[int]:
-        async with hook.client() as kept:
-            codes = [(await kept.ask(post(review()))).status]
-            while not rotated.is_set():
-                codes.append((await hook.ask(post(review()))).status)
-                codes.append((await kept.ask(post(review()))).status)
-            return codes
 
-    async def rotate() -> int:
-        reloads = 0
-        for _ in range(4):
-            new_crt, new_key = certificate(tmp_path, stem="new")
-            crt.write_bytes(new_crt.read_bytes()[:100])
-            served.reload()
-            await hook.ask(post(review()))
-            new_crt.replace(crt)
-            served.reload()
-            await hook.ask(post(review()))
-            new_key.replace(key)
-            reloads += served.reload()
-            await hook.ask(post(review()))
-        rotated.set()
-        return reloads
+async def test_a_file_that_is_no_certificate_changes_nothing(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    served = Certificate(crt, key)
+    old = der(crt)
+    crt.write_bytes(b"garbage")
+    async with handshakes(served) as port:
+        assert not served.reload()
+        assert await shown(port) == old
+        crt.unlink()
+        assert not served.reload()
+        assert await shown(port) == old
 
-    try:
-        reloads, one, other = await asyncio.gather(rotate(), ask_on(), ask_on())
-    finally:
-        await webhook.close(0)
-    assert reloads == 4
-    assert set(one + other) == {200}
+
+async def test_a_chain_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    served = Certificate(crt, key)
+    old = der(crt)
+    new_crt, new_key = certificate(tmp_path, stem="new")
+    whole = new_crt.read_text() * 2
+    new_key.replace(key)
+    async with handshakes(served) as port:
+        crt.write_text(whole[: len(whole) * 3 // 4])
+        assert not served.reload()
+        assert await shown(port) == old
+        crt.write_text(whole)
+        assert served.reload()
+        assert await shown(port) == der(new_crt)
+
+
+def test_an_encrypted_key_prompts_for_no_password(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """OpenSSL would ask on the terminal, and block all reviews."""
+    with pytest.raises(CertificateError, match="no certificate and key"):
+        Certificate(*certificate(tmp_path, password="secret"))
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> None:
+    """The kubelet replaces one link, ``..data``, and by that both files at once."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        certificate(tmp_path / name)
+    (tmp_path / "..data").symlink_to("one")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    served = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    async with handshakes(served) as port, background(served.follow(0.01)):
+        (tmp_path / "..data_tmp").symlink_to("two")
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+        new = der(tmp_path / "two" / "tls.crt")
+        async with asyncio.timeout(60):
+            while await shown(port) != new:
+                pass
+
+
+def test_the_error_names_a_pair_that_cannot_be_loaded(tmp_path: Path) -> None:
+    crt, _ = certificate(tmp_path, stem="one")
+    _, key = certificate(tmp_path, stem="other")
+    with pytest.raises(CertificateError, match=r"one\.crt, .*other\.key: no certificate and key"):
+        Certificate(crt, key)
+    with pytest.raises(CertificateError, match="No such file"):
+        Certificate(tmp_path / "absent", key)

@@ -15,20 +15,17 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
-from istio_aux.model.pod import Metadata
-from istio_aux.model.policy import Policy, QuitMode, RacePolicy, RepairPolicy
-from istio_aux.model.selectors import parse
+from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller, Selection
-from istio_aux.quit.state import QuitLimits, QuitScope
+from istio_aux.quit.controller import Controller
 from istio_aux.serve import endless_task
 from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, driven, until
-from unit.rules.pods import RUNNING, document, exited, job
+from unit.asynchronous import background, until
+from unit.rules.pods import RUNNING, job
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -54,7 +51,6 @@ class Seen:
             raise RuntimeError(name)
 
 
-@driven
 async def test_an_exception_of_one_handler_stops_no_other() -> None:
     telemetry = Telemetry()
     async with ApiServer() as api, Client(api.access()) as client:
@@ -72,7 +68,6 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
 
 
-@driven
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,7 +101,6 @@ class WithoutPods(ApiServer):
 
 
 @pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ON, False), (QuitMode.OFF, True)])
-@driven
 async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
     """Repair is no reason to take a unit out of admission: reviews need no pods."""
     settings = replace(DEFAULTS, quit=quit_, repair_policy=RepairPolicy(race=RacePolicy.REPORT))
@@ -123,53 +117,9 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         assert wired.status().ready is ready
 
 
-@driven
-async def test_the_settings_of_a_quit_reach_its_controller() -> None:
-    """The policy: one container is ignored. The limits: an exec that hangs is cut off."""
-    settings = replace(
-        DEFAULTS, namespace_selector=parse("team"),
-        quit_policy=Policy(ignore_containers=frozenset({"upload"})),
-        quit_limits=QuitLimits(deadline=0.2, doubt=0.05, first_retry=0.02),
-    )  # fmt: skip
-    async with ApiServer() as api, AsyncExitStack() as stack:
-        hung = asyncio.Event()
-
-        async def hang(*_: object) -> None:
-            await hung.wait()
-
-        api.on_exec = hang
-        await api.put("namespaces", {"metadata": {"name": "training", "labels": {"team": "a"}}})
-        pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
-        pod["metadata"].update(name="job", namespace="training")
-        await api.put("pods", pod)
-        wired = Wiring(settings, api.access())
-        await stack.enter_async_context(wired.client)
-        for work in wired.work().values():
-            await stack.enter_async_context(background(work()))
-        await until(lambda: any(path.endswith("/portforward") for path in api.requests), "a rung")
-        hung.set()
-        await wired.hand_over(0)
-
-
-def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
-    changed: list[str] = []
-    selection = Selection(QuitScope(), parse("mesh in (on, true),!off"), changed.append)
-
-    def label(**labels: str) -> bool:
-        metadata = Metadata(name="team", uid="1", labels=labels)
-        selection.apply(Namespace(metadata=metadata))
-        return "team" in selection
-
-    assert [label(), label(mesh="on"), label(mesh="true"), label(mesh="on", off="")] == [
-        False, True, True, False,
-    ]  # fmt: skip
-    assert changed == ["team", "team"]
-
-
-@driven
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        quits = Controller(client, Telemetry(), Events(client, "host"), leading=False)
+        quits = Controller(client, {}, Telemetry(), Events(client, "host"), leading=False)
         for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
             quits.apply(job(MESHED, **fields))
         assert quits.watched == 0
@@ -179,7 +129,6 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
         assert quits.watched == 0
 
 
-@driven
 async def test_whoever_writes_asks_the_lease_first() -> None:
     """And a checkpoint that cannot be read says nothing."""
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
@@ -206,7 +155,6 @@ def test_a_process_that_restarts_keeps_its_identity() -> None:
     assert identity(0) != identity(0)
 
 
-@driven
 async def test_an_endless_task_survives_unhandled_exceptions() -> None:
     """Each is reported, and the task starts again, later each time."""
     reported: list[str] = []

@@ -8,19 +8,17 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
-from istio_aux.model.moment import Clock
 from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK, SuspensionLimits
 from istio_aux.telemetry import Telemetry
 from msgspec import structs
-from unit import podverbs
-from unit.apiserver import ApiServer, Fault
+from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
+from unit.logged import counted
 from unit.rules.training import document, pod_document
 from unit.store import merged, refusal
 
@@ -53,43 +51,22 @@ class Kubeflow(ApiServer):
                 kinds = ("TFJob", "TFJob", "Notebook")
                 resources = [{"name": n, "kind": k} for n, k in zip(names, kinds, strict=True)]
                 return web.json_response({"resources": resources})
-            case ["apis", "batch", "v1", "jobs"]:
-                return await self.collection(request, "jobs", "")
-            case ["apis", "kubeflow.org", "v1", "tfjobs"]:
-                return await self.collection(request, "tfjobs", "")
-            case ["apis", "kubeflow.org", "v1", "namespaces", namespace, "tfjobs", name]:
-                return await self._job(request, self.get("tfjobs", namespace, name))
-            case ["api", "v1", "namespaces", namespace, "pods", name, "eviction"]:
-                return await self._evict(request, self.get("pods", namespace, name) or {})
         return await super()._route(request)
 
-    async def _evict(self, request: web.Request, pod: dict[str, Any]) -> web.Response:
-        options = (await request.json())["deleteOptions"]
+    async def evict(
+        self, request: web.Request, resource: str, found: dict[str, Any]
+    ) -> web.StreamResponse:
         assert request.query["dryRun"] == "All"
-        if unmet := podverbs.conflict(options, pod):
-            return refusal(409, "Conflict", unmet)
-        if self.budget:
-            return refusal(429, "TooManyRequests", "Cannot evict pod")
-        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+        answer = await super().evict(request, resource, found)
+        return refusal(429, "TooManyRequests", "Cannot evict pod") if self.budget else answer
 
-    async def _job(self, request: web.Request, job: dict[str, Any] | None) -> web.Response:
-        if job is None:
-            return refusal(404, "NotFound", "tfjobs not found")
-        if request.method == "PATCH":
-            return await self._patch(request, job)
-        return web.json_response(job)
-
-    async def _patch(self, request: web.Request, job: dict[str, Any]) -> web.Response:
-        assert request.content_type == "application/merge-patch+json"
-        assert request.query["fieldValidation"] == "Strict"
-        body = await request.json()
-        if body["metadata"]["uid"] != job["metadata"]["uid"]:
-            return refusal(422, "Invalid", "metadata.uid: field is immutable")
-        if body["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
-            return refusal(409, "Conflict", "the object has been modified")
-        await self.put("tfjobs", merged(job, body))
-        await self.operate()
-        return web.json_response(self.job)
+    async def patch(
+        self, request: web.Request, resource: str, found: dict[str, Any]
+    ) -> web.StreamResponse:
+        answer = await super().patch(request, resource, found)
+        if answer.status == 200:
+            await self.operate()
+        return answer
 
     @property
     def job(self) -> dict[str, Any]:
@@ -110,16 +87,6 @@ class Kubeflow(ApiServer):
     @property
     def marked(self) -> bool:
         return MARK in self.job["metadata"]["labels"]
-
-    def always(self, fault: Fault) -> None:
-        """Break each request for which ``fault`` has an answer."""
-
-        async def again(request: web.Request) -> web.StreamResponse | None:
-            if answer := await fault(request):
-                self.faults.append(again)
-            return answer
-
-        self.faults.append(again)
 
     async def change(self, policy: dict[str, Any], **metadata: Any) -> None:
         """What somebody else does to the Job."""
@@ -168,7 +135,6 @@ class World:
         *,
         allowed: bool = True,
         leading: bool = True,
-        clock: Clock = system_clock,
         leads: Callable[[], bool] = lambda: True,
         **limits: Any,
     ) -> SuspendedJobs:
@@ -177,7 +143,7 @@ class World:
         recorder.leading = True
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
-            allowed=allowed, limits=structs.replace(FAST, **limits), clock=clock,
+            allowed=allowed, limits=structs.replace(FAST, **limits),
             leads=leads,
         )  # fmt: skip
         self._processes.append(process)
@@ -218,9 +184,7 @@ class World:
 
     def gauge(self, series: str) -> float:
         """The value of a metric."""
-        lines = self.telemetry.render().decode().splitlines()
-        [line] = [line for line in lines if line.startswith(series)]
-        return float(line.split()[-1])
+        return counted(self.telemetry, series)
 
     async def stop(self) -> None:
         for process in self._processes:

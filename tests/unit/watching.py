@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import Key, key_of
@@ -48,29 +47,28 @@ def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watching(
-    api: ApiServer,
-    seen: Seen,
-    selection: dict[str, str] | None = None,
-    *,
-    access: Access | None = None,
-    **options: Any,
-) -> AsyncGenerator[Watch[Pod]]:
+async def watching(api: ApiServer, **options: Any) -> AsyncGenerator[tuple[Seen, Watch[Pod]]]:
     """Watch pods in the background, without the long waits of real life."""
-    options = {"backoff": Backoff(0.02, 0.1), **options}
-    async with Client(access or api.access()) as client:
-        watch = Watch(
-            client, "/api/v1/pods", Pod, seen,
-            selection=selection, restarted=seen.restarts.append, **options,
-        )  # fmt: skip
+    seen, options = Seen(), {"backoff": Backoff(0.02, 0.1), **options}
+    async with Client(api.access()) as client:
+        restarted = seen.restarts.append
+        watch = Watch(client, "/api/v1/pods", Pod, seen, restarted=restarted, **options)
         async with background(watch.run()):
-            yield watch
+            yield seen, watch
 
 
 @asynccontextmanager
-async def paging() -> AsyncGenerator[ApiServer]:
-    """An API server without streaming lists, such as Kubernetes 1.33 as it comes."""
+async def faulty(*faults: Fault) -> AsyncGenerator[ApiServer]:
+    """An API server with these faults."""
     async with ApiServer() as api:
+        api.faults += faults
+        yield api
+
+
+@asynccontextmanager
+async def paging(*faults: Fault) -> AsyncGenerator[ApiServer]:
+    """The same without streaming lists, such as Kubernetes 1.33 as it comes."""
+    async with faulty(*faults) as api:
         api.streaming = False
         yield api
 

@@ -1,11 +1,10 @@
 """Stand-in for an installed Istio: istiod, its webhook configurations and the proxy image.
 
-It emulates what a Job sees of Istio 1.28.10 (or 1.24.6, 1.30.3) installed by `istioctl install`:
-which pods are injected, how (classic, hold, native; for all of the mesh or one pod), when the
-webhooks become live, revisions and tags, how a sidecar starts, drains and ends. It has
-PeerAuthentications, which nobody can write while istiod is away, and the rule by which istio-cni
-repairs pods. It does not: have a data plane configuration, mutual TLS, routing, gateways, or a CNI
-plugin; ProxyConfig objects are given to it, not read from the API server.
+It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`: which pods are
+injected, how (classic, hold, native; for all of the mesh or one pod), when the webhooks become
+live, revisions, how a sidecar starts, drains and ends. It has PeerAuthentications, which nobody can
+write while istiod is away. It does not: have a data plane configuration, mutual TLS, routing,
+gateways, or a CNI plugin; ProxyConfig objects, which cannot hold, are not read.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import base64
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +29,14 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images, ports
 from lab.istio import validation, webhooks
-from lab.istio.sidecar import PROXY, Template, Version, World
+from lab.istio.sidecar import PROXY, Template, World
 from lab.meshed import has_sidecar
 from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab import Cluster, Process
 
-__all__ = ["PROXY", "Istio", "Version", "World", "install"]
+__all__ = ["PROXY", "Istio", "World", "install"]
 
 TEMPLATE = "template.json"
 
@@ -56,7 +55,6 @@ class Istio:
     process: Process
     configurations: tuple[str, ...]
     template: Template
-    tags: tuple[str, ...] = ()
 
     @property
     def bundle(self) -> str:
@@ -98,7 +96,7 @@ class Istio:
     def configure(self) -> None:
         """Make what `istioctl install` makes for the API server to read, without a caBundle."""
         name, *_ = self.configurations
-        found = webhooks.configurations(self.namespace, self.revision, name, self.tags)
+        found = webhooks.configurations(self.namespace, self.revision, name)
         policy = webhooks.config_map(self.namespace, self.revision)
         validators = validation.configurations(self.namespace, self.revision)
         kind = validation.PEER_AUTHENTICATION
@@ -106,20 +104,20 @@ class Istio:
             for document in (kind, policy, *validators, *found):
                 client.apply(codecs.from_dict(document), force=True)
 
-    def await_live(self, timeout: float = LIVE) -> None:
+    def await_live(self) -> None:
         """Return when a pod that asks for a sidecar would get one.
 
         Raises:
-            TimeoutError: none would after `timeout` seconds.
+            TimeoutError: none would after `LIVE` seconds.
         """
         what = f"Istio's injector to be live ({self.process.log})"
-        until(self._injects, timeout=timeout, what=what, ignoring=(ApiError,))
+        until(self._injects, timeout=LIVE, what=what, ignoring=(ApiError,))
 
-    def remove(self, timeout: float = LIVE) -> None:
+    def remove(self) -> None:
         """Remove the configurations, the Service and the injector; namespace and CRD stay.
 
         Raises:
-            TimeoutError: the API server still calls the injector after `timeout` seconds.
+            TimeoutError: the API server still calls the injector after `LIVE` seconds.
         """
         with self.cluster.client() as client:
             for name in self.configurations:
@@ -128,14 +126,14 @@ class Istio:
             for document in validation.configurations(self.namespace, self.revision):
                 client.delete(ValidatingWebhookConfiguration, document["metadata"]["name"])
             gone = "the API server to forget Istio's injector"
-            until(lambda: not self._injects(), timeout=timeout, what=gone, ignoring=(ApiError,))
+            until(lambda: not self._injects(), timeout=LIVE, what=gone, ignoring=(ApiError,))
             service = webhooks.service(self.revision)
             client.delete(Service, service, namespace=self.namespace)
             client.delete(EndpointSlice, service, namespace=self.namespace)
             policy = webhooks.config_map(self.namespace, self.revision)["metadata"]["name"]
             client.delete(ConfigMap, policy, namespace=self.namespace)
         self.process.kill()
-        self.process.wait(timeout)
+        self.process.wait(LIVE)
 
     def _injects(self) -> bool:
         """Whether the API server gives a sidecar to a pod that asks for one; makes none."""
@@ -159,11 +157,9 @@ def install(
     writes_ca: bool = True,
     configuration: str | None = None,
     revision: str = webhooks.DEFAULT,
-    tags: Sequence[str] = (),
     native: World = "never",
     lifecycle: Mapping[str, Any] | None = None,
     cni: bool = False,
-    version: Version = "1.28.10",
     proxy_ready_delay: float = 0.0,
     shell: bool = False,
 ) -> Istio:
@@ -177,9 +173,8 @@ def install(
         configuration: the name of the configuration that does the work, if not Istio's own.
         revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
             default one by the label `istio.io/rev`.
-        tags: further names of the revision.
         native: when its sidecars are native; by default never, for tests of hold and quit.
-        lifecycle, cni, version: as in `lab.istio.sidecar.Template`.
+        lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
 
@@ -191,9 +186,7 @@ def install(
         cluster.load(images.proxyv2_with_shell() if shell else images.proxyv2())
     service = webhooks.service(revision)
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
-    template = Template(
-        namespace, image, native, proxy_ready_delay, revision, lifecycle, cni, version
-    )
+    template = Template(namespace, image, native, proxy_ready_delay, revision, lifecycle, cni)
     port = ports.reserve()
     _write(_folder(cluster, namespace, revision), template)
     with cluster.client() as client:
@@ -211,9 +204,9 @@ def install(
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     ports.await_listener(process, cluster.host, port, timeout=LIVE)
-    documents = webhooks.configurations(namespace, revision, configuration, tags)
+    documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
-    istio = Istio(cluster, namespace, revision, port, process, names, template, tuple(tags))
+    istio = Istio(cluster, namespace, revision, port, process, names, template)
     istio.serve()
     istio.configure()
     if writes_ca:

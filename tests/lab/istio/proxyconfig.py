@@ -1,10 +1,10 @@
-"""A proxy's settings: mesh, ProxyConfig objects, annotation `proxy.istio.io/config`. Pure."""
+"""A proxy's settings: those of the mesh, and the annotation `proxy.istio.io/config`. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -58,41 +58,10 @@ def parse(text: str) -> dict[str, Any]:
     return config
 
 
-def concerning(
-    objects: Iterable[Mapping[str, Any]], root: str, pod: Mapping[str, Any], namespace: str
-) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """What ProxyConfig objects say about a pod, the strongest last; whether by a selector.
-
-    They hold no more than these fields, so none of them holds the application (istio
-    pilot/pkg/model/proxy_config.go): environmentVariables, concurrency, image.
-    """
-    labels = (pod["metadata"].get("labels") or {}).items()
-    for home, wants in ((root, False), (namespace, False), (namespace, True)):
-        for found in objects:
-            spec = found["spec"]
-            wanted = (spec.get("selector") or {}).get("matchLabels") or {}
-            here = found["metadata"]["namespace"] == home and bool(wanted) is wants
-            if here and wanted.items() <= labels:
-                variables = spec.get("environmentVariables")
-                more = {key: spec[key] for key in ("concurrency", "image") if key in spec}
-                yield wants, more | ({"proxyMetadata": variables} if variables else {})
-
-
-def effective(
-    mesh: Mapping[str, Any],
-    annotation: Mapping[str, Any],
-    objects: Iterable[tuple[bool, Mapping[str, Any]]],
-) -> dict[str, Any]:
-    """The settings of one proxy (istio EffectiveProxyConfig): an object with a selector is the
-    strongest, then comes the annotation, then other objects, then the mesh."""
-    given = list(objects)
-    weak = [config for chosen, config in given if not chosen]
-    strong = [config for chosen, config in given if chosen]
-    result: dict[str, Any] = {}
-    for config in (mesh, *weak, annotation, *strong):
-        metadata = {**result.get("proxyMetadata", {}), **(config.get("proxyMetadata") or {})}
-        result |= {**config, **({"proxyMetadata": metadata} if metadata else {})}
-    return result
+def effective(mesh: Mapping[str, Any], annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one proxy (istio EffectiveProxyConfig): the annotation refines the mesh's."""
+    metadata = {**(mesh.get("proxyMetadata") or {}), **(annotation.get("proxyMetadata") or {})}
+    return {**mesh, **annotation, **({"proxyMetadata": metadata} if metadata else {})}
 
 
 def environment(config: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +47,6 @@ class Template:
         version: of Istio.
         mesh: `meshConfig.defaultConfig`, which a pod's annotation refines.
         hold: the Helm value `global.proxy.holdApplicationUntilProxyStarts`; no pod can refuse it.
-        proxy_configs: the ProxyConfig objects that istiod has read.
     """
 
     namespace: str
@@ -60,7 +59,6 @@ class Template:
     version: Version = "1.28.10"
     mesh: Mapping[str, Any] | None = None
     hold: bool = False
-    proxy_configs: Sequence[Mapping[str, Any]] = ()
 
     @property
     def minor(self) -> int:
@@ -90,7 +88,6 @@ def inject(
     config = proxyconfig.effective(
         _discovery(template) | dict(template.mesh or {}),
         proxyconfig.parse(annotations.get(proxyconfig.ANNOTATION, "")),
-        proxyconfig.concerning(template.proxy_configs, template.namespace, pod, namespace),
     )
     status_port = annotations.get(STATUS_PORT_ANNOTATION) or str(config.get("statusPort", 15020))
     payload = [container["name"] for container in spec["containers"]]

@@ -6,8 +6,7 @@ plays what goes well, and
 
 * rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
   charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
-* hook tools that fail (`Model.failing`), and what fails only at the commit; hooks that are tried
-  again while later ones wait;
+* hook tools that fail (`Model.failing`); hooks that are tried again while later ones wait;
 * units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
   with two revisions side by side (`App.refresh`), their containers restarted
   (`Container.process.restart`), their hooks at the same time;
@@ -15,15 +14,14 @@ plays what goes well, and
   (`App.remove(force=True)`, `Model.destroy`).
 
 What it does not show: the order of events among units as Juju has it, the time that a leadership
-takes to run out, authorisation by a controller, the clock of secret rotation, what a liveness probe
-or a PodDisruptionBudget does, offers between models, secrets kept in Kubernetes, the exact wording
-of any Juju version.
+takes to run out, authorisation by a controller, revisions of secrets and their events, what a
+liveness probe or a PodDisruptionBudget does, offers between models, the exact wording of any Juju
+version. It emulates the hook tools that the charm calls; another one is not found.
 """
 
-from .across import consume
 from .app import App
 from .dispatch import DispatchError, Outcome
 from .model import Model
-from .relation import Relation
+from .relation import Relation, consume
 
 __all__ = ["App", "DispatchError", "Model", "Outcome", "Relation", "consume"]

@@ -16,7 +16,7 @@ from . import events, store, table
 from .dispatch import Event, Outcome
 from .image import Image
 from .kubernetes import Objects
-from .metadata import Metadata
+from .packed import Metadata
 from .relation import Relation
 from .store import State
 from .unit import Unit
@@ -60,17 +60,11 @@ class App:
         return self.model.agent.units[self._record()["leader"]]
 
     def add_unit(self) -> Unit:
-        """Start another unit, of the lowest number that is free; its first events are queued.
-
-        Raises:
-            ValueError: at the api level, where units share one network, there is one already.
-        """
+        """Start another unit, of the lowest number that is free; its first events are queued."""
         model, agent = self.model, self.model.agent
         taken = {unit.name for unit in self.units}
         names = (f"{self.name}/{number}" for number in itertools.count())
         name = next(name for name in names if name not in taken)
-        if model.cluster.level == "api" and agent.units:
-            raise ValueError(f"{name}: the api level has room for one unit; use the node level")
         folder = model.folder / name.replace("/", "-")
         # That of a unit of the same name that was removed.
         shutil.rmtree(folder, ignore_errors=True)
@@ -129,7 +123,7 @@ class App:
         """Set options as `juju config` does; underscores in keywords stand for hyphens.
 
         Raises:
-            ValueError: an option is unknown or of the wrong type.
+            ValueError: an option is unknown.
         """
         named = {name.replace("_", "-"): value for name, value in more.items()}
         given = {**self._record()["config"], **(options or {}), **named}
@@ -202,39 +196,22 @@ class App:
         shown = table.application_status(state["applications"][self.name], units)
         return shown["status"], shown["message"]
 
+    @property
+    def interfaces(self) -> Mapping[str, str]:
+        """The interface of each endpoint but peers."""
+        return self._metadata.endpoints
+
     def integrate(
         self, endpoint: str, remote: str, *, data: Mapping[str, str] | None = None
     ) -> Relation:
-        """Relate an endpoint to another application.
-
-        Args:
-            endpoint: the endpoint of this application.
-            remote: a deployed application and its endpoint, like "app:endpoint"; or the name of one
-                that the caller plays, whose databag is `data`.
-            data: see `remote`.
-
-        Raises:
-            ValueError: a charm has no such endpoint, or the interfaces differ.
-        """
-        name, _, remote_endpoint = remote.partition(":")
-        interface = self.interface(endpoint)
-        if remote_endpoint:
-            other = self.model.apps[name].interface(remote_endpoint)
-            if other != interface:
-                raise ValueError(f"{remote}: {other}: expected the interface {interface}")
-        ends = {self.name: endpoint, name: remote_endpoint or endpoint}
-        return Relation.create(self, name, ends, data or {})
-
-    def interface(self, endpoint: str) -> str:
-        """Return the interface of an endpoint.
+        """Relate an endpoint to an application that the caller plays, whose databag is `data`.
 
         Raises:
             ValueError: the charm has no such endpoint.
         """
-        known = self._metadata.endpoints
-        if endpoint not in known:
-            raise ValueError(f"{endpoint}: unknown endpoint, expected one of {sorted(known)}")
-        return known[endpoint]
+        if endpoint not in self.interfaces:
+            raise ValueError(f"{endpoint}: expected an endpoint of {sorted(self.interfaces)}")
+        return Relation.create(self, remote, endpoint, data or {})
 
     def remove(self, *, force: bool = False) -> None:
         """Remove the application: every unit is dying before the first of them leaves.
@@ -247,16 +224,9 @@ class App:
             self.model.settle()
             self._leave(self.units)
         with self.model.agent.edit() as state:
-            relations = self._relations(state)
-            for relation, remote in relations:
-                for queue in self._queues(relation["units"][remote]):
-                    queue.append(events.relation(relation, remote, "broken"))
-        # Units that see the relation broken can still read it.
-        self.model.settle()
-        with self.model.agent.edit() as state:
             del self.model.apps[self.name]
             del state["applications"][self.name]
-            for relation, _ in relations:
+            for relation, _ in self._relations(state):
                 del state["relations"][str(relation["id"])]
             secrets = state["secrets"]
             state["secrets"] = {

@@ -41,7 +41,7 @@ class Container:
         image: Sequence[Bind],
         rootfs: Path | None,
         environment: Mapping[str, str],
-        network: Path | None,
+        network: Path,
         user: User,
     ) -> None:
         """Start Pebble.
@@ -54,7 +54,7 @@ class Container:
             image: what the image would bring, beside `rootfs`.
             rootfs: its file system; None for the machine's.
             environment: what Pebble, and so every service, inherits; PATH is the image's.
-            network: the unit's network namespace, None for the cluster's.
+            network: the unit's network namespace.
             user: who runs Pebble, as the charm's metadata says, and what of the image is theirs.
         """
         self.name = name

@@ -15,10 +15,9 @@ from typing import Any
 from lab import Cluster, Process, interpreters
 
 from . import hooks, root
-from .metadata import Metadata
+from .packed import Metadata, hand_out
 from .root import Bind, User
 from .store import State, Store
-from .unpacked import hand_out
 
 VERSION = "3.6.9"
 # A first dispatch takes 2 s; a charm that hangs is told apart from one that works.
@@ -47,7 +46,7 @@ class Outcome:
         began, ended: when, in seconds since the epoch.
         environment: what the event added to the environment.
         status: the exit status.
-        calls: the calls of hook tools.
+        tools: the hook tools that were called, in order, without juju-log.
         log: what went to juju-log.
         results: of an action: its `results`, its `log`, and why it `failed`, if it did.
     """
@@ -57,14 +56,9 @@ class Outcome:
     ended: float
     environment: Mapping[str, str]
     status: int
-    calls: tuple[dict[str, Any], ...]
+    tools: tuple[str, ...]
     log: tuple[str, ...]
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """The names of the hook tools that were called, in order, without juju-log."""
-        return tuple(call["tool"] for call in self.calls)
 
 
 class DispatchError(RuntimeError):
@@ -77,7 +71,7 @@ class Charm:
     def __init__(self, cluster: Cluster, folder: Path, *, label: str) -> None:
         """Keep what it needs below `folder`; `label` names the dispatches in the cluster's logs."""
         self._cluster, self._folder, self._label = cluster, folder, label
-        self._network: Path | None = None
+        self._network = Path()  # See `place`.
         self._process: Process | None = None
         self._user = USERS["root"]
         self._python, _ = interpreters.shipped()
@@ -88,10 +82,10 @@ class Charm:
         hooks.install(folder / "tools", self._python)
         interpreters.link(self._python, folder / "python")
 
-    def place(self, charm: Path, network: Path | None) -> None:
+    def place(self, charm: Path, network: Path) -> None:
         """Unpack the charm in a new pod, which has nothing of an earlier one, nor its state.
 
-        The charm shares the pod's `network`, as containers do; None is the cluster's.
+        The charm shares the pod's `network`, as containers do.
         """
         self._network = network
         self.metadata = Metadata.read(charm)
@@ -140,11 +134,9 @@ class Charm:
         state = json.loads((hook / "state.json").read_text())
         if unit not in state["units"]:
             raise DispatchError(f"{unit}: {event.name}: the unit was removed before its hook began")
-        refused = store.close_hook(hook, unit, succeeded=status == 0)
+        store.close_hook(hook, unit, succeeded=status == 0)
         outcome = _outcome(event, (began, time.time()), status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
-        if refused:
-            raise DispatchError(f"{unit}: {event.name}: cannot apply changes: {refused}")
         return outcome
 
     def _binds(self, home: str, hook: Path) -> Sequence[Bind]:
@@ -195,5 +187,5 @@ def _outcome(
     trace = (hook / "trace.jsonl").read_text().splitlines()
     log = (hook / "log").read_text().splitlines()
     action = unit.get("action", {})
-    calls = tuple(map(json.loads, trace))
-    return Outcome(event.name, *when, event.environment, status, calls, tuple(log), action)
+    tools = tuple(json.loads(line)["tool"] for line in trace)
+    return Outcome(event.name, *when, event.environment, status, tools, tuple(log), action)

@@ -42,53 +42,13 @@ def joining(relation_: dict[str, Any], app: str, remote_units: list[str]) -> lis
 
 
 def consequences(before: State, after: State, by: str) -> Iterator[Addressed]:
-    """Yield what other units, and owners of secrets, see after a hook of unit `by`."""
-    yield from _databags(before, after, by)
-    yield from _secrets(before, after, by)
-
-
-def _databags(before: State, after: State, by: str) -> Iterator[Addressed]:
+    """Yield what its peers see of the databags that a hook of unit `by` has changed."""
+    app = by.partition("/")[0]
     for number, record in after["relations"].items():
         old = before["relations"].get(number, {}).get("data", {})
-        for entity, databag in record["data"].items():
-            if databag == old.get(entity, {}):
-                continue
+        changed = [entity for entity, data in record["data"].items() if data != old.get(entity, {})]
+        for entity in changed if [*record["endpoints"]] == [app] else []:
+            remote = entity if "/" in entity else ""
             for unit in after["units"]:
-                app = unit.partition("/")[0]
-                peers = len(record["endpoints"]) == 1
-                sees = app in record["endpoints"] and (peers or app != entity.partition("/")[0])
-                if sees and unit != by:
-                    remote = entity if "/" in entity else ""
+                if unit != by and after["units"][unit]["application"] == app:
                     yield unit, relation(record, app, "changed", remote_unit=remote)
-
-
-def _secrets(before: State, after: State, by: str) -> Iterator[Addressed]:
-    for name, secret in after["secrets"].items():
-        old = before["secrets"].get(name)
-        if old is None:
-            continue
-        if secret["latest"] != old["latest"]:
-            for unit, tracked in secret["tracked"].items():
-                if unit != by and tracked != secret["latest"]:
-                    label = secret["consumer-labels"].get(unit, "") or _own_label(secret, unit)
-                    yield unit, _secret(name, "changed", label)
-        for revision in sorted(_orphans(secret) - _orphans(old)):
-            owner = secret["owner"]
-            unit = owner if "/" in owner else after["applications"][owner]["leader"]
-            extra = {"JUJU_SECRET_REVISION": revision}
-            yield unit, _secret(name, "remove", secret["label"], extra)
-
-
-def _secret(name: str, kind: str, label: str, extra: dict[str, str] | None = None) -> Event:
-    environment = {"JUJU_SECRET_ID": f"secret:{name}", "JUJU_SECRET_LABEL": label}
-    return Event(f"secret-{kind}", {**environment, **(extra or {})})
-
-
-def _orphans(secret: dict[str, Any]) -> set[str]:
-    """Return the older revisions that nobody tracks any more."""
-    tracked = {str(revision) for revision in secret["tracked"].values()}
-    return set(secret["revisions"]) - tracked - {str(secret["latest"])}
-
-
-def _own_label(secret: dict[str, Any], unit: str) -> str:
-    return secret["label"] if secret["owner"] in (unit, unit.partition("/")[0]) else ""

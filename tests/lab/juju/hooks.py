@@ -6,15 +6,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .hooktools.__main__ import TOOLS
+from .hooktools import TOOLS
 
-HERE = Path(__file__).resolve().parent
+PROGRAM = Path(__file__).with_name("hooktools.py")
 _WRAPPER = """\
 #!/bin/sh
 exec {python} -I -S -c '
 import sys
 sys.path.insert(0, "{library}")
-from hooktools.__main__ import main
+from hooktools import main
 sys.exit(main(sys.argv[1], sys.argv[2:]))
 ' "${{0##*/}}" "$@"
 """
@@ -29,12 +29,12 @@ def install(folder: Path, python: Path) -> Path:
     """Install the tools into `folder` and return their `bin`, the first entry of PATH.
 
     Args:
-        folder: a new folder; the tools' own modules are copied into it.
+        folder: a new folder; the tools' own program is copied into it.
         python: the interpreter the tools run with.
     """
     library = folder / "lib"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(HERE / "hooktools", library / "hooktools", ignore=ignored, dirs_exist_ok=True)
+    library.mkdir(parents=True, exist_ok=True)
+    shutil.copy(PROGRAM, library)
     # A hook sees the folder read-only, so the tools could not keep their bytecode themselves.
     subprocess.run([python, "-m", "compileall", "-q", str(library)], check=True)
     tools = folder / "bin"

@@ -38,18 +38,9 @@ TRUSTED = [PolicyRule(apiGroups=["*"], resources=["*"], verbs=["*"])]
 class Objects:
     """The objects of one application, in its model's namespace."""
 
-    def __init__(self, client: Client, model: str, app: str, *, namespace: str, fqdn: bool) -> None:
-        """Know where the objects go.
-
-        Args:
-            client: a client with all rights.
-            model: name of the model.
-            app: name of the application.
-            namespace: the model's.
-            fqdn: units are on the machine's loopback, which an IPv4 endpoint may not be.
-        """
+    def __init__(self, client: Client, model: str, app: str, *, namespace: str) -> None:
+        """Know where the objects go, which the `client` with all rights makes."""
         self._client, self._namespace, self._app = client, namespace, app
-        self._address_type = "FQDN" if fqdn else "IPv4"
         self._lock = threading.Lock()
         self._labels = {
             "app.kubernetes.io/managed-by": "juju",
@@ -108,7 +99,7 @@ class Objects:
         numbers = [int(port.partition("/")[0]) for port in ports]
         endpoints = EndpointSlice(
             metadata=self._named(**{"kubernetes.io/service-name": self._app}),
-            addressType=self._address_type,
+            addressType="IPv4",
             endpoints=[
                 Endpoint(addresses=[address], conditions=EndpointConditions(ready=is_ready))
                 for address, is_ready in sorted(ready.items())

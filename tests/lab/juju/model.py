@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +19,7 @@ from .app import SETTLE, App
 from .dispatch import VERSION
 from .image import Image, of_workload
 from .labels import LabelWebhook
-from .metadata import Metadata
+from .packed import Metadata
 from .store import Store, application, new_relation
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -33,12 +32,7 @@ class Model:
         """Make the model, its namespace, and start its agent.
 
         The namespace has the model's name; a controller's model has `controller-<name>`.
-
-        Raises:
-            ValueError: the name is not one that a namespace may have.
         """
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-            raise ValueError(f"{name}: not a model's name: expected letters, digits and hyphens")
         self.cluster, self.name, self.namespace = cluster, name, namespace or name
         self.folder = cluster.state / "juju" / self.namespace
         self.store = Store(self.folder, name)
@@ -89,7 +83,7 @@ class Model:
             images: image of each container; by default all have the workload of this checkout.
 
         Raises:
-            ValueError: an option is unknown or of the wrong type.
+            ValueError: an option is unknown.
         """
         metadata = Metadata.read(charm)
         options = metadata.config(config or {})
@@ -97,13 +91,7 @@ class Model:
         if images is None:
             image = of_workload(_ROOT / "workload")
             images = dict.fromkeys(metadata.containers, image)
-        objects = kubernetes.Objects(
-            self.client,
-            self.name,
-            name,
-            namespace=self.namespace,
-            fqdn=self.cluster.level == "api",
-        )
+        objects = kubernetes.Objects(self.client, self.name, name, namespace=self.namespace)
         objects.create(trust=trust)
         with self.agent.edit() as state:
             record = application(name, charm=metadata.name, local=True, config=options)

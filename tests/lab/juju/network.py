@@ -1,8 +1,4 @@
-"""A network namespace for each pod of a unit: its address and its ports are its own.
-
-Only at the node level, whose cluster has a network namespace itself; at the api level units share
-the host's loopback, so there is room for one.
-"""
+"""A network namespace for each pod of a unit: its address and its ports are its own."""
 
 from __future__ import annotations
 

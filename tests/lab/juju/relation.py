@@ -1,8 +1,16 @@
-"""A relation of two applications, deployed ones or one whose side the caller plays."""
+"""A relation of an application to one that the caller plays, or to one of another model.
+
+The consumer sees the offered application under its own name, the offering one sees `remote-` and
+32 digits, as Juju names them. Databags of applications are mirrored; units are not, each side sees
+one. There is no offer to make first, nor anything to accept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,30 +23,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """A relation of an application to a remote one; a remote one that is played has one unit."""
+    """A relation of an application to a remote one, which has one unit."""
 
     app: App
     remote: str
     number: int
 
     @classmethod
-    def create(
-        cls, app: App, remote: str, ends: Mapping[str, str], data: Mapping[str, str]
-    ) -> Relation:
-        """Relate endpoints by application; queue created, joined and changed for every unit."""
-        agent, apps = app.model.agent, app.model.apps
-        with agent.edit() as state:
-            if remote not in apps:
-                state["applications"].setdefault(remote, application(remote, leader=f"{remote}/0"))
-            record = new_relation(state, ends)
-            record["units"] = {
-                name: [unit.name for unit in apps[name].units] if name in apps else [f"{name}/0"]
-                for name in ends
-            }
+    def create(cls, app: App, remote: str, endpoint: str, data: Mapping[str, str]) -> Relation:
+        """Relate the endpoint; queue created, joined and changed for every unit."""
+        unit = f"{remote}/0"
+        with app.model.agent.edit() as state:
+            state["applications"].setdefault(remote, application(remote, leader=unit))
+            record = new_relation(state, {app.name: endpoint, remote: endpoint})
+            record["units"] = {app.name: [unit.name for unit in app.units], remote: [unit]}
             record["data"][remote] = dict(data)
-            for end, other in ((app.name, remote), (remote, app.name)):
-                for unit in apps[end].units if end in apps else []:
-                    unit.queue.extend(events.joining(record, end, record["units"][other]))
+            for own in app.units:
+                own.queue.extend(events.joining(record, app.name, [unit]))
         return cls(app, remote, record["id"])
 
     def update(self, data: Mapping[str, str]) -> None:
@@ -55,21 +56,49 @@ class Relation:
         return self._record()["data"].get(app or self.app.name, {})
 
     def remove(self) -> None:
-        """Unrelate: every unit sees the other side's units depart, then the relation broken."""
-        agent, apps = self.app.model.agent, self.app.model.apps
-        record, ends = self._record(), (self.app.name, self.remote)
+        """Unrelate: every unit sees the other side's unit depart, then the relation broken."""
+        agent, app, record = self.app.model.agent, self.app, self._record()
+        away = f"{self.remote}/0"
         with agent.edit() as state:
-            state["relations"][str(self.number)]["units"] = {name: [] for name in ends}
-        for end, other in (ends, ends[::-1]):
-            for unit in apps[end].units if end in apps else []:
-                for away in record["units"][other]:
-                    departed = events.relation(
-                        record, end, "departed", remote_unit=away, departing=away
-                    )
-                    agent.run(unit, departed)
-                agent.run(unit, events.relation(record, end, "broken"))
+            state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
+        for unit in app.units:
+            for kind, who in (("departed", away), ("broken", "")):
+                told = events.relation(record, app.name, kind, remote_unit=who, departing=who)
+                agent.run(unit, told)
         with agent.edit() as state:
             del state["relations"][str(self.number)]
 
     def _record(self) -> dict[str, Any]:
         return self.app.model.store.read()["relations"][str(self.number)]
+
+
+def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[Relation, Relation]:
+    """Relate an endpoint to one that another model offers; return both ends, the consumer's first.
+
+    `settle` each model in turn: what one writes is an event in the other.
+
+    Raises:
+        KeyError: a charm has no such endpoint.
+        ValueError: the interfaces differ.
+    """
+    wanted, found = consumer.interfaces[endpoint], offering.interfaces[offered]
+    if wanted != found:
+        raise ValueError(f"{offering.name}:{offered}: {found}: expected the interface {wanted}")
+    with consumer.model.agent.lock, offering.model.agent.lock:
+        here = consumer.integrate(endpoint, offering.name)
+        there = offering.integrate(offered, f"remote-{uuid.uuid4().hex}")
+        for near, far in ((here, there), (there, here)):
+            with near.app.model.agent.edit() as state:
+                model = far.app.model.store.read()["model"]["uuid"]
+                state["relations"][str(near.number)]["remote-model"] = model
+            near.app.model.agent.after_hooks.append(functools.partial(_mirror, near, far))
+    return here, there
+
+
+def _mirror(near: Relation, far: Relation) -> None:
+    """Show the other model what our application has written."""
+    # Each model has a thread of its own: either end may be removed at any moment, and is gone then.
+    with contextlib.suppress(KeyError):
+        shown, written = far.data(far.remote), near.data()
+        if shown != written:
+            far.update({**dict.fromkeys(shown, ""), **written})

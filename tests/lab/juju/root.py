@@ -52,9 +52,9 @@ def command(
     mount_point: Path,
     binds: Sequence[Bind],
     environment: Mapping[str, str],
+    network: Path,
+    user: User,
     folder: str = "/",
-    network: Path | None = None,
-    user: User | None = None,
     rootfs: Path | None = None,
 ) -> list[str]:
     """Return the command line that runs `argv` as PID 1 in a private root.
@@ -64,18 +64,16 @@ def command(
         mount_point: an existing empty folder; nothing is ever mounted there for the host to see.
         binds: what else is visible inside.
         environment: the whole environment of the program.
+        network: the network namespace to join.
+        user: who runs the program.
         folder: its working directory.
-        network: the network namespace to join; without it, the caller's.
-        user: who runs the program; without it, root.
         rootfs: the file system of an image, which stays as it is; without it, the host's programs.
     """
-    user = user or User()
     furnished = _image(mount_point, rootfs) if rootfs else [*_host(mount_point), *_known(user)]
     inside = [*furnished, *_bound(binds), *_give(user)]
     script = "\n".join([*inside, *_become(argv, environment, folder, user)])
-    enter = ["nsenter", f"--net={network}"] if network else []
     namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
-    return [*enter, "unshare", *namespaces, "sh", "-euc", script]
+    return ["nsenter", f"--net={network}", "unshare", *namespaces, "sh", "-euc", script]
 
 
 def interpreter(python: Path) -> list[Bind]:

@@ -3,10 +3,10 @@
 Hooks of several units may be open at once: what a hook changed in its copy is merged.
 
 model         name, uuid
-applications  name -> charm, local, leader, config, status, version, resources
+applications  name -> charm, local, leader, config, status, version
 units         name -> application, life, status, agent, ports, address, action
 relations     number -> id, endpoints by application, units in scope, databags
-secrets       id -> owner, label, revisions, tracked, grants
+secrets       id -> owner, label, content
 failing       hook tool -> the words with which it fails
 """
 
@@ -66,19 +66,15 @@ class Store:
         for name in ("trace.jsonl", "log"):
             (folder / name).touch()
 
-    def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> str:
-        """Promote what a unit's hook changed; of a failed hook only statuses and versions stand.
-
-        Returns why Juju cannot commit a hook that succeeded, which makes it fail; else nothing.
-        """
+    def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> None:
+        """Promote what a unit's hook changed; of a failed hook only statuses and versions stand."""
         opened, draft = (
             json.loads((folder / name).read_text()) for name in ("opened.json", "state.json")
         )
-        refused: str = draft.pop("refused", "")
         for each in draft["units"].values():
             each.pop("action", None)
         with self.edit() as state:
-            if succeeded and not refused:
+            if succeeded:
                 before = self.read()
                 merge(opened, draft, state)
                 self._commits.append((before, state, unit))
@@ -89,7 +85,6 @@ class Store:
                         for of in (opened, draft)
                     )
                     merge(old, new, state[kind])
-        return refused
 
     def _write(self, state: State) -> None:
         draft = self.path.with_suffix(".new")
@@ -113,7 +108,7 @@ def merge(old: State, new: State, into: State) -> None:
 def application(name: str, **fields: Any) -> State:
     """Return the record of an application; one that is not `local` is played by the test."""
     record: State = {"name": name, "charm": name, "local": False, "leader": None, "config": {}}
-    return {**record, "status": dict(UNKNOWN), "version": "", "resources": {}, **fields}
+    return {**record, "status": dict(UNKNOWN), "version": "", **fields}
 
 
 def unit(app: str, address: str) -> State:

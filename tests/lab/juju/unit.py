@@ -71,9 +71,7 @@ class Unit:
 
     def start(self, charm: Path, images: Mapping[str, Image]) -> None:
         """Start a pod with this charm and a container for each image; nothing is left of before."""
-        joined, self.address = None, self._cluster.host
-        if self._cluster.level == "node":
-            joined, self.address = network.create(self._cluster, self.folder, next(_INDICES))
+        joined, self.address = network.create(self._cluster, self.folder, next(_INDICES))
         self.charm.place(charm, joined)
         self._booted.clear()
         self._noticed.clear()

@@ -25,10 +25,6 @@ MODULES: Final = {
 ANSWER = 300  # Seconds; an answer takes 3 on 2 busy cores.
 
 
-class TofuError(Exception):
-    """OpenTofu refused or failed; the message has the command and what it printed."""
-
-
 @dataclass(frozen=True)
 class OpenTofu:
     """OpenTofu in a folder, with one version of the provider and no registry."""
@@ -40,14 +36,14 @@ class OpenTofu:
         """Run a command, and return what it prints.
 
         Raises:
-            TofuError: it fails.
+            ChildProcessError: it fails; the message has what it printed.
         """
         done = subprocess.run(
             [tools.path("tofu"), f"-chdir={self.folder}", *argv], env=self.environment,
             capture_output=True, text=True, timeout=ANSWER, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise TofuError(f"tofu {argv[0]}: {done.stdout}\n{done.stderr}")
+            raise ChildProcessError(f"tofu {argv[0]}: {done.stdout}\n{done.stderr}")
         return done.stdout
 
     def plan(self) -> list[dict[str, Any]]:

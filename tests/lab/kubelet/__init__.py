@@ -1,17 +1,17 @@
 """A kubelet that plays a script: a stand-in for the api level of the lab, not a kubelet.
 
 It emulates, through the real API server and as ``system:node:<name>``: the Node with its lease, pod
-status in the kubelet's order and by its phase rule, exec and port-forward over WebSocket with
+status in the kubelet's order, exec and port-forward over WebSocket with
 pilot-agent's answers in ``istio-proxy``, native sidecars that end after the payload, and the last
 step of a deletion.
 
-It does not: run anything, pull or probe, restart a container unasked, evict, honour resources,
-volumes or hooks, speak SPDY (before 1.36 a front does, `spdy/main.go`), or authorise its callers,
-who need a certificate of the cluster's authority. Pods are bound to it by an administrator: there
-is no scheduler.
+It does not: run anything, pull or probe, restart a container unasked, know restart policies of
+single containers, evict, honour resources, volumes or hooks, speak SPDY (before 1.36 a front does,
+`spdy/main.go`), or authorise its callers, who need a certificate of the cluster's authority. Pods
+are bound to it by an administrator: there is no scheduler.
 """
 
-from lab.kubelet.behaviour import Misbehaviour, Via
 from lab.kubelet.kubelet import Exec, ScriptedKubelet
+from lab.kubelet.record import Misbehaviour, Via
 
 __all__ = ["Exec", "Misbehaviour", "ScriptedKubelet", "Via"]

@@ -11,7 +11,7 @@ from lab.kubelet.api import Object
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """Not running, for a reason such as ``CrashLoopBackOff``."""
+    """Not started yet, for a reason such as ``PodInitializing``."""
 
     reason: str
 
@@ -31,6 +31,10 @@ class Terminated:
     reason: str
     started_at: str
     finished_at: str
+
+    def final(self, policy: str) -> bool:
+        """Whether the kubelet does not start the container again, by the pod's restart policy."""
+        return policy == "Never" or (policy == "OnFailure" and self.exit_code == 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +56,20 @@ class Container:
             case other:
                 raise ValueError(f"cannot end a container that is {other}")
 
-    def again(self, state: Waiting | Running) -> Container:
-        """This container after its end, waiting for or in its next run.
-
-        ``restartCount`` grows when the next run starts, not while the container waits for it.
-        """
+    def again(self) -> Container:
+        """This container in its next run; one that never ran is started, not started again."""
         last = self.state if isinstance(self.state, Terminated) else self.last
-        # A container that never ran is started, not started again.
-        grown = self.restarts + (1 if last and isinstance(state, Running) else 0)
-        return Container(state=state, last=last, restarts=grown)
+        return Container(Running(now()), last, self.restarts + bool(last))
 
 
 def now() -> str:
     """The present second in RFC 3339, the resolution of a status's times."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def native(container: Object) -> bool:
+    """Whether an init container is a sidecar (``restartPolicy: Always``)."""
+    return container.get("restartPolicy") == "Always"
 
 
 def statuses(declared: Sequence[Object], states: Mapping[str, Container], uid: str) -> list[Object]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import datetime
-import itertools
 import ssl
 from collections.abc import Collection, Coroutine
 from pathlib import Path
@@ -20,10 +18,19 @@ import lab
 from lab import ports, tools
 from lab.kubelet import node, server
 from lab.kubelet.api import Api
-from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour, Via
 from lab.kubelet.pods import Pods
-from lab.kubelet.record import PROXY, Listener, Record
+from lab.kubelet.record import (
+    MISBEHAVIOURS,
+    PROXY,
+    Behaviour,
+    Listener,
+    Misbehaviour,
+    Record,
+    Via,
+)
 
+NAME = "scripted"
+EXIT = 0.3  # seconds from a quit to the proxy's end in the API; a real kubelet takes 0.8 to 1.1
 PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
 
 # Generic: the API server answers a Binding with a Status, which lightkube's own type would refuse.
@@ -34,19 +41,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Exec:
-    """One request to execute or to forward; ``command`` is method and path for the latter.
+    """One request to execute or to forward; ``command`` is method and path for the latter."""
 
-    ``unfinished``: the payload containers that ran, or were to run again, at that moment. If there
-    was one, the request came too early, unless an option or annotation excuses the container.
-    """
-
-    pod: str  # namespace/name
     uid: str
     container: str
     command: tuple[str, ...]
-    at: datetime.datetime
-    via: Via
-    unfinished: tuple[str, ...] = ()
 
 
 class ScriptedKubelet:
@@ -56,23 +55,18 @@ class ScriptedKubelet:
     that this kubelet does not have, and any error of the kubelet's own thread.
     """
 
-    def __init__(
-        self, cluster: lab.Cluster, *, name: str = "scripted", exit_delay: float = 0.3
-    ) -> None:
-        """``exit_delay``: seconds from quit to the proxy's end in the API (0.8-1.1 in reality)."""
+    def __init__(self, cluster: lab.Cluster) -> None:
         self._cluster = cluster
-        self._name = name
-        self._exit_delay = exit_delay
         self._pair = cluster.issue(
-            f"kubelet-{name}",
-            f"system:node:{name}",
+            f"kubelet-{NAME}",
+            f"system:node:{NAME}",
             organizations=["system:nodes"],
             hosts=["127.0.0.1"],
         )
         # API servers before 1.36 need it. It is built before the clock of `__enter__` runs.
         self._front = tools.path("kubelet-spdy") if tools.before(36) else None
         self._execs: list[Exec] = []
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, f"kubelet-{name}")
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, f"kubelet-{NAME}")
         self._started = concurrent.futures.Future[None]()
         self._life: concurrent.futures.Future[None]
         self._stop: asyncio.Event
@@ -92,31 +86,19 @@ class ScriptedKubelet:
     def __exit__(self, *_: object) -> None:
         if self._life.done():
             self._life.result()  # It failed while it was needed.
-        with lab.ending(f"scripted kubelet {self._name}"):
+        with lab.ending(f"scripted kubelet {NAME}"):
             self._loop.call_soon_threadsafe(self._stop.set)
             self._life.result(PATIENCE)
             self._executor.shutdown()
-
-    @property
-    def execs(self) -> list[Exec]:
-        """All requests to this kubelet so far, in order."""
-        return list(self._execs)
 
     def execs_of(self, pod: Pod) -> list[Exec]:
         """The requests for this pod, by its UID."""
         return [e for e in self._execs if e.uid == _uid(pod)]
 
-    def crash_loop(self, pod: Pod, container: str) -> None:
-        """Let a container that ended wait for its next start in CrashLoopBackOff."""
-        self._call(self._pods.again(self._pods.get(_uid(pod)), container, "CrashLoopBackOff"))
-
     def finish(
         self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
     ) -> None:
-        """End a container. ``restart`` or ``crash_loop`` makes the restart that is then due.
-
-        So a test can look at the moment in between, which lasts some 100 ms on a real kubelet.
-        """
+        """End a container. ``restart`` makes the restart that is then due."""
         record = self._pods.get(_uid(pod))
         self._call(self._pods.end(record, container, exit_code, reason))
 
@@ -133,36 +115,18 @@ class ScriptedKubelet:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True
 
-    def misbehave(
-        self,
-        pod: Pod,
-        behaviour: Misbehaviour,
-        *,
-        times: int | None = None,
-        via: Via | None = None,
-    ) -> None:
-        """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way.
-
-        With ``via`` only those that come this way do, and the others are answered.
-        """
-        what = MISBEHAVIOURS[behaviour]
+    def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, via: Via | None = None) -> None:
+        """From now on requests for this pod's proxy go wrong, with ``via`` those of this way."""
         record = self._pods.get(_uid(pod))
-        record.misbehaves_via = via
-        record.misbehaviours = (
-            itertools.repeat(what) if times is None else itertools.repeat(what, times)
-        )
+        record.misbehaviour, record.misbehaves_via = MISBEHAVIOURS[behaviour], via
 
     def release(self, pod: Pod) -> None:
         """End the deletion of a pod that lingers."""
         self._call(self._pods.release(self._pods.get(_uid(pod))))
 
     def restart(self, pod: Pod, container: str) -> None:
-        """Start the next run of a container that ended."""
-        self._call(self._pods.again(self._pods.get(_uid(pod)), container, None))
-
-    def restart_all(self, pod: Pod) -> None:
-        """Start all containers again, after ``stop_all``."""
-        self._call(self._pods.start_all(self._pods.get(_uid(pod))))
+        """Start the next run of a container, or its first one if it waits."""
+        self._call(self._pods.again(self._pods.get(_uid(pod)), container))
 
     def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
         """Bind the pod to this node and start it: init containers done, all others running.
@@ -174,7 +138,7 @@ class ScriptedKubelet:
         if pod.spec is None or pod.spec.nodeName is None:
             binding = BINDING(
                 metadata=ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace),
-                target={"kind": "Node", "name": self._name},
+                target={"kind": "Node", "name": NAME},
             )
             with self._cluster.client() as client:
                 client.create(binding)
@@ -182,10 +146,6 @@ class ScriptedKubelet:
 
     async def _run(self, uid: str, waiting: Collection[str]) -> None:
         await self._pods.run(await self._pods.arrived(uid), waiting)
-
-    def stop_all(self, pod: Pod) -> None:
-        """Kill all containers, the proxy too, as a rule with ``RestartAllContainers`` does."""
-        self._call(self._pods.stop_all(self._pods.get(_uid(pod))))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -196,24 +156,20 @@ class ScriptedKubelet:
         """The pod of that name as this kubelet has it."""
         return self._pods.find(namespace, name)
 
-    def note(self, record: Record, container: str, command: tuple[str, ...], via: Via) -> None:
+    def note(self, record: Record, container: str, command: tuple[str, ...]) -> None:
         """Record a request."""
-        at = datetime.datetime.now(datetime.UTC)
-        pod = "/".join(record.key)
-        self._execs.append(Exec(pod, record.uid, container, command, at, via, record.unfinished))
+        self._execs.append(Exec(record.uid, container, command))
 
     def behave(self, record: Record, via: Via) -> Behaviour | None:
         """The misbehaviour that is due for a request that comes this way; None: behave."""
-        if record.misbehaves_via not in (None, via):
-            return None
-        return next(record.misbehaviours, None)
+        return record.misbehaviour if record.misbehaves_via in (None, via) else None
 
     def exits(self, record: Record, exit_code: int, container: str = PROXY) -> None:
         """The proxy of the pod, or another container, ends with this code, shortly."""
         self._tasks.create_task(self._exit(record, exit_code, container))
 
     async def _exit(self, record: Record, exit_code: int, container: str) -> None:
-        await asyncio.sleep(self._exit_delay)
+        await asyncio.sleep(EXIT)
         await self._pods.quit(record, container, exit_code)
 
     # The kubelet's thread.
@@ -222,13 +178,13 @@ class ScriptedKubelet:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with Api(self._cluster.server, self._tls(ssl.Purpose.SERVER_AUTH)) as api:
-            self._pods = Pods(api, self._name)
+            self._pods = Pods(api, NAME)
             tls = self._tls(ssl.Purpose.CLIENT_AUTH)
             runner, port = await server.serve(server.application(self), tls)
             try:
                 if self._front:
                     port = await asyncio.to_thread(self._speak_spdy, self._front, port)
-                await node.register(api, self._name, port)
+                await node.register(api, NAME, port)
                 await self._live(api)
             finally:
                 await server.stop(runner)
@@ -236,7 +192,7 @@ class ScriptedKubelet:
     def _speak_spdy(self, program: Path, behind: int) -> int:
         """Start the front that speaks SPDY, and return its port."""
         port, host = ports.reserve(), "127.0.0.1"
-        name = f"kubelet-{self._name}-spdy"
+        name = f"kubelet-{NAME}-spdy"
         front = self._cluster.spawn(
             name,
             [
@@ -262,7 +218,7 @@ class ScriptedKubelet:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._pods.follow())
-                self._tasks.create_task(node.keep_ready(api, self._name))
+                self._tasks.create_task(node.keep_ready(api, NAME))
                 self._tasks.create_task(self._until_stopped())
                 self._started.set_result(None)
         except* _StopError:

@@ -10,11 +10,9 @@ import asyncio
 import itertools
 from collections.abc import Collection
 
-from lab.kubelet import rules
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
-from lab.kubelet.containers import Container, Running, Waiting, now
+from lab.kubelet.containers import Container, Running, Terminated, Waiting, native, now
 from lab.kubelet.record import Record
-from lab.kubelet.status import status
 
 
 class Pods:
@@ -50,7 +48,7 @@ class Pods:
         async with record.lock:
             running = Container(Running(now()))
             for container in record.init_containers:
-                sidecar = rules.native(container)
+                sidecar = native(container)
                 record.containers[container["name"]] = running if sidecar else running.ended(0)
             later = Container(Waiting("PodInitializing"))
             record.containers |= {
@@ -73,33 +71,10 @@ class Pods:
                 record.containers[name] = container.ended(exit_code)
                 await self._settle(record)
 
-    async def again(self, record: Record, name: str, waiting: str | None) -> None:
-        """The next run of a container that ended starts, or waits for the reason ``waiting``."""
+    async def again(self, record: Record, name: str) -> None:
+        """The next run of a container that ended, or its first one."""
         async with record.lock:
-            state = Waiting(waiting) if waiting else Running(now())
-            record.containers[name] = record.containers[name].again(state)
-            await self._settle(record)
-
-    async def stop_all(self, record: Record) -> None:
-        """Kill every container, because one of them ended by a rule that restarts all of them.
-
-        kubelet ShouldAllContainersRestart (KEP-5532): the condition says so until they run again.
-        """
-        async with record.lock:
-            record.stopped = True
-            for name, container in record.containers.items():
-                if isinstance(container.state, Running):
-                    record.containers[name] = container.ended(137, "RestartingAllContainers")
-            await self._settle(record)
-
-    async def start_all(self, record: Record) -> None:
-        """Every container that `stop_all` stopped runs again."""
-        async with record.lock:
-            record.stopped = False
-            for container in (*record.spec["containers"], *record.init_containers):
-                again = record.containers[container["name"]].again(Running(now()))
-                done = container in record.init_containers and not rules.native(container)
-                record.containers[container["name"]] = again.ended(0) if done else again
+            record.containers[name] = record.containers[name].again()
             await self._settle(record)
 
     async def follow(self) -> None:
@@ -144,23 +119,24 @@ class Pods:
         A final phase is written after the terminated containers, not with them: between the two a
         real pod was seen twice with nothing running and the phase still Running.
         """
-        over = not rules.unfinished(record.spec, record.containers)
-        if not over:
-            record.phase = rules.phase(record.spec, record.containers)
+        if not record.over:
+            waits = any(isinstance(state, Waiting) for state in record.regular)
+            record.phase = "Pending" if waits else "Running"
         await self._write(record)
-        if not over:
+        if not record.over:
             return
         for container in record.init_containers:
             state = record.containers[container["name"]]
             if isinstance(state.state, Running):
                 record.containers[container["name"]] = state.ended(0)
         await self._write(record)
-        record.phase = rules.phase(record.spec, record.containers)
+        failed = any(s.exit_code for s in record.regular if isinstance(s, Terminated))
+        record.phase = "Failed" if failed else "Succeeded"
         await self._write(record)
 
     async def _write(self, record: Record) -> None:
         # The UID makes the API server refuse the status for a later pod of the same name.
-        patch = {"metadata": {"uid": record.uid}, "status": status(record)}
+        patch = {"metadata": {"uid": record.uid}, "status": record.status()}
         await self._unless_gone(record, "PATCH", f"{record.path}/status", patch, STRATEGIC)
 
     async def _unless_gone(

@@ -4,14 +4,64 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+from typing import Literal
 
-from lab.kubelet import agent, rules
+from lab.kubelet import agent
+from lab.kubelet.agent import Answer
 from lab.kubelet.api import Object
-from lab.kubelet.behaviour import Behaviour, Via
-from lab.kubelet.containers import Container, now
+from lab.kubelet.containers import Container, Running, Terminated, Waiting, now, statuses
 
 PROXY = "istio-proxy"
+
+Via = Literal["exec", "port-forward"]
+Misbehaviour = Literal[
+    "hang",
+    "refuse",
+    "exit-137",
+    "close-without-status",
+    "reset",
+    "lie",
+    "not-found",
+    "unavailable",
+    "babble",
+]
+"""How a quit can go wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Behaviour:
+    """How the stream of an exec or a port-forward goes on, and how the proxy ends, if it does.
+
+    ``stream``: ``answer`` completes it; ``hang`` opens it and says nothing; ``cut`` closes it
+    without a status; ``reset`` drops the connection; ``refuse`` answers 503 before the upgrade;
+    ``babble`` sends single bytes, as fast as they are taken, until the connection is closed.
+    ``answer``: the answer to an exec; None: that of pilot-agent.
+    ``response``: the same for a forwarded port, as HTTP; empty: nothing listens there.
+    ``ends``: whether istio-proxy exits with 0.
+    """
+
+    stream: Literal["answer", "hang", "cut", "reset", "refuse", "babble"] = "answer"
+    answer: Answer | None = None
+    response: bytes | None = None
+    ends: bool = False
+
+
+MISBEHAVIOURS: dict[Misbehaviour, Behaviour] = {
+    "hang": Behaviour(stream="hang"),
+    "refuse": Behaviour(
+        answer=Answer(
+            stderr="Error: dial tcp 127.0.0.1:15020: connection refused\n", exit_code=255
+        ),
+        response=b"",
+    ),
+    "exit-137": Behaviour(answer=Answer(exit_code=137), ends=True),
+    "close-without-status": Behaviour(stream="cut", ends=True),
+    "reset": Behaviour(stream="reset", ends=True),
+    "lie": Behaviour(answer=Answer(stdout="OK"), response=agent.OK),
+    "not-found": Behaviour(answer=Answer(stdout="\n"), response=agent.NOT_FOUND),
+    "unavailable": Behaviour(stream="refuse"),
+    "babble": Behaviour(stream="babble"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +77,9 @@ class Listener:
 class Record:
     """One pod: the state of its containers, and what the test told the kubelet to do.
 
-    ``stopped``: every container is about to start again (``RestartAllContainers``).
     ``listeners``: containers other than the proxy that listen, by port.
     ``obeys``: container and command: such a container exits with 0 when it is executed.
-    ``misbehaves_via``: the way to the proxy that ``misbehaviours`` apply to; None: both.
+    ``misbehaves_via``: the way to the proxy that ``misbehaviour`` is about; None: both.
     """
 
     pod: Object
@@ -40,8 +89,7 @@ class Record:
     started_at: str = dataclasses.field(default_factory=now)
     transitions: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     lingers: bool = False
-    stopped: bool = False
-    misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
+    misbehaviour: Behaviour | None = None
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
     obeys: set[tuple[str, ...]] = dataclasses.field(default_factory=set[tuple[str, ...]])
@@ -79,10 +127,47 @@ class Record:
         return agent.status_port(annotations, self._proxy_config)
 
     @property
-    def unfinished(self) -> tuple[str, ...]:
-        """The payload containers that run or may run again: while there is one, no quit is due."""
-        states = rules.unfinished(self.spec, self.containers)
-        return tuple(name for name in states if name != PROXY)
+    def regular(self) -> list[Waiting | Running | Terminated]:
+        """The states of the containers that are no init containers, once the pod is started."""
+        return [self.containers[c["name"]].state for c in self.spec["containers"]]
+
+    @property
+    def over(self) -> bool:
+        """Whether each of these has ended and is not started again."""
+        policy = self.spec.get("restartPolicy", "Always")
+        return all(isinstance(s, Terminated) and s.final(policy) for s in self.regular)
+
+    def status(self) -> Object:
+        """The pod's status as the kubelet would write it now."""
+        done = self.phase in ("Succeeded", "Failed")
+        started = bool(self.containers)
+        ready = started and not done and all(isinstance(s, Running) for s in self.regular)
+        facts = {
+            "PodReadyToStartContainers": not done,
+            "Initialized": started,
+            "ContainersReady": ready,
+            "Ready": ready,
+            "PodScheduled": True,
+        }
+        return {
+            "phase": self.phase,
+            "conditions": [self._condition(kind, true=true) for kind, true in facts.items()],
+            "containerStatuses": statuses(self.spec["containers"], self.containers, self.uid),
+            "initContainerStatuses": statuses(self.init_containers, self.containers, self.uid),
+            "hostIP": "127.0.0.1",
+            "hostIPs": [{"ip": "127.0.0.1"}],
+            "podIP": self.ip,
+            "podIPs": [{"ip": self.ip}],
+            "startTime": self.started_at,
+        }
+
+    def _condition(self, kind: str, *, true: bool) -> Object:
+        value = "True" if true else "False"
+        known, since = self.transitions.get(kind, ("", ""))
+        if known != value:
+            since = now()
+            self.transitions[kind] = (value, since)
+        return {"type": kind, "status": value, "lastTransitionTime": since}
 
     @property
     def _proxy_config(self) -> str:

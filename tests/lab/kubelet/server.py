@@ -21,9 +21,8 @@ from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from lab.kubelet import agent
-from lab.kubelet.behaviour import Behaviour, Via
 from lab.kubelet.containers import Running, Terminated
-from lab.kubelet.record import PROXY, Listener, Record
+from lab.kubelet.record import PROXY, Behaviour, Listener, Record, Via
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CUT = 10.0  # seconds for the loop to close the cut connections, which takes milliseconds
@@ -42,7 +41,7 @@ class Node(Protocol):
         """The pod of that name as this kubelet has it."""
         ...
 
-    def note(self, record: Record, container: str, command: tuple[str, ...], via: Via) -> None:
+    def note(self, record: Record, container: str, command: tuple[str, ...]) -> None:
         """Record that somebody asked for this."""
         ...
 
@@ -116,7 +115,7 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
     if record is None:
         return web.Response(status=404, text="pod does not exist")
     command = tuple(request.query.getall("command", []))
-    node.note(record, container, command, "exec")
+    node.note(record, container, command)
     behaviour = (node.behave(record, "exec") if container == PROXY else None) or Behaviour()
     if behaviour.stream == "refuse":
         return web.Response(status=503, text="the node is not available")
@@ -155,7 +154,7 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
     port = int(ports[0])
     behaviour = node.behave(record, "port-forward") or Behaviour()
     if behaviour.stream == "refuse":
-        node.note(record, PROXY, (), "port-forward")
+        node.note(record, PROXY, ())
         return web.Response(status=503, text="the node is not available")
 
     socket = web.WebSocketResponse(protocols=PROTOCOLS[1:], compress=False, timeout=1.0)
@@ -172,7 +171,7 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
         return socket
     listener = record.listeners.get(port)
     line = tuple(head.split(b"\r\n")[0].decode().split()[:2])
-    node.note(record, listener.container if listener else PROXY, line, "port-forward")
+    node.note(record, listener.container if listener else PROXY, line)
     if behaviour.stream in ENDLESS:
         await _never_end(socket, behaviour, DATA)
         return socket
@@ -232,9 +231,8 @@ def _status(answer: agent.Answer) -> dict[str, object]:
 
 
 def _end_proxy(node: Node, record: Record, behaviour: Behaviour, *, quits: bool) -> None:
-    if behaviour.proxy_exit is not None:
-        node.exits(record, behaviour.proxy_exit)
-    elif quits and behaviour.answer is None and behaviour.response is None:
+    answers = behaviour.answer is None and behaviour.response is None
+    if behaviour.ends or (quits and answers):
         node.exits(record, 0)
 
 

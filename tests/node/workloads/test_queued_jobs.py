@@ -17,12 +17,10 @@ import pytest
 from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
-from lab.fixtures import await_account
-from lab.seen import SOON, Seen, await_end, look
-from lab.workload import Workload as Program
+from lab.fixtures import make_namespace
+from lab.seen import SOON, Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 LATE, REVISION = "late-for-queued-jobs", "late-queued"
@@ -84,8 +82,7 @@ def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
     without, beside = ends[workload.name]
 
     assert outcome.describes(workload, without.outcome), without.outcome
-    assert beside.outcome == without.outcome
-    assert [(p.exit_code, p.restarts) for p in outcome.proxies(beside.pods)] == [(0, 0)]
+    assert (beside.outcome, beside.proxies) == (without.outcome, [(0, 0)])
 
 
 def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_frees_it(
@@ -94,11 +91,7 @@ def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_fre
     """T26: nobody after it in the queue is admitted."""
     alone = namespaces[2]
 
-    def finished() -> Seen | None:
-        seen = look(client, FIRST, alone)
-        return seen if outcome.codes(seen.outcome) == (0,) else None
-
-    hanging = lab.until(finished, timeout=SOON, what="the payload of the first to end")
+    hanging = await_payload(client, FIRST, alone)
     assert not hanging.over
     assert look(client, LAST, alone).owner["spec"]["suspend"] is True
 
@@ -111,8 +104,7 @@ def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_fre
 def early(client: Client) -> Iterator[Seen]:
     """A Job that Kueue has admitted before Istio can inject."""
     labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
-    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
-    await_account(client, LATE)
+    make_namespace(client, LATE, labels)
     kueue.make_queue(client, LATE)
     client.create(EARLY.in_namespace(LATE))
     yield lab.until(
@@ -127,18 +119,9 @@ def test_an_early_pod_of_a_queued_job_is_evicted_and_the_job_keeps_its_place(
     cluster: lab.Cluster, client: Client, early: Seen, tmp_path: Path
 ) -> None:
     """T40 T41: it is not suspended, which is for Kueue to do; the eviction counts as a failure."""
-    istio = lab.istio.install(cluster, f"istio-{REVISION}", revision=REVISION)
-    program = Program(
-        cluster, tmp_path, name=LATE, model=LATE, selector=f"lab.test/{LATE}=yes",
-        revisions=(REVISION,), more={"race-policy": "restart", "restart-jobs": True},
-    )  # fmt: skip
-    program.deploy()
-    program.start()
-
-    after = await_end(client, EARLY, LATE)
-    decided = kueue.admissions(client, LATE, EARLY.name)
-    served.end(program)
-    istio.remove()
+    with served.late_istio(cluster, tmp_path, LATE, REVISION):
+        after = await_end(client, EARLY, LATE)
+        decided = kueue.admissions(client, LATE, EARLY.name)
 
     assert outcome.describes(EARLY, after.outcome), after.outcome
     assert dict(after.outcome.counts) == {"succeeded": 1, "failed": 1}

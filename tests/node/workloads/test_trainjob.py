@@ -6,7 +6,6 @@ A pod belongs to a batch Job, that to a JobSet, and that to a TrainJob.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import lab
 import lab.istio
@@ -15,13 +14,11 @@ import pytest
 from istio_aux.repair.suspension import MARK
 from lab import jobsets, outcome, served
 from lab.deployed import SELECTED
-from lab.fixtures import await_account
+from lab.fixtures import make_namespace
 from lab.istio import PROXY
-from lab.seen import SOON, Seen, await_end, look
-from lab.workload import Workload as Program
+from lab.seen import SOON, Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
@@ -61,22 +58,10 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
 ) -> None:
     """T1 T7 T20: same conditions, counts, phases, exit codes and restarts."""
-    without, beside = (each.outcome for each in ends[workload.name])
+    without, beside = ends[workload.name]
 
-    assert outcome.describes(workload, without), without
-    assert beside == without
-
-
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_every_proxy_ended_with_0_in_its_first_run(
-    ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
-) -> None:
-    """T20"""
-    _, beside = ends[workload.name]
-    proxies = outcome.proxies(beside.pods)
-
-    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} == {(0, 0)}
-    assert len(proxies) == len(beside.pods)
+    assert outcome.describes(workload, without.outcome), without.outcome
+    assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 
 def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
@@ -85,11 +70,7 @@ def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
     """T26: its payload ended long ago."""
     [trainjob, *_], alone = WORKLOADS, namespaces[2]
 
-    def finished() -> Seen | None:
-        seen = look(client, trainjob, alone)
-        return seen if outcome.codes(seen.outcome) == (0, 0) else None
-
-    hanging = lab.until(finished, timeout=SOON, what="the payload to end")
+    hanging = await_payload(client, trainjob, alone)
     assert not hanging.over
     assert hanging.outcome.conditions == ()
     assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None, None]
@@ -103,8 +84,7 @@ def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
 def early(cluster: lab.Cluster, client: Client) -> Iterator[Mapping[str, Seen]]:
     """Workloads whose pods run before Istio can inject; one Job of a set has succeeded by then."""
     labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
-    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
-    await_account(client, LATE)
+    make_namespace(client, LATE, labels)
     for workload in EARLY:
         client.create(workload.in_namespace(LATE))
 
@@ -126,18 +106,8 @@ def repaired(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, Seen]]:
     """The same at their end, once Istio is live and Jobs may be restarted."""
-    istio = lab.istio.install(cluster, "istio-late-sets", revision=REVISION)
-    folder: Path = tmp_path_factory.mktemp(LATE)
-    program = Program(
-        cluster, folder, name=LATE, model=LATE, selector=f"lab.test/{LATE}=yes",
-        revisions=(REVISION,), more={"race-policy": "restart", "restart-jobs": True},
-    )  # fmt: skip
-    program.deploy()
-    program.start()
-
-    yield {w.name: await_end(client, w, LATE) for w in EARLY}
-    served.end(program)
-    istio.remove()
+    with served.late_istio(cluster, tmp_path_factory.mktemp(LATE), LATE, REVISION):
+        yield {w.name: await_end(client, w, LATE) for w in EARLY}
 
 
 @pytest.mark.parametrize("workload", EARLY, ids=lambda workload: workload.name)

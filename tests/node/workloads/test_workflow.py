@@ -6,23 +6,21 @@ Kubeflow Pipelines is such a pod, whose annotation says that it wants no sidecar
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lab
-import lab.fixtures
 import lab.istio
 import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected
+from lab.fixtures import new_namespaces
 from lab.istio import PROXY
 from lab.seen import SOON, Seen, await_end, look
 from lab.workloads import Workload
 from lightkube import ApiError, Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
@@ -73,19 +71,15 @@ def places(
 ) -> Iterator[Mapping[str, str]]:
     """A namespace for each kind, whose pods are injected already where they are to be."""
     shell = lab.istio.install(cluster, f"istio-{SHELL}", revision=SHELL, shell=True)
-    names = {place: f"argo-{place}-{secrets.token_hex(3)}" for place in PLACES}
-    for name in names.values():
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
-        lab.fixtures.await_account(client, name)
-        argo.allow(client, name)
-    for place in MESHED:
-        await_selected(client, names[place], PLACES[place])
-    for place in ALONE:
-        client.patch(Namespace, names[place], {"metadata": {"labels": PLACES[place]}})
-        await_sidecar(client, names[place])
-    yield names
-    for name in names.values():
-        client.delete(Namespace, name)
+    with new_namespaces(client, *PLACES) as names:
+        for name in names.values():
+            argo.allow(client, name)
+        for place in MESHED:
+            await_selected(client, names[place], PLACES[place])
+        for place in ALONE:
+            client.patch(Namespace, names[place], {"metadata": {"labels": PLACES[place]}})
+            await_sidecar(client, names[place])
+        yield names
     shell.remove()
 
 

@@ -46,7 +46,6 @@ class ApiServer:
         patience: the client's timeout in seconds, by request.
         endpoints: those of the application's Service.
         port: that of the application's Service.
-        guarded: namespaces that a webhook lets nobody change.
         ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
         leaving: after how many lists an object is gone, by path.
@@ -69,7 +68,6 @@ class ApiServer:
         self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
         self.port = 8443
-        self.guarded: set[str] = set()
         self.ignorant = 0
         self.raw: dict[str, bytes] = {}
         self.leaving: dict[str, int] = {}
@@ -257,8 +255,6 @@ class ApiServer:
         there: dict[str, Any] = present["metadata"] if present else {}
         if ours["uid"] != there.get("uid"):
             return self._status(409, "Conflict", "uid mismatch")
-        if ours["name"] in self.guarded:
-            return self._status(403, "Forbidden", "denied by the namespaces' owner")
         by = (path, request.url.params["fieldManager"])
         wanted = {(f, k): v for f in ("labels", "annotations") for k, v in ours.get(f, {}).items()}
         for field, key in self._managed.get(by, set()) - set(wanted):

@@ -18,8 +18,7 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
-from istio_aux.model.answers import ListedPod, TroubledPod
-from istio_aux.model.resources import group
+from istio_aux.model.answers import ListedPod, TroubledPod, group
 from istio_aux.status import page, place
 from ops import pebble, testing
 
@@ -239,7 +238,9 @@ class Unit:
 
 
 @contextlib.contextmanager
-def set_up(folder: Path, api: ApiServer, state: testing.State | None = None) -> Iterator[Unit]:
+def set_up(
+    folder: Path, api: ApiServer, state: testing.State | None = None, *, number: int = 0
+) -> Iterator[Unit]:
     """A unit with its credentials and its container in `folder`, which may be in use already."""
     etc, process = folder / "etc", Workload()
     etc.mkdir(parents=True, exist_ok=True)
@@ -272,7 +273,9 @@ def set_up(folder: Path, api: ApiServer, state: testing.State | None = None) -> 
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )
-    ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **TEXTS)
+    ctx: testing.Context[IstioAuxCharm] = testing.Context(
+        Charm, app_name="istio-aux", unit_id=number, **TEXTS
+    )
     with pytest.MonkeyPatch.context() as patch:
         # ops.testing writes and reads the charm's YAML for every event: slow without libyaml.
         patch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)

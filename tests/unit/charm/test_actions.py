@@ -1,4 +1,4 @@
-"""The actions: what they answer, and how they fail."""
+"""The actions: what they answer, how they fail, and what the workload may do meanwhile."""
 
 from __future__ import annotations
 
@@ -60,15 +60,17 @@ def failure(action: Callable[..., object], *args: Any, **answer: Any) -> str:
 
 
 def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit) -> None:
-    unit.process.pods = [POD, replace(POD, name="bare", owner="")]
-    unit.process.unmeshed_unknown = 3
+    """A tenant cannot add lines."""
     status = unit.state.unit_status
+    assert list_unmeshed(unit) == {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
+    unit.process.pods = [POD, replace(POD, name="bare", owner="", reason="a\nteam-b/forged: b")]
+    unit.process.unmeshed_unknown = 3
 
     found = list_unmeshed(unit)
 
     assert (found["total"], found["unknown"], found["next"]) == (2, 3, "")
     assert found["pods"] == (
-        "team-a/bare no owner since 2026-11-21 19:40Z: created before Istio could inject\n"
+        "team-a/bare no owner since 2026-11-21 19:40Z: a team-b/forged: b\n"
         "team-a/web-0 StatefulSet/web since 2026-11-21 19:40Z: created before Istio could inject"
     )
     _, last = json.loads(found["json"])
@@ -81,10 +83,6 @@ def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit)
         "owner": "StatefulSet/web",
     }
     assert unit.state.unit_status == status
-
-
-def test_the_list_is_empty_when_every_pod_has_its_sidecar(unit: Unit) -> None:
-    assert list_unmeshed(unit) == {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
 
 
 def named_by_a_tenant(number: int) -> ListedPod:
@@ -130,12 +128,6 @@ def test_a_page_has_as_many_pods_as_asked_for(unit: Unit) -> None:
 
     assert [pod["name"] for pod in json.loads(found["json"])] == ["web-2", "web-3"]
     assert found["next"] == "team-a/web-3"
-
-
-def test_a_tenant_cannot_add_lines_to_the_list(unit: Unit) -> None:
-    unit.process.pods = [replace(POD, reason="a\nteam-b/forged: b")]
-
-    assert list_unmeshed(unit)["pods"].endswith(": a team-b/forged: b")
 
 
 @pytest.mark.parametrize(
@@ -279,18 +271,15 @@ def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:
     assert failure(explain, unit) == "container istio-aux: Pebble does not answer"
 
 
-def test_an_explanation_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+def test_an_answer_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+    said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
+    assert len(said.encode()) <= actions.LARGEST
+
     explain(unit, stdout="ä" * 200_000)
 
     shown = results(unit)["explanation"]
     assert len(f"explanation={shown}".encode()) <= actions.LARGEST
     assert shown.endswith("(cut: the answer is larger than an action can return)")
-
-
-def test_a_failure_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
-    said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
-
-    assert len(said.encode()) <= actions.LARGEST
 
 
 LIVE = {"check": "injector", "result": "ok", "what": "istio is live"}
@@ -324,11 +313,9 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     ]
 
 
-def test_a_check_that_finds_no_problem_says_that_istio_aux_works(unit: Unit) -> None:
+def test_a_result_that_only_a_newer_image_knows_is_no_good_news(unit: Unit) -> None:
     assert run_check(unit, LIVE)["works"] == "true"
 
-
-def test_a_result_that_only_a_newer_image_knows_is_no_good_news(unit: Unit) -> None:
     found = run_check(unit, LIVE, {"check": "moon", "result": "eclipsed", "what": "it is dark"})
 
     assert found["works"] == "false"
@@ -374,3 +361,124 @@ def test_a_check_answers_while_pebble_does_not(unit: Unit) -> None:
     said = results(unit)["findings"]
     assert "unknown: workload: it checked nothing: container istio-aux: Pebble does not" in said
     assert "problem: workload: workload: no answer at http://localhost:8080" in said
+
+
+PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}
+HELD = {"namespace": "team", "name": "job-0", "outcome": "kept", "reason": "restart-jobs is off"}
+PARAMETERS = ("namespace", "limit", "dry_run")
+
+
+def restart(unit: Unit, *found: dict[str, str], **given: Any) -> dict[str, Any]:
+    """Run the action where the workload's command line does this."""
+    params = {name.replace("_", "-"): given.pop(name) for name in [*given] if name in PARAMETERS}
+    given.setdefault("stdout", "".join(f"{json.dumps(each)}\n" for each in found))
+    unit.change_container(execs={testing.Exec(["istio-aux", "restart-unmeshed"], **given)})
+    unit.api.applied.clear()
+    unit.run(unit.on.action("restart-unmeshed", params=params))
+    return results(unit)
+
+
+def evicting(unit: Unit) -> list[bool]:
+    """Whether the workload may evict pods, by each role that was applied."""
+    return [
+        any("pods/eviction" in rule["resources"] for rule in each["rules"])
+        for each in unit.api.applied
+        if each["kind"] == "ClusterRole"
+    ]
+
+
+def understood(unit: Unit) -> Any:
+    (call,) = unit.ctx.exec_history["istio-aux"]
+    options = list(call.command[1:])
+    # The settings file is in the container.
+    at = options.index("--config")
+    assert options[at + 1] == workload.CONFIG
+    return commands.parser().parse_args(options[:at] + options[at + 2 :])
+
+
+def test_restarts_are_a_dry_run_unless_told_otherwise(unit: Unit) -> None:
+    would = {**PLAIN, "outcome": "would-restart"}
+
+    found = restart(unit, HELD, would)
+
+    assert (found["would-restart"], found["kept"], found["unfinished"]) == (1, 1, "")
+    assert found["pods"] == (
+        "team/web-0 would-restart: no sidecar\nteam/job-0 kept: restart-jobs is off"
+    )
+    assert understood(unit).dry_run
+    assert evicting(unit) == []
+
+
+def test_restarts_say_how_many_pods_their_answer_has_no_room_for(unit: Unit) -> None:
+    kept = [{**HELD, "name": f"job-{number}", "reason": "x" * 400} for number in range(500)]
+
+    found = restart(unit, *kept, PLAIN)
+
+    shown = found["pods"].splitlines()
+    assert shown[0].startswith("team/web-0 ")
+    assert found["kept"] == 500
+    assert found["not-shown"] == 501 - len(shown) > 0
+    assert restart(unit, HELD)["not-shown"] == 0
+
+
+def test_the_workload_may_evict_pods_only_while_it_restarts_them(unit: Unit) -> None:
+    found = restart(unit, PLAIN, HELD, dry_run=False, namespace="team", limit=3)
+
+    assert (found["restarted"], found["kept"]) == (1, 1)
+    given = understood(unit)
+    assert (given.dry_run, given.namespace, given.limit) == (False, "team", 3)
+    assert evicting(unit) == [True, False]
+
+
+def test_the_right_to_evict_is_taken_away_after_a_failure(unit: Unit) -> None:
+    why = "this account may not create"
+
+    assert failure(restart, unit, dry_run=False, return_code=1, stderr=why) == why
+
+    assert evicting(unit) == [True, False]
+
+
+def test_what_was_not_restarted_in_time_is_said_beside_what_was(unit: Unit) -> None:
+    why = "not finished within 240 s: run it again"
+
+    found = restart(unit, PLAIN, dry_run=False, return_code=1, stderr=why)
+
+    assert (found["restarted"], found["unfinished"]) == (1, why)
+
+
+def test_an_event_takes_away_what_a_killed_action_left(unit: Unit) -> None:
+    role = unit.api.one("ClusterRole")
+    role["rules"].append({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]})
+    unit.api.applied.clear()
+
+    unit.run()
+
+    assert evicting(unit) == [False]
+
+
+def test_only_the_leader_restarts_pods(unit: Unit) -> None:
+    unit.state = dataclasses.replace(unit.state, leader=False)
+
+    said = failure(restart, unit, dry_run=False)
+
+    assert said == "run it on the leader: juju run istio-aux/leader ..."
+    assert evicting(unit) == []
+
+
+def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(unit: Unit) -> None:
+    unit.configure(race_policy="restart")
+
+    assert failure(restart, unit, dry_run=False).startswith("race-policy: restart: the workload")
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"limit": 0}, "limit: 0: expected 1 to 500"),
+        ({"namespace": "Team/a"}, 'namespace: "Team/a": expected one namespace'),
+    ],
+)
+def test_a_bad_parameter_of_restarts_is_named(
+    unit: Unit, params: dict[str, Any], said: str
+) -> None:
+    assert failure(restart, unit, **params) == said

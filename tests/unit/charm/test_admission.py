@@ -80,12 +80,14 @@ def test_the_policy_comes_after_an_upgrade_of_the_cluster(new_unit: Unit) -> Non
 
 
 def test_the_policy_does_not_wait_for_the_workload(new_unit: Unit) -> None:
-    """T37"""
+    """T37: it holds pods while nobody knows whether Istio can do more."""
     new_unit.process.running = False
 
     new_unit.configure()
 
     assert forms(new_unit.api) == POLICY
+    policy = new_unit.api.one("MutatingAdmissionPolicy")
+    assert policy["metadata"]["annotations"] == {"istio-aux.io/capability": "unknown"}
 
 
 def test_the_policy_exists_before_the_webhook_leaves_pods_to_it(new_unit: Unit) -> None:
@@ -132,44 +134,48 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
     assert gone == {"MutatingAdmissionPolicyBinding"}
 
 
-def test_the_policy_follows_the_start_mode(unit: Unit) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("start_mode", "hold"),
+        ("peers", "direct"),
+        ("native_sidecars", "vault-agent"),
+        ("inject_selector", "team"),
+        ("namespace_selector", "team"),
+        ("pod_selector", "team"),
+        ("failure_policy", "Fail"),
+    ],
+)
+def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> None:
     before = spec(unit.api)
 
-    unit.configure(start_mode="hold")
+    unit.configure(**{option: value})
 
     assert spec(unit.api) != before
 
 
-def test_webhooks_of_istio_that_are_called_first_are_named_with_the_effect(unit: Unit) -> None:
-    """T33: only a sidecar that Istio has not injected yet can be made native."""
-    unit.process.called_before = ["asm-sidecar-injector", "istio-a"]
-
-    assert unit.configure(admission="webhook") == active(
-        "; called after asm-sidecar-injector, istio-a, so pods are held, not native"
-    )
-
-
-@pytest.mark.parametrize("mode", ["hold", "off"])
-def test_the_order_of_webhooks_has_no_effect_on_pods_that_ask_for_no_native_sidecar(
-    mode: str, unit: Unit
-) -> None:
-    unit.process.called_before = ["asm-sidecar-injector"]
-
-    assert unit.configure(admission="webhook", start_mode=mode) == active(f"; start: {mode}")
-
-
 @pytest.mark.parametrize(
-    ("admission", "called_before"),
-    [("policy", ["asm-sidecar-injector"]), ("webhook", []), ("webhook", None)],
-    ids=["the policy comes before all", "none", "not known"],
-)
-def test_the_status_omits_an_order_without_effect(
-    admission: str, called_before: list[str] | None, unit: Unit
+    ("admission", "mode", "first", "said"),
+    [
+        (
+            "webhook", "auto", ["asm-sidecar-injector", "istio-a"],
+            "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
+        ),
+        ("webhook", "hold", ["asm-sidecar-injector"], "; start: hold"),
+        ("webhook", "off", ["asm-sidecar-injector"], "; start: off"),
+        # The policy comes before all.
+        ("policy", "auto", ["asm-sidecar-injector"], ""),
+        ("webhook", "auto", [], ""),
+        ("webhook", "auto", None, ""),
+    ],
+)  # fmt: skip
+def test_webhooks_of_istio_that_are_called_first_are_named_where_that_has_an_effect(
+    unit: Unit, *, admission: str, mode: str, first: list[str] | None, said: str
 ) -> None:
-    """T33"""
-    unit.process.called_before = called_before
+    """T33: only a sidecar that Istio has not injected yet can be made native."""
+    unit.process.called_before = first
 
-    assert unit.configure(admission=admission) == active()
+    assert unit.configure(admission=admission, start_mode=mode) == active(said)
 
 
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
@@ -220,17 +226,6 @@ def test_the_policy_stays_while_nothing_is_known(change: str, unit: Unit) -> Non
     unit.run()
 
     assert spec(unit.api) == native
-
-
-def test_the_first_policy_holds_pods(new_unit: Unit) -> None:
-    new_unit.process.capability = ("unknown", "")
-    new_unit.configure()
-    held = spec(new_unit.api)
-
-    new_unit.process.capability = CLASSIC
-    new_unit.run()
-
-    assert spec(new_unit.api) == held
 
 
 @pytest.mark.parametrize(

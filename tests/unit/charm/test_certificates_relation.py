@@ -127,7 +127,11 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
 ) -> None:
     assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca]
     assert handshake(served(provided), trusted(provided.api), NAMES[2], tmp_path)
+    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256
+    files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
     assert provided.run() == active()
+    assert (provided.files, provided.api.objects) == (files, objects)
+    assert provided.state.relations == relations
 
 
 def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
@@ -144,16 +148,6 @@ def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
 
     assert served(asking).issuer == provider.ca
     assert old in certificates.parse_bundle(trusted(asking.api))
-
-
-def test_repeated_events_change_nothing(provided: Unit) -> None:
-    files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
-    provided.api.calls.clear()
-
-    provided.run()
-
-    assert (provided.files, provided.api.objects) == (files, objects)
-    assert provided.state.relations == relations
 
 
 def test_without_the_relation_the_unit_goes_back_to_its_own_authority(
@@ -184,102 +178,61 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
     assert served(provided).issuer == before.issuer
 
 
-def test_a_provider_with_a_new_root_is_followed(provided: Unit) -> None:
-    (request,) = requested(provided)
-    new = Provider()
-
-    write(provided, pki.databag(new.issue(request)))
-    settle(provided)
-
-    assert served(provided).issuer == new.ca
-    assert certificates.parse_bundle(trusted(provided.api)) == [new.ca]
+def of_another_key() -> str:
+    other = certificates.make_authority("other", "kubeflow")
+    return certificates.parse_bundle(certificates.issue(other, NAMES).chain)[0]
 
 
-Change = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-UNUSABLE: dict[str, tuple[Change, str]] = {
+REFUSED = "the certificate of pki is refused: "
+# What the provider issues, or what it changes in an entry of its databag, or all of the databag.
+UNUSABLE: dict[
+    str, tuple[dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | str, str]
+] = {
+    "another name": ({"names": ["istio-aux"]}, REFUSED),
+    "expired": ({"age": 2 * YEAR}, REFUSED),
+    "not valid yet": ({"age": -YEAR}, REFUSED),
     "revoked": (lambda _: {"revoked": True}, "pki has revoked the certificate"),
     "an issuer that is no PEM": (lambda _: {"ca": "no PEM"}, "cannot be read"),
     "a certificate that is no PEM": (lambda _: {"certificate": "no"}, "cannot be read"),
     "an issuer of another type": (lambda _: {"ca": 7}, "waiting for the certificate"),
-    "another issuer": (
-        lambda _: {"ca": Provider().ca, "chain": []},
-        "the certificate of pki is refused",
-    ),
+    "another issuer": (lambda _: {"ca": Provider().ca, "chain": []}, REFUSED),
     "an issuer that is no authority": (
         lambda entry: {"ca": entry["certificate"], "chain": []},
         "it comes without its issuer",
     ),
     "a certificate for another key": (
-        lambda _: {"certificate": served_by_another_key()},
+        lambda _: {"certificate": of_another_key()},
         "waiting for the certificate of pki",
     ),
     "a chain without end": (
         lambda entry: {"chain": [entry["certificate"], *[entry["ca"]] * 200]},
         "its chain is longer than 16384 characters",
     ),
+    "no JSON": ("{", "certificates: "),
+    "nested": ("[" * 200_000, "certificates: "),
+    "another type": ("[7]", "certificates: "),
+    "too long": (json.dumps("x" * 2**20), "certificates: "),
 }
-
-
-def served_by_another_key() -> str:
-    other = certificates.make_authority("other", "kubeflow")
-    return certificates.parse_bundle(certificates.issue(other, NAMES).chain)[0]
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_what_cannot_be_used_changes_nothing_but_the_status(
     case: str, provided: Unit, provider: Provider
 ) -> None:
-    change, said = UNUSABLE[case]
+    what, said = UNUSABLE[case]
     before, bundle = served(provided), trusted(provided.api)
     (request,) = requested(provided)
-    entry = provider.issue(request)
+    entry = provider.issue(request, **(what if isinstance(what, dict) else {}))
+    changed = what(entry) if callable(what) else {}
+    databag = {"certificates": what} if isinstance(what, str) else pki.databag({**entry, **changed})
 
-    status = write(provided, pki.databag({**entry, **change(entry)}))
+    status = write(provided, databag)
 
     assert isinstance(status, testing.ActiveStatus)
     assert said in status.message
-    provided.run()
-    assert (served(provided), trusted(provided.api)) == (before, bundle)
-
-
-@pytest.mark.parametrize(
-    "issued",
-    [
-        pytest.param({"names": ["istio-aux"]}, id="another name"),
-        pytest.param({"age": 2 * YEAR}, id="expired"),
-        pytest.param({"age": -YEAR}, id="not valid yet"),
-    ],
-)
-def test_a_certificate_that_the_api_server_would_refuse_is_not_served(
-    issued: dict[str, Any], asking: Unit, provider: Provider
-) -> None:
-    before = served(asking)
-    (request,) = requested(asking)
-
-    status = write(asking, pki.databag(provider.issue(request, **issued)))
-
-    assert "certificates: the certificate of pki is refused: " in status.message
-    asking.run()
-    assert served(asking) == before
-    assert certificates.parse_bundle(trusted(asking.api)) == [before.issuer]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{", "[" * 200_000, json.dumps([7]), json.dumps("x" * 2**20)],
-    ids=["no JSON", "nested", "another type", "too long"],
-)
-def test_a_databag_of_anything_ends_no_hook_in_an_error(text: str, provided: Unit) -> None:
-    before = served(provided)
-
-    status = write(provided, {"certificates": text})
-
-    assert "certificates: " in status.message
     assert len(status.message) < 300
     provided.run()
-    assert served(provided) == before
+    assert (served(provided), trusted(provided.api)) == (before, bundle)
 
 
 def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
@@ -321,7 +274,3 @@ def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
     provided.run()
 
     assert served(provided) == before
-
-
-def test_every_key_of_the_unit_is_of_the_same_kind(provided: Unit) -> None:
-    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256

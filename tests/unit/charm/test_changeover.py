@@ -5,28 +5,32 @@ sees what Juju had stored when it began, which may be before the last hooks of t
 Some hooks fail at their end, after they have changed the cluster; some workloads are late to read
 their new certificate. Meanwhile a provider comes, changes its root, revokes, and goes, containers
 are emptied, and another unit leads.
+
+The last tests have single rules of the change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from lab import pki
 from lab.pki import Provider
 from ops import testing
 
-import workload
+import certificates
 from certificates import Leaf
-from charm import IstioAuxCharm
+from issuers import Issuers
 
 from .apiserver import ApiServer
-from .conftest import NIGHTLY, TEXTS, Unit, Workload
+from .conftest import NIGHTLY, Unit, set_up
 from .test_authority import LABEL, bundle
 
 STEPS = 60
@@ -44,9 +48,9 @@ class Stored:
 class Application:
     """Three units, each with a container of its own."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, units: list[Unit], seed: int) -> None:
         self.chance = random.Random(seed)
-        self.api = ApiServer()
+        self.units, self.api = units, units[0].api
         self.leader = 0
         self.providers = (Provider(), Provider(), None)
         self.provider: Provider | None = None
@@ -54,27 +58,9 @@ class Application:
         self.stored = Stored({number: {} for number in range(3)}, {})
         self.past = [copy.deepcopy(self.stored)]
         self.seen = [0, 0, 0]  # How much of the past each unit has seen.
-        self.units = [self._unit(folder / str(number), number) for number in range(3)]
-
-    def _unit(self, folder: Path, number: int) -> Unit:
-        etc, process, api = folder / "etc", Workload(), self.api
-        etc.mkdir(parents=True)
-        # What the workload serves follows the file, later.
-        process.certificate = folder / "served.crt"
-
-        class Charm(IstioAuxCharm):
-            kubernetes_transport = httpx2.MockTransport(api.answer)
-            workload_transport = httpx2.MockTransport(process.answer)
-
-        mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
-        state = testing.State(
-            containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
-            model=testing.Model("kubeflow"),
-        )
-        ctx: testing.Context[IstioAuxCharm] = testing.Context(
-            Charm, app_name="istio-aux", unit_id=number, **TEXTS
-        )
-        return Unit(ctx, state, api, process, etc, folder / "kubeconfig")
+        for unit in units:
+            # What the workload serves follows the file, later.
+            unit.process.certificate = unit.kubeconfig.with_name("served.crt")
 
     def served(self, number: int) -> Leaf:
         """What the unit's workload serves."""
@@ -154,9 +140,14 @@ class Application:
 
 
 @pytest.fixture(params=range(8 if NIGHTLY else 1))
-def application(request: pytest.FixtureRequest, tmp_path: Path, new_unit: Unit) -> Application:
-    del new_unit  # It has set up the credentials.
-    return Application(tmp_path / "units", request.param)
+def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Application]:
+    api = ApiServer()
+    with contextlib.ExitStack() as stack:
+        units = [
+            stack.enter_context(set_up(tmp_path / str(number), api, number=number))
+            for number in range(3)
+        ]
+        yield Application(units, request.param)
 
 
 def test_no_unit_ever_serves_what_the_api_server_does_not_trust(application: Application) -> None:
@@ -200,3 +191,47 @@ def change(app: Application, number: int) -> None:
         case _:
             pass
     app.relate()
+
+
+NAMES = certificates.service_names("istio-aux", "kubeflow")
+OWN, OTHER = (certificates.make_authority(name, "kubeflow") for name in ("own", "other"))
+A, B = OWN.certificate, OTHER.certificate
+# What the unit serves, and what it wants to serve instead.
+OLD, NEW = certificates.issue(OWN, NAMES), certificates.issue(OTHER, NAMES)
+
+
+def test_what_no_unit_needs_stays_in_the_bundle_until_it_is_noted_as_not_trusted() -> None:
+    known = Issuers("a/0", {"a/0": frozenset({A})}, False, frozenset({A, B}), OWN, OLD, OLD)
+
+    assert (known.needed(), set(known.bundle())) == ({A}, {A, B})
+
+
+def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_trusted() -> None:
+    known = Issuers("a/0", {"a/0": frozenset({B})}, True, frozenset({B}), OWN, NEW, NEW)
+
+    assert known.needed() == {A, B}
+    assert dataclasses.replace(known, silent=False).needed() == {B}
+
+
+@pytest.mark.parametrize(
+    ("published", "noted", "applied", "serves"),
+    [
+        pytest.param({A, B}, {A, B}, (), NEW, id="published and noted"),
+        pytest.param({A, B}, {A}, (A, B), NEW, id="published and applied in this event"),
+        pytest.param({A, B}, {A}, (), OLD, id="not trusted yet"),
+        pytest.param({A}, {A, B}, (), OLD, id="trusted, but the next leader could drop it"),
+        pytest.param(None, {A, B}, (A, B), OLD, id="nothing published yet"),
+        pytest.param(None, None, (), OLD, id="nothing noted yet"),
+    ],
+)
+def test_a_unit_serves_another_issuers_certificate_when_it_is(
+    published: set[str] | None, noted: set[str] | None, applied: tuple[str, ...], serves: Leaf
+) -> None:
+    units = {"a/0": frozenset(published)} if published else dict[str, frozenset[str]]()
+    trusted = None if noted is None else frozenset(noted)
+    known = Issuers("a/0", units, False, trusted, OWN, OLD, NEW)
+
+    choice = known.choose(applied, NAMES, datetime.now(UTC))
+
+    assert choice.leaf == serves
+    assert choice.waits is (serves == OLD)

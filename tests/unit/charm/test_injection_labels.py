@@ -1,6 +1,6 @@
 """The option `inject-namespaces`: Istio's label comes once Istio injects, and goes with the option.
 
-`tests/cluster/test_injection_labels.py` tests it with a real API server.
+`tests/cluster/test_ownership.py` tests it with a real API server.
 """
 
 from __future__ import annotations
@@ -103,15 +103,6 @@ def test_an_invalid_option_removes_no_label(teams: Unit) -> None:
     assert labels(teams.api, "team-a") == OURS
 
 
-def test_a_label_that_somebody_else_set_stays_when_the_option_goes(unit: Unit) -> None:
-    unit.api.add_namespace("theirs", **{"istio-injection": "enabled"})
-    unit.configure(inject_namespaces="theirs")
-
-    unit.configure(inject_namespaces="")
-
-    assert labels(unit.api, "theirs") == {"istio-injection": "enabled"}
-
-
 @pytest.mark.parametrize(
     ("present", "why"),
     [
@@ -137,17 +128,6 @@ def test_a_missing_namespace_is_reported_and_not_created(teams: Unit) -> None:
     )
     assert "/api/v1/namespaces/gone" not in teams.api.objects
     assert labels(teams.api, "team-a") == OURS
-
-
-def test_a_namespace_that_refuses_the_label_is_reported_and_the_others_get_it(
-    teams: Unit,
-) -> None:
-    teams.api.guarded = {"team-a"}
-
-    assert teams.configure(inject_namespaces="team-a,team-b") == active(
-        "; inject-namespaces: team-a: denied by the namespaces' owner"
-    )
-    assert labels(teams.api, "team-b") == OURS
 
 
 def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit) -> None:

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx2
 import pytest
 from lab.pki import Provider
 from ops import pebble, testing
@@ -15,9 +14,8 @@ from ops import pebble, testing
 from .conftest import NIGHTLY, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
-from .test_readiness import woken
-from .test_reconcile import STANDING
-from .test_service_mesh import MESH, SAID, policies
+from .test_others_webhooks import MESH, SAID, policies
+from .test_reconcile import STANDING, woken
 from .test_sidecar_relation import TENSORBOARD, named
 
 CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
@@ -174,6 +172,7 @@ def test_each_event_alone_reaches_the_goal_once(event: str, new_unit: Unit) -> N
         "token",
     }
     assert unit.container.service_statuses["istio-aux"] is pebble.ServiceStatus.ACTIVE
+    assert unit.state.workload_version == "1.2.3"
     reached = goal(unit)
     unit.api.calls.clear()
     unit.run(EVENTS[event](unit))
@@ -283,11 +282,6 @@ def test_relations_together_bring_what_each_of_them_does(unit: Unit) -> None:
             assert brought(unit) == wanted(present), (present, endpoint)
 
 
-def without_api_server(unit: Unit) -> Any:
-    unit.api.failures = [httpx2.ConnectError("connection refused")]
-    return unit.run()
-
-
 def without_an_authority(unit: Unit) -> Any:
     relations = {testing.PeerRelation("peers")}
     return unit.run(leader=False, secrets=set(), relations=relations)
@@ -302,19 +296,12 @@ def before_its_issuer_is_trusted(unit: Unit) -> Any:
     return unit.run(leader=False, relations={testing.PeerRelation("peers", local_app_data=noted)})
 
 
-def with_an_answer(**said: Any) -> Callable[[Unit], Any]:
-    def run(unit: Unit) -> Any:
-        vars(unit.process).update(said)
-        return unit.run()
-
-    return run
+def without_workload(unit: Unit) -> Any:
+    unit.process.running = False
+    return unit.run()
 
 
 STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = {
-    "no API server": (
-        without_api_server,
-        testing.WaitingStatus("Namespace kubeflow: Kubernetes API server: connection refused"),
-    ),
     "no authority": (
         without_an_authority,
         testing.WaitingStatus("waiting for the leader's certificate authority"),
@@ -324,12 +311,8 @@ STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = 
         testing.WaitingStatus("waiting for a certificate that the API server trusts"),
     ),
     "no workload": (
-        with_an_answer(running=False),
+        without_workload,
         testing.WaitingStatus("workload: no answer at http://localhost:8080: connection refused"),
-    ),
-    "a workload that starts": (
-        with_an_answer(missing=["the list of pods", "the list of namespaces"]),
-        testing.WaitingStatus("workload: the list of pods; the list of namespaces"),
     ),
 }
 

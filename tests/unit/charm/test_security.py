@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -182,3 +183,17 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
         }
 
         assert asked == granted(rendered(options)) - UNASKED, options
+
+
+def test_the_policy_allows_the_commands_of_the_option_in_their_containers() -> None:
+    """Of a sidecar that quits over HTTP there is none. `cluster/test_exec_policy.py` executes."""
+    objects = rendered({"quit-sidecars": "vault-agent,helper=/bin/kill -TERM 1"})
+
+    commands = {"istio-proxy": manifests.QUIT_COMMANDS, "helper": [["/bin/kill", "-TERM", "1"]]}
+    assert [
+        json.dumps(commands) in rule["expression"]
+        for found in objects
+        if found["kind"] == "ValidatingAdmissionPolicy"
+        for rule in found["spec"]["validations"]
+        if rule["message"] == "executes the commands that make a container exit only"
+    ] == [True]

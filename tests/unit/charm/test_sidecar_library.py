@@ -36,7 +36,6 @@ def test_every_application_in_every_model_can_ask(application: str, model: str) 
     "mesh",
     [
         Mesh(live=True, reason="istiod default", root_namespace="kubeflow", revision="default"),
-        Mesh(live=True, meshed=True),
         Mesh(live=True, meshed=False, meshed_reason="a-0 has no sidecar"),
         Mesh(live=False, meshed=None, meshed_reason="pods cannot be listed"),
     ],
@@ -45,29 +44,22 @@ def test_the_state_of_the_mesh_is_read_as_it_was_written(mesh: Mesh) -> None:
     assert Mesh.from_databag(mesh.to_databag()) == mesh
 
 
-@pytest.mark.parametrize("databag", [{}, {"live": ""}, {"live": "True"}, {"live": "maybe"}])
-def test_unknown_is_never_live(databag: dict[str, str]) -> None:
-    assert Mesh.from_databag(databag) is None
-
-
-@pytest.mark.parametrize("databag", [{}, {"meshed": "unknown"}, {"meshed": "1"}])
-def test_unknown_pods_are_neither_meshed_nor_unmeshed(
-    databag: dict[str, str],
+@pytest.mark.parametrize(
+    ("databag", "mesh"),
+    [
+        ({}, None),
+        ({"live": ""}, None),
+        ({"live": "True"}, None),
+        ({"live": "true"}, Mesh(live=True)),
+        ({"live": "true", "meshed": "unknown"}, Mesh(live=True)),
+        ({"live": "true", "meshed": "1"}, Mesh(live=True)),
+        ({"live": "true", "key": "of a later version"}, Mesh(live=True)),
+    ],
+)
+def test_unknown_is_never_live_and_neither_meshed_nor_unmeshed(
+    databag: dict[str, str], mesh: Mesh | None
 ) -> None:
-    mesh = Mesh.from_databag({"live": "true"} | databag)
-
-    assert mesh is not None
-    assert mesh.meshed is None
-
-
-def test_databags_of_the_first_version_are_still_read() -> None:
-    written = {"live": "true", "reason": "istiod default", "revision": "default"}
-
-    assert Mesh.from_databag(written) == Mesh(True, "istiod default", revision="default")
-
-
-def test_keys_of_a_later_version_are_ignored() -> None:
-    assert Mesh.from_databag({"live": "true", "new": "key"}) == Mesh(live=True)
+    assert Mesh.from_databag(databag) == mesh
 
 
 MESH = Mesh(live=True, reason="istiod default", revision="default", meshed=True)
@@ -89,128 +81,88 @@ def provider() -> Iterator[testing.Context[Provider]]:
         yield context
 
 
-def asking(number: int, application: str, model: str = "kubeflow") -> testing.Relation:
-    return related(number, {"application": application, "model": model})
-
-
 def related(number: int, databag: dict[str, str]) -> testing.Relation:
     return testing.Relation(
         "sidecar", "istio_sidecar", id=number, remote_app_name="asker", remote_app_data=databag
     )
 
 
-def requests(
-    provider: testing.Context[Provider], *relations: testing.Relation, leader: bool = True
-) -> list[Asked]:
-    with provider(
-        provider.on.update_status(), testing.State(leader=leader, relations=relations)
-    ) as manager:
-        return manager.charm.sidecar.requests()
+TENSORBOARD = related(7, {"application": "tensorboard", "model": "kubeflow"})
+SERVING = related(8, {"application": "serving", "model": "other"})
 
 
 @pytest.mark.parametrize("leader", [True, False])
-def test_every_unit_reads_the_requests(
-    provider: testing.Context[Provider], *, leader: bool
-) -> None:
-    found = requests(
-        provider, asking(8, "serving", "other"), asking(7, "tensorboard"), leader=leader
-    )
-
-    assert found == [
-        Asked(7, SidecarRequest("tensorboard", "kubeflow")),
-        Asked(8, SidecarRequest("serving", "other")),
-    ]
-
-
-def test_an_empty_databag_is_no_request(provider: testing.Context[Provider]) -> None:
-    assert requests(provider, related(7, {})) == []
-
-
 @pytest.mark.parametrize(
-    ("databag", "reason"),
+    ("databag", "found"),
     [
-        ({"application": "a"}, "asker: model: missing"),
-        ({"model": "m"}, "asker: application: missing"),
+        ({}, None),
         (
-            {"application": "*", "model": "m"},
-            f'asker: application "*": {EXPECTED}',
+            {"application": "tensorboard", "model": "kubeflow"},
+            Asked(7, SidecarRequest("tensorboard", "kubeflow")),
         ),
+        ({"application": "a"}, Asked(7, None, "asker: model: missing")),
+        ({"model": "m"}, Asked(7, None, "asker: application: missing")),
         (
             {"application": "a", "model": "kube\nflow"},
-            f'asker: model "kube\\nflow": {EXPECTED}',
+            Asked(7, None, f'asker: model "kube\\nflow": {EXPECTED}'),
         ),
         (
             {"application": "a" * 64, "model": "m"},
-            f'asker: application "{"a" * 60}"…: {EXPECTED}',
+            Asked(7, None, f'asker: application "{"a" * 60}"…: {EXPECTED}'),
         ),
     ],
 )
-def test_an_invalid_request_is_read_with_the_reason(
-    provider: testing.Context[Provider], databag: dict[str, str], reason: str
+def test_every_unit_reads_the_requests_in_order_and_why_one_is_invalid(
+    provider: testing.Context[Provider],
+    *,
+    databag: dict[str, str],
+    found: Asked | None,
+    leader: bool,
 ) -> None:
-    found = requests(provider, related(7, databag), asking(8, "serving"))
+    state = testing.State(leader=leader, relations={SERVING, related(7, databag)})
 
-    assert found == [Asked(7, None, reason), Asked(8, SidecarRequest("serving", "kubeflow"))]
+    with provider(provider.on.update_status(), state) as manager:
+        requests = manager.charm.sidecar.requests()
+
+    serving = Asked(8, SidecarRequest("serving", "other"))
+    assert requests == [each for each in (found, serving) if each]
 
 
-def test_a_relation_that_goes_is_no_request(provider: testing.Context[Provider]) -> None:
-    going, staying = asking(7, "tensorboard"), asking(8, "serving")
-    state = testing.State(leader=True, relations={going, staying})
+def test_a_relation_that_goes_is_no_request_and_nothing_is_published_to_it(
+    provider: testing.Context[Provider],
+) -> None:
+    state = testing.State(leader=True, relations={TENSORBOARD, SERVING})
 
-    with provider(provider.on.relation_broken(going), state) as manager:
+    with provider(provider.on.relation_broken(TENSORBOARD), state) as manager:
         assert [asked.relation_id for asked in manager.charm.sidecar.requests()] == [8]
-
-
-def publish(
-    provider: testing.Context[Provider], relation: testing.Relation, *meshes: Mesh
-) -> tuple[list[bool], Mapping[str, str]]:
-    """What publishing said, one state after the other, and what stands in the databag at last."""
-    state = testing.State(leader=True, relations={relation})
-    with provider(provider.on.update_status(), state) as manager:
-        wrote = [manager.charm.sidecar.publish(relation.id, mesh) for mesh in meshes]
-        out = manager.run()
-    return wrote, out.get_relation(relation.id).local_app_data
-
-
-def test_the_same_state_is_not_published_twice(provider: testing.Context[Provider]) -> None:
-    assert publish(provider, asking(7, "tensorboard"), MESH, MESH)[0] == [True, False]
-
-
-def test_keys_that_are_no_longer_known_are_removed(provider: testing.Context[Provider]) -> None:
-    wrote, databag = publish(provider, asking(7, "tensorboard"), MESH, Mesh(live=False))
-
-    assert wrote == [True, True]
-    assert databag == {"live": "false", "meshed": "unknown"}
-
-
-def test_each_relation_gets_its_own_state(provider: testing.Context[Provider]) -> None:
-    state = testing.State(leader=True, relations={asking(7, "tensorboard"), asking(8, "serving")})
-    told = {7: MESH, 8: Mesh(live=True, meshed=False, meshed_reason="serving-0 has no sidecar")}
-
-    with provider(provider.on.update_status(), state) as manager:
-        for relation_id, mesh in told.items():
-            assert manager.charm.sidecar.publish(relation_id, mesh)
-        out = manager.run()
-
-    assert {r.id: Mesh.from_databag(r.local_app_data) for r in out.relations} == told
-
-
-def test_only_the_leader_publishes(provider: testing.Context[Provider]) -> None:
-    state = testing.State(leader=False, relations={asking(7, "tensorboard")})
-
-    with provider(provider.on.update_status(), state) as manager:
         assert manager.charm.sidecar.publish(7, MESH) is False
+
+
+@pytest.mark.parametrize(
+    ("leader", "meshes", "wrote", "databag"),
+    [
+        (True, [MESH, MESH], [True, False], {k: v for k, v in MESH.to_databag().items() if v}),
+        (True, [MESH, Mesh(False)], [True, True], {"live": "false", "meshed": "unknown"}),
+        (False, [MESH], [False], {}),
+    ],
+    ids=["the same again", "keys that are not known any more", "not the leader"],
+)
+def test_the_leader_publishes_what_differs_to_one_relation(
+    provider: testing.Context[Provider],
+    *,
+    leader: bool,
+    meshes: list[Mesh],
+    wrote: list[bool],
+    databag: Mapping[str, str],
+) -> None:
+    state = testing.State(leader=leader, relations={TENSORBOARD, SERVING})
+
+    with provider(provider.on.update_status(), state) as manager:
+        assert [manager.charm.sidecar.publish(7, mesh) for mesh in meshes] == wrote
         out = manager.run()
 
-    assert out.get_relation(7).local_app_data == {}
-
-
-def test_nothing_is_published_to_a_relation_that_goes(provider: testing.Context[Provider]) -> None:
-    going = asking(7, "tensorboard")
-    state = testing.State(leader=True, relations={going})
-
-    with provider(provider.on.relation_broken(going), state) as manager:
-        assert manager.charm.sidecar.publish(7, MESH) is False
+    assert out.get_relation(7).local_app_data == databag
+    assert out.get_relation(8).local_app_data == {}
 
 
 REQUEST = {"application": "tensorboard", "model": "kubeflow"}
@@ -222,8 +174,7 @@ class Requirer(ops.CharmBase):
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
-        (endpoint,) = self.meta.requires
-        self.sidecar = SidecarRequirer(self, endpoint)
+        self.sidecar = SidecarRequirer(self, "mesh")
         self.told: list[Mesh | None] = []
         framework.observe(self.sidecar.on.changed, self._on_changed)
 
@@ -232,6 +183,8 @@ class Requirer(ops.CharmBase):
 
 
 Context = testing.Context[Requirer]
+RELATION = testing.Relation("mesh", "istio_sidecar", remote_app_name="istio-aux")
+ANSWERED = dataclasses.replace(RELATION, remote_app_data=LIVE.to_databag())
 
 
 def context_of(charm: type[ops.CharmBase], endpoint: str) -> testing.Context[Any]:
@@ -241,68 +194,48 @@ def context_of(charm: type[ops.CharmBase], endpoint: str) -> testing.Context[Any
     )
 
 
-@pytest.fixture(params=["sidecar", "service-mesh"])
-def endpoint(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
-def ctx(endpoint: str) -> Iterator[Context]:
-    with context_of(Requirer, endpoint) as context:
+def ctx() -> Iterator[Context]:
+    with context_of(Requirer, "mesh") as context:
         yield context
-
-
-@pytest.fixture
-def relation(endpoint: str) -> testing.Relation:
-    return testing.Relation(endpoint, "istio_sidecar", remote_app_name="istio-aux")
 
 
 def state(*relations: testing.Relation, leader: bool = True) -> testing.State:
     return testing.State(leader=leader, relations=relations, model=testing.Model("kubeflow"))
 
 
-Event = Callable[[Context, testing.Relation], Any]
-EVENTS: dict[str, Event] = {
+EVENTS: dict[str, Callable[[Context, testing.Relation], Any]] = {
     "the relation is there": lambda ctx, relation: ctx.on.relation_created(relation),
     "istio-aux answers": lambda ctx, relation: ctx.on.relation_changed(relation, remote_unit=0),
     "another unit leads": lambda ctx, _: ctx.on.leader_elected(),
     "the charm is refreshed": lambda ctx, _: ctx.on.upgrade_charm(),
 }
-events = pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
 
 
-@events
-def test_the_leader_asks(ctx: Context, relation: testing.Relation, event: Event) -> None:
-    out = ctx.run(event(ctx, relation), state(relation))
-
-    assert out.get_relation(relation.id).local_app_data == REQUEST
-
-
-@events
-def test_other_units_write_no_request(
-    ctx: Context, relation: testing.Relation, event: Event
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize(
+    ("present", "leader", "written"),
+    [
+        ({}, True, REQUEST),
+        (REQUEST | {"model": "renamed"}, True, REQUEST),
+        ({}, False, {}),
+    ],
+    ids=["new", "outdated", "not the leader"],
+)
+def test_the_leader_asks_and_sets_no_status(
+    ctx: Context, event: str, *, present: dict[str, str], leader: bool, written: dict[str, str]
 ) -> None:
-    out = ctx.run(event(ctx, relation), state(relation, leader=False))
+    relation = dataclasses.replace(ANSWERED, local_app_data=present)
 
-    assert out.get_relation(relation.id).local_app_data == {}
+    out = ctx.run(EVENTS[event](ctx, relation), state(relation, leader=leader))
 
-
-@events
-def test_an_outdated_request_is_corrected(
-    ctx: Context, relation: testing.Relation, event: Event
-) -> None:
-    stale = dataclasses.replace(relation, local_app_data=REQUEST | {"model": "renamed"})
-
-    out = ctx.run(event(ctx, stale), state(stale))
-
-    assert out.get_relation(relation.id).local_app_data == REQUEST
+    assert out.get_relation(relation.id).local_app_data == written
+    assert out.unit_status == testing.UnknownStatus()
 
 
-def test_across_models_the_request_names_the_application_and_its_own_model(
-    ctx: Context, relation: testing.Relation
-) -> None:
+def test_across_models_the_request_names_the_application_and_its_own_model(ctx: Context) -> None:
     offer = dataclasses.replace(
-        relation,
+        RELATION,
         remote_app_name="remote-0123456789abcdef0123456789abcdef",
         remote_model_uuid="5f1b3c8e-2d5a-4a0e-9c1e-000000000001",
     )
@@ -312,59 +245,32 @@ def test_across_models_the_request_names_the_application_and_its_own_model(
     assert out.get_relation(offer.id).local_app_data == REQUEST
 
 
-@pytest.mark.parametrize("leader", [True, False])
-def test_every_unit_reads_the_answer_at_the_change(
-    ctx: Context, relation: testing.Relation, *, leader: bool
+@pytest.mark.parametrize(
+    ("event", "leader", "told"),
+    [
+        (lambda on: on.relation_changed(ANSWERED, remote_unit=0), True, [LIVE]),
+        (lambda on: on.relation_changed(ANSWERED, remote_unit=0), False, [LIVE]),
+        (lambda on: on.relation_broken(ANSWERED), True, [None]),
+        (lambda on: on.update_status(), True, []),
+    ],
+    ids=["an answer", "an answer to another unit", "it goes", "no change"],
+)
+def test_every_unit_reads_the_answer_at_each_change(
+    ctx: Context, *, event: Callable[[Any], Any], leader: bool, told: list[Mesh | None]
 ) -> None:
-    answered = dataclasses.replace(relation, remote_app_data=LIVE.to_databag())
-    event = ctx.on.relation_changed(answered, remote_unit=0)
-
-    with ctx(event, state(answered, leader=leader)) as manager:
+    with ctx(event(ctx.on), state(ANSWERED, leader=leader)) as manager:
         manager.run()
-        assert manager.charm.told == [LIVE]
+        assert manager.charm.told == told
 
 
-def test_there_is_no_event_without_a_change(ctx: Context, relation: testing.Relation) -> None:
-    with ctx(ctx.on.update_status(), state(relation)) as manager:
-        manager.run()
-        assert manager.charm.told == []
+@pytest.mark.parametrize("numbers", [(), (101, 102)])
+def test_without_one_relation_the_mesh_is_unknown(ctx: Context, numbers: tuple[int, ...]) -> None:
+    relations = [dataclasses.replace(ANSWERED, id=number) for number in numbers]
 
-
-def test_without_a_relation_the_mesh_is_unknown(ctx: Context) -> None:
-    with ctx(ctx.on.leader_elected(), state()) as manager:
-        manager.run()
-        assert manager.charm.sidecar.mesh() is None
-
-
-def test_the_mesh_is_unknown_when_the_relation_goes(
-    ctx: Context, relation: testing.Relation
-) -> None:
-    going = dataclasses.replace(relation, remote_app_data=LIVE.to_databag())
-
-    with ctx(ctx.on.relation_broken(going), state(going)) as manager:
-        manager.run()
-        assert manager.charm.told == [None]
-
-
-def test_two_answers_leave_the_mesh_unknown(ctx: Context, relation: testing.Relation) -> None:
-    both = [
-        dataclasses.replace(relation, id=number, remote_app_data=LIVE.to_databag())
-        for number in (101, 102)
-    ]
-
-    with ctx(ctx.on.upgrade_charm(), state(*both)) as manager:
+    with ctx(ctx.on.upgrade_charm(), state(*relations)) as manager:
         out = manager.run()
         assert manager.charm.sidecar.mesh() is None
-    assert [r.local_app_data for r in out.relations] == [REQUEST, REQUEST]
-
-
-@events
-def test_the_library_sets_no_status(ctx: Context, relation: testing.Relation, event: Event) -> None:
-    answered = dataclasses.replace(relation, remote_app_data=Mesh(live=False).to_databag())
-
-    out = ctx.run(event(ctx, answered), state(answered))
-
-    assert out.unit_status == testing.UnknownStatus()
+    assert [r.local_app_data for r in out.relations] == [REQUEST] * len(numbers)
 
 
 def documented() -> type[ops.CharmBase]:

@@ -123,6 +123,11 @@ def test_each_charm_reads_what_the_workload_knows_of_its_application(unit: Unit)
     assert told(unit, GRAFANA) == Mesh(live=False, reason=disabled, meshed_reason="not live")
 
 
+def claim(application: str, model: str, uuid: str = COS_ID) -> testing.Relation:
+    """A request of another model, where the other side writes what it likes."""
+    return asking(application, model, remote="remote-6f1d", uuid=uuid)
+
+
 @pytest.mark.parametrize(
     ("relation", "refusal"),
     [
@@ -134,68 +139,43 @@ def test_each_charm_reads_what_the_workload_knows_of_its_application(unit: Unit)
             asking("tensorboard", "cos"),
             "tensorboard: model cos: expected its own model, kubeflow",
         ),
+        (asking("*", remote="tensorboard"), f'tensorboard: application "*": {NAME}'),
+        (claim("wallet", "victim"), "remote-6f1d: model victim: expected its own model"),
+        (claim("istio-aux", "kubeflow"), "remote-6f1d: model kubeflow: expected its own model"),
         (
-            asking("*", remote="tensorboard"),
-            f'tensorboard: application "*": {NAME}',
+            claim("wallet", "nobodys"),
+            f"remote-6f1d: model nobodys: not known: its namespace has no label {ID}",
+        ),
+        (
+            claim("wallet", "elsewhere"),
+            "remote-6f1d: model elsewhere: not known: it has no namespace in this cluster",
+        ),
+        (
+            claim("coredns", "kube-system", "of-the-system"),
+            "remote-6f1d: model kube-system: expected one that Istio does not ignore",
         ),
     ],
-    ids=["another's pods", "another model's pods", "unreadable"],
-)
-def test_a_refused_request_is_answered_with_the_reason(
-    relation: testing.Relation, refusal: str, unit: Unit
-) -> None:
-    assert unit.relate(relation) == active(f"; not granted: {refusal}")
-
-    assert told(unit, relation) == Mesh(live=False, reason=refusal)
-    assert named(unit) == []
-    assert injected(unit) == set()
-
-
-@pytest.mark.parametrize(
-    ("labels", "refusal"),
-    [
-        ({ID: "of-somebody-else"}, "expected its own model"),
-        ({}, f"not known: its namespace has no label {ID}"),
-        (None, "not known: it has no namespace in this cluster"),
+    ids=[
+        "another's pods", "another model's pods", "unreadable", "another's model", "our model",
+        "nobody's model", "no model here", "a model that Istio ignores",
     ],
-    ids=["another's", "nobody's", "not here"],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("leader", [True, False])
-def test_an_application_asks_for_no_model_but_its_own(
-    labels: dict[str, str] | None, refusal: str, leader: bool, unit: Unit
+def test_a_refused_request_is_answered_with_the_reason(
+    relation: testing.Relation, refusal: str, leader: bool, unit: Unit
 ) -> None:
-    """Across models the other side writes what it likes; Juju says which model it is in."""
-    if labels is not None:
-        unit.api.add_namespace("victim", **labels)
-    claim = asking("wallet", "victim", remote="remote-6f1d", uuid=COS_ID)
+    """Juju says in which model an application is."""
+    unit.api.add_namespace("victim", **{ID: "of-somebody-else"})
+    unit.api.add_namespace("nobodys")
+    unit.api.add_namespace("kube-system", **{ID: "of-the-system"})
+    every = {*unit.state.relations, relation}
 
-    unit.run(
-        unit.on.relation_changed(claim), relations={*unit.state.relations, claim}, leader=leader
-    )
+    status = unit.run(unit.on.relation_changed(relation), relations=every, leader=leader)
 
+    assert status == active(f"; not granted: {refusal}")
+    assert told(unit, relation) == (Mesh(live=False, reason=refusal) if leader else None)
     assert named(unit) == []
     assert injected(unit) == set()
-    why = f"remote-6f1d: model victim: {refusal}"
-    assert unit.state.unit_status == active(f"; not granted: {why}")
-    assert told(unit, claim) == (Mesh(live=False, reason=why) if leader else None)
-
-
-def test_this_model_is_nobody_elses(unit: Unit) -> None:
-    claim = asking("istio-aux", "kubeflow", remote="remote-6f1d", uuid=COS_ID)
-
-    assert unit.relate(claim) == active(
-        "; not granted: remote-6f1d: model kubeflow: expected its own model"
-    )
-
-
-def test_a_model_that_istio_ignores_gets_nothing(unit: Unit) -> None:
-    unit.api.add_namespace("kube-system", **{ID: "of-the-system"})
-
-    assert unit.relate(
-        asking("coredns", "kube-system", remote="remote-6f1d", uuid="of-the-system")
-    ) == active(
-        "; not granted: remote-6f1d: model kube-system: expected one that Istio does not ignore"
-    )
 
 
 def test_the_model_of_a_controller_is_found_by_its_id(unit: Unit) -> None:
@@ -203,7 +183,7 @@ def test_the_model_of_a_controller_is_found_by_its_id(unit: Unit) -> None:
     labels = {ID: "of-the-controller", "model.juju.is/name": "controller"}
     unit.api.add_namespace("controller-lab", **labels)
 
-    unit.relate(asking("traefik", "controller", remote="remote-6f1d", uuid="of-the-controller"))
+    unit.relate(claim("traefik", "controller", "of-the-controller"))
 
     assert named(unit) == ["controller-lab/traefik"]
 
@@ -213,7 +193,7 @@ def test_a_model_of_an_older_juju_is_known_by_an_annotation(unit: Unit) -> None:
     unit.api.add_namespace("old")
     unit.api.objects["/api/v1/namespaces/old"]["metadata"]["annotations"][ID] = "of-old"
 
-    unit.relate(asking("minio", "old", remote="remote-6f1d", uuid="of-old"))
+    unit.relate(claim("minio", "old", "of-old"))
 
     assert named(unit) == ["old/minio"]
 

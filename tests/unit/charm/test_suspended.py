@@ -155,15 +155,11 @@ def test_a_set_is_resumed_when_no_pod_of_its_jobs_is_unfinished(
 ) -> None:
     """They name other owners, and finished ones stay."""
     suspend(restarting.api, TRAINJOB)
-    restarting.api.objects[POD] = {
-        "kind": "Pod",
-        "metadata": {
-            "name": "mnist-worker-0", "namespace": "training", "uid": "p",
-            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
-            "ownerReferences": [{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
-        },
-        "status": {"phase": phase},
-    }  # fmt: skip
+    pod = worker(
+        labels={"jobset.sigs.k8s.io/jobset-name": "train"},
+        ownerReferences=[{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
+    )
+    restarting.api.objects[POD] = pod | {"status": {"phase": phase}}
 
     with caplog.at_level(logging.WARNING):
         restarting.remove("stop")
@@ -239,34 +235,6 @@ def test_no_grace_period_keeps_a_removal_for_ever(restarting: Unit) -> None:
         suspended.resume(client, patience)
 
     assert state(restarting.api) == (False, False)
-
-
-def test_a_removal_that_waits_for_many_jobs_names_the_first(restarting: Unit) -> None:
-    for number in range(5):
-        path = f"{JOBSET}-{number}"
-        suspend(restarting.api, path)
-        restarting.api.objects[f"{POD}-{number}"] = {
-            "kind": "Pod",
-            "metadata": {
-                "name": f"pod-{number}", "namespace": "training", "uid": f"p-{number}",
-                "labels": {"jobset.sigs.k8s.io/jobset-name": f"set-{number}"},
-            },
-        }  # fmt: skip
-
-    restarting.remove("stop")
-
-    names = ", ".join(f"JobSet training/set-{number}" for number in range(3))
-    assert testing.WaitingStatus(
-        f"the unit is being removed: waits for the pods of suspended Jobs: {names} and 2 more"
-    ) in (restarting.ctx.unit_status_history)
-
-
-def test_a_job_that_somebody_else_suspended_stays_suspended(restarting: Unit) -> None:
-    suspend(restarting.api, marked=False)
-
-    restarting.remove("stop")
-
-    assert state(restarting.api) == (True, False)
 
 
 def test_a_job_that_may_not_be_resumed_is_named_and_stops_nothing(

@@ -40,14 +40,26 @@ NAMES = workload.Names(
 )
 
 
-def test_the_command_is_one_of_the_workload() -> None:
-    service = workload.layer(CONFIG, NAMES).get("services", {})[workload.SERVICE]
-    program, *arguments = shlex.split(service.get("command", ""))
+def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
+    layer = pebble.Layer(workload.layer(CONFIG, NAMES))
+    service = layer.services[workload.SERVICE]
+    program, *arguments = shlex.split(service.command)
 
     parsed = commands.parser().parse_args(arguments)
 
-    assert program == "istio-aux"
-    assert str(parsed.config) == workload.CONFIG
+    assert (program, str(parsed.config)) == ("istio-aux", workload.CONFIG)
+    assert service.on_check_failure == {"live": "restart"}
+    assert layer.checks["live"].http == {"url": "http://localhost:8080/livez"}
+
+
+def test_the_pod_is_ready_when_its_workload_is_and_the_rock_brings_that_check() -> None:
+    """Pebble takes a check that changes for new, and a new one for up."""
+    ready = workload.layer(CONFIG, NAMES).get("checks", {})["ready"]
+
+    assert ready.get("level") == "ready"
+    assert ready.get("http") == {"url": "http://localhost:8080/readyz"}
+    rock = yaml.safe_load((ROOT / "workload" / "rockcraft.yaml").read_text())
+    assert rock["checks"]["ready"] == ready
 
 
 def test_the_workload_reads_the_settings(unit: Unit) -> None:
@@ -73,16 +85,9 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     ("name", "value"),
     [
         (name, value)
-        for name in (
-            "dead-proxy",
-            "log-level",
-            "peers",
-            "quit",
-            "quit-via",
-            "race-policy",
-            "start-mode",
-        )
-        for value in config.CHOICES[name]
+        for name, values in config.CHOICES.items()
+        if name in settings.OPTIONS
+        for value in values
     ],
 )
 def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
@@ -93,18 +98,8 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
 
     understood = settings.load(tmp_path / "config.yaml")
 
-    assert (
-        value
-        == {
-            "dead-proxy": understood.quit_policy.dead_proxy,
-            "log-level": understood.log_level,
-            "peers": understood.peers,
-            "quit": understood.quit,
-            "quit-via": understood.quit_policy.via,
-            "race-policy": understood.repair_policy.race,
-            "start-mode": understood.start_mode,
-        }[name]
-    )
+    field = settings.OPTIONS[name].field or name.replace("-", "_")
+    assert attrgetter(field)(understood) == value
 
 
 def test_every_option_reaches_the_settings(unit: Unit) -> None:
@@ -163,11 +158,7 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
     assert understood.server == "https://10.152.183.1:443"
     authority = document["clusters"][0]["cluster"]["certificate-authority-data"]
     assert base64.b64decode(authority).startswith(b"-----BEGIN CERTIFICATE-----")
-
-
-def test_only_one_file_contains_the_token(unit: Unit) -> None:
     token = unit.files["token"]
-
     assert [name for name, text in unit.files.items() if token in text] == ["token"]
 
 
@@ -182,21 +173,6 @@ def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
     )
 
     assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
-
-
-def test_readiness_of_the_pod_follows_the_workload() -> None:
-    checks = pebble.Layer(workload.layer(CONFIG, NAMES)).checks
-
-    assert checks["ready"].level is pebble.CheckLevel.READY
-    assert checks["ready"].http == {"url": "http://localhost:8080/readyz"}
-    assert checks["live"].http == {"url": "http://localhost:8080/livez"}
-
-
-def test_the_rock_brings_the_check_of_readiness_that_the_charm_sets() -> None:
-    """Pebble takes a check that changes for new, and a new one for up."""
-    rock = yaml.safe_load((ROOT / "workload" / "rockcraft.yaml").read_text())
-
-    assert rock["checks"]["ready"] == workload.layer(CONFIG, NAMES).get("checks", {})["ready"]
 
 
 def test_a_workload_that_is_ready_stays_so_while_it_is_busy_for_a_moment(unit: Unit) -> None:
@@ -215,12 +191,6 @@ def test_a_workload_that_was_never_ready_is_out_of_the_service_at_once(new_unit:
     check = new_unit.container.plan.checks["ready"]
     # A stall of half a second is no failure.
     assert (check.period, check.timeout, check.threshold) == ("1s", "900ms", 1)
-
-
-def test_a_workload_that_hangs_is_restarted() -> None:
-    service = pebble.Layer(workload.layer(CONFIG, NAMES)).services[workload.SERVICE]
-
-    assert service.on_check_failure == {"live": "restart"}
 
 
 REFUSALS = [

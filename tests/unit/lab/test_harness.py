@@ -1,4 +1,4 @@
-"""The lab's harness: how it ends, which ports it takes, and how its threads decode objects."""
+"""The lab's harness: how its threads decode objects, and what its images are called."""
 
 from __future__ import annotations
 
@@ -7,32 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import ports
-from lab.waiting import ending
-
-
-def test_a_failure_at_the_end_is_reported_only(capsys: pytest.CaptureFixture[str]) -> None:
-    with ending("relay"):
-        raise OSError("no such socket")
-
-    assert capsys.readouterr().err == "lab: relay did not end well: OSError: no such socket\n"
-
-
-# Another harness, which has one port to choose from.
-RESERVE = "import sys; from lab import ports; n = int(sys.argv[1]); \
-ports.RANGE = range(n, n + 1); print(ports.reserve())"
-
-
-def test_another_harness_does_not_get_a_reserved_port() -> None:
-    reserved = ports.reserve()
-
-    other = subprocess.run(
-        [sys.executable, "-c", RESERVE, str(reserved)], capture_output=True, text=True, check=False
-    )
-
-    assert other.stdout == ""
-    assert f"OSError: no TCP port is free from {reserved} to {reserved}" in other.stderr
-
+from lab import images
 
 TESTS = Path(__file__).parents[2]
 
@@ -65,3 +40,18 @@ def test_four_threads_that_decode_their_first_pods_at_once_all_succeed() -> None
     """`lab` mends lightkube, whose decoders are made by whichever thread comes first."""
     race = [sys.executable, "-c", RACE]
     assert subprocess.run(race, cwd=TESTS, check=False, capture_output=True).returncode == 0
+
+
+def test_the_same_content_makes_the_same_archive_and_other_content_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive that is there is not made again: a stale one would run unseen."""
+
+    def make(cache: str, content: bytes) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        return images.image("example/tool:1", {"/tool": content}, entrypoint=["/tool"])
+
+    first, second, other = make("a", b"a"), make("b", b"a"), make("a", b"b")
+
+    assert first.name == second.name != other.name
+    assert first.read_bytes() == second.read_bytes() != other.read_bytes()

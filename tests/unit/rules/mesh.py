@@ -12,7 +12,7 @@ import yaml
 from istio_aux.injector.injection import InjectionPolicy, hooks_of
 from istio_aux.model import pod as pods
 from istio_aux.model.pod import Pod
-from istio_aux.model.webhooks import Configuration, ControlPlane
+from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
 
 RECORDS = Path(__file__).parents[2] / "data" / "istio"
 DEFAULT = "istio-revision-tag-default"
@@ -82,6 +82,12 @@ def document(name: str) -> dict[str, Any]:
 def decode(body: object) -> Configuration:
     """As it comes over the wire; times, which nobody reads, become text."""
     return msgspec.json.decode(json.dumps(body, default=str), type=Configuration)
+
+
+def target(configuration: Configuration) -> ClientConfig:
+    """Where its first webhook leads to."""
+    assert configuration.webhooks
+    return configuration.webhooks[0].client_config
 
 
 HOOKS = hooks_of([recorded(REVISED), recorded(ORIGINAL), recorded(DEFAULT)])

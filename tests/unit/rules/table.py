@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,8 +10,8 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import Kubelet, read
-from unit.rules.pods import RUNNING, exited, job
+from istio_aux.quit.facts import Kubelet, PodFacts
+from unit.rules.pods import RUNNING, State, exited, job
 
 POLICY = Policy()
 
@@ -25,7 +26,12 @@ class Row(NamedTuple):
 
 def table(*rows: Row) -> Any:
     """Parametrise a test with rows; their sentences are the ids."""
-    return pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in rows])
+    return pytest.mark.parametrize("row", [pytest.param(each, id=each.sentence) for each in rows])
+
+
+def row(sentence: str, *values: Any) -> Any:
+    """A row of another table, by its sentence."""
+    return pytest.param(*values, id=sentence)
 
 
 def decide(
@@ -37,12 +43,19 @@ def decide(
     obeyed: bool | None = True,
 ) -> quitting.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
-    return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    return quitting.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
+
+
+def pair(
+    main: State, proxy: State = RUNNING, /, others: Mapping[str, State] = {}, **fields: Any
+) -> Pod:
+    """A pod with a payload container and a proxy in these states, and others."""
+    return job({"main": main, "istio-proxy": proxy, **others}, **fields)
 
 
 def done(**fields: Any) -> Pod:
     """A pod whose payload is finished, and whose proxy runs."""
-    return job({"main": exited(0), "istio-proxy": RUNNING}, **fields)
+    return pair(exited(0), **fields)
 
 
 def blockers(decision: quitting.Action) -> tuple[str, ...]:

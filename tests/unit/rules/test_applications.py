@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.applications import Applications, new_pod, parse
+from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import Application
 from istio_aux.start.plan import admitted
 from unit.rules.mesh import INJECT, pod
@@ -47,54 +47,35 @@ def test_any_text_can_be_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "name", "asks"),
+    ("namespace", "name", "asks", "covered"),
     [
-        ("shop", "web", True),
-        ("shop", "db", False),
-        ("bank", "web", True),
-        ("bank", None, False),
-        ("other", "web", False),
+        ("shop", "web", True, True),
+        ("shop", "db", False, False),
+        ("bank", "web", True, True),
+        ("bank", "", False, False),
+        ("team", "web", False, True),
+        ("team", "", False, True),
+        ("other", "web", False, False),
+        ("kube-system", "web", False, False),
     ],
 )
-def test_a_pod_asks_by_its_namespace_and_its_application(
-    namespace: str, name: str | None, asks: bool
+def test_who_asks_for_a_sidecar_and_who_gets_one_by_us(
+    namespace: str, name: str, asks: bool, covered: bool
 ) -> None:
-    """All of a model means all its applications: Juju's own pods there have no such label."""
-    found, _ = parse(FILE)
-    labels = {NAME: name} if name else {}
-    assert found.asks(namespace, labels.get(NAME, "")) is asks
+    """All of a model means all its applications: Juju's own pods there have no such label.
 
-
-@pytest.mark.parametrize(
-    ("namespace", "name", "covered"),
-    [
-        ("shop", "web", True),
-        ("shop", "db", False),
-        ("bank", "web", True),
-        ("bank", "", False),
-        ("team", "web", True),
-        ("team", "", True),
-        ("other", "web", False),
-        ("kube-system", "web", False),
-    ],
-)
-def test_who_gets_a_sidecar_by_us_is_covered(namespace: str, name: str, covered: bool) -> None:
-    """Istio injects nothing into its ignored namespaces, whatever the file says."""
+    A namespace of which all pods are injected does not ask by label. Istio injects nothing into its
+    ignored namespaces, whatever the file says.
+    """
     found, problems = parse(f"{FILE}\nteam/**\nkube-system/**")
     assert problems == ()
-    assert found.covers(namespace, name) is covered
-
-
-def test_a_pod_of_a_namespace_that_is_injected_does_not_ask_by_label() -> None:
-    found, _ = parse("team/**")
-    assert not found.asks("team", "web")
+    assert (found.asks(namespace, name), found.covers(namespace, name)) == (asks, covered)
 
 
 def test_a_pod_is_judged_as_admission_would_make_it() -> None:
     found, _ = parse(FILE)
     judged = admitted(pod({NAME: "web"}, namespace="shop"), found)
     assert judged.labels == {NAME: "web", INJECT: "true"}
-    assert new_pod(Application("shop", "web")).labels == judged.labels
 
 
 @pytest.mark.parametrize("value", ["true", "false", "maybe", ""])

@@ -1,14 +1,15 @@
-"""Files that people hand over: every layout of JSON and YAML, and what is wrong with the rest."""
+"""Files that people hand over, in every layout of JSON and YAML, and JSON that is nested deeply."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.documents import BadDocument, Document, read
+from istio_aux.model.documents import BadDocument, Document, read, shallow
 
 A, B = {"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}
 LINE_A, LINE_B = json.dumps(A), json.dumps(B)
@@ -27,19 +28,20 @@ def values(text: str) -> list[Any]:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(f"{LINE_A}\n{LINE_B}\n", id="JSON lines"),
-        pytest.param(f"\n{LINE_A}\n\n\n{LINE_B}", id="JSON lines with blank ones"),
-        pytest.param(f"{json.dumps(A, indent=2)}\n{json.dumps(B, indent=2)}", id="JSON in a row"),
-        pytest.param(f"{LINE_A}{LINE_B}", id="JSON without space between"),
-        pytest.param(
-            "kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata:\n  name: b", id="YAML"
-        ),
-        pytest.param(f"---\n{LINE_A}\n---\n# nothing\n---\n{LINE_B}\n---\n", id="YAML with gaps"),
-        pytest.param(json.dumps({"kind": "List", "items": [A, B]}), id="a List"),
-        pytest.param(f"kind: PodList\nitems: [{LINE_A}, {LINE_B}]", id="a PodList in YAML"),
-        pytest.param(f"\ufeff{LINE_A}\n{LINE_B}", id="a byte order mark"),
+        f"\n{LINE_A}\n\n\n{LINE_B}",
+        f"{json.dumps(A, indent=2)}\n{json.dumps(B, indent=2)}",
+        f"{LINE_A}{LINE_B}",
+        "kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata:\n  name: b",
+        f"---\n{LINE_A}\n---\n# nothing\n---\n{LINE_B}\n---\n",
+        json.dumps({"kind": "List", "items": [A, B]}),
+        f"kind: PodList\nitems: [{LINE_A}, {LINE_B}]",
+        f"\ufeff{LINE_A}\n{LINE_B}",
     ],
-)
+    ids=[
+        "JSON lines", "JSON in a row", "JSON without space between", "YAML", "YAML with gaps",
+        "a List", "a PodList in YAML", "a byte order mark",
+    ],
+)  # fmt: skip
 def test_two_documents_are_found(text: str) -> None:
     """In every layout in which people and tools write them."""
     assert values(text) == [A, B]
@@ -54,14 +56,12 @@ def test_nothing_is_no_document(text: str) -> None:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        pytest.param("a: [", "did not find expected node content, line 3", id="incomplete"),
-        pytest.param("? {a: b}\n: c", "found unhashable key, line 2", id="a mapping as a key"),
-        pytest.param("? [1]\n: c", "found unhashable key, line 2", id="a list as a key"),
-        pytest.param(
-            "!!python/object:x {}", "could not determine a constructor", id="a foreign tag"
-        ),
-        pytest.param("&a [*a]", "recursion", id="a list that holds itself"),
+        ("a: [", "did not find expected node content, line 3"),
+        ("? {a: b}\n: c", "found unhashable key, line 2"),
+        ("!!python/object:x {}", "could not determine a constructor"),
+        ("&a [*a]", "recursion"),
     ],
+    ids=["incomplete", "a mapping as a key", "a foreign tag", "a list that holds itself"],
 )
 def test_a_bad_document_does_not_stop_the_others(bad: str, why: str) -> None:
     """It is an item in its place, with one line on what is wrong."""
@@ -79,31 +79,15 @@ def test_the_indices_of_list_items_are_named() -> None:
         ("document 2 item 1", True),
         ("document 2 item 2", True),
     ]
-
-
-def test_items_make_no_list_of_another_kind() -> None:
-    """Only what calls itself a list is taken apart."""
-    found = {"kind": "Menu", "items": [A, B]}
-    assert values(json.dumps(found)) == [found]
+    menu = {"kind": "Menu", "items": [A, B]}
+    assert values(json.dumps(menu)) == [menu], "only what calls itself a list is taken apart"
 
 
 @pytest.mark.parametrize(
     ("scalar", "expected"),
-    [
-        ("2024-01-01", "2024-01-01"),
-        ("2024-01-01 10:00:00", "2024-01-01 10:00:00"),
-        ("12:30:45", "12:30:45"),
-        ("08a", "08a"),
-        ("0644", 0o644),
-        ("-3", -3),
-        ("1_000", 1000),
-        ("1.5", 1.5),
-        (".5", 0.5),
-        ("1e3", 1000.0),
-        ("yes", True),
-        ("~", None),
-    ],
-)
+    [("2024-01-01 10:00:00", "2024-01-01 10:00:00"), ("12:30:45", "12:30:45"), ("08a", "08a"),
+     ("0644", 0o644), ("1_000", 1000), (".5", 0.5), ("1e3", 1000.0), ("yes", True), ("~", None)],
+)  # fmt: skip
 def test_yaml_scalars_are_read_as_kubernetes_reads_them(scalar: str, expected: object) -> None:
     """Dates and times of day are strings; the rest is what YAML 1.1 says."""
     [value] = values(f"a: {scalar}")
@@ -125,3 +109,65 @@ def test_no_input_breaks_it(body: bytes) -> None:
     """Each document is JSON-like bytes or one line."""
     for item in read(body):
         assert isinstance(item, Document) or "\n" not in item.why
+
+
+WORDS = st.sampled_from(
+    ['"', "\\", "]", "}{", "managedFields", "a", '"managedFields":[', "\n", "é"]
+)
+TEXTS = st.lists(WORDS, max_size=4).map("".join)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def cut(value: Any, deepest: int) -> Any:
+    """The same by recursion."""
+    if isinstance(value, dict | list) and deepest == 0:
+        return None
+    if isinstance(value, list):
+        return [cut(item, deepest - 1) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: None
+            if key == "managedFields" and isinstance(item, list)
+            else cut(item, deepest - 1)
+            for key, item in value.items()
+        }
+    return value
+
+
+@given(VALUES, st.integers(1, 5), st.sampled_from([None, 1]), st.booleans())
+def test_all_stays_but_what_is_too_deep_and_managed_fields(
+    value: Any, deepest: int, indent: int | None, plain: bool
+) -> None:
+    body = json.dumps(value, indent=indent, ensure_ascii=plain).encode()
+    assert json.loads(shallow(body, deepest=deepest)) == cut(value, deepest)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b'{"a":[', b"]]]", b'"', b'{"a', b'{"a\\', b'{"managedFields":[{"f', b"}{]["],
+)
+def test_what_is_no_json_stays_none(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated|Extra data|Invalid"):
+        json.loads(shallow(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * (1 << 20), b'"' + b"\\" * (1 << 20), b'"\\' * (1 << 19), b"1" * (1 << 20),
+     b'{"managedFields":' * (1 << 16), b'"' * (1 << 20)],
+    ids=["brackets", "backslashes", "quotes", "digits", "managedFields", "strings"],
+)  # fmt: skip
+def test_a_mebibyte_that_was_made_to_be_slow_takes_linear_time(body: bytes) -> None:
+    """What is not linear would take minutes."""
+    began = time.process_time()
+    shallow(body, most=1 << 30)
+    assert time.process_time() - began < 5
+
+
+def test_a_text_with_too_many_values_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 5000 values"):
+        shallow(b"[" + b"[[[]]]," * 10_000 + b"1]", most=5000)

@@ -80,19 +80,12 @@ def test_what_to_do(what: str, observation: Observation, now: float, step: Step)
     assert decide(ME, observation, now, 10) == step, what
 
 
-def test_a_renewal_gives_the_holder_new_time() -> None:
+def test_only_a_renewal_gives_the_holder_new_time() -> None:
+    """Not the same record seen again, and not its deletion."""
     first = Observation().then(held_by(OTHER, renew_time="08:00"), 100)
-    again = first.then(held_by(OTHER, renew_time="08:02"), 102)
-    assert (first.since, again.since) == (100, 102)
-
-
-def test_the_same_record_seen_again_gives_the_holder_no_new_time() -> None:
-    record = held_by(OTHER, renew_time="08:00")
-    assert Observation().then(record, 100).then(record, 102).since == 100
-
-
-def test_a_lease_that_is_deleted_leaves_its_holder_the_rest_of_its_time() -> None:
-    deleted = Observation().then(held_by(OTHER), 100).then(None, 110)
+    assert first.then(held_by(OTHER, renew_time="08:02"), 102).since == 102
+    assert first.then(held_by(OTHER, renew_time="08:00"), 102).since == first.since == 100
+    deleted = first.then(None, 110)
     assert (deleted.since, deleted.holder, deleted.exists) == (100, OTHER, False)
 
 
@@ -123,17 +116,6 @@ def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
     assert read_checkpoint(text) is None
 
 
-def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
-    failed = {f"{number:036}": NOW + timedelta(seconds=number) for number in range(1000)}
-    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
-    text = Checkpoint(failed, states).text()
-    assert len(text) < LONGEST / 4
-    left = read_checkpoint(text)
-    assert left
-    assert list(left.failed) == list(reversed(failed))[:FAILED]
-    assert len(left.injectors) == INJECTORS
-
-
 def test_versions_of_istio_aux_understand_each_other() -> None:
     """A field that is missing has a default, and an unknown one is skipped."""
     older = read_checkpoint('{"failed":{"u-1":"2026-11-22T14:00:00Z"},"injectors":{}}')
@@ -142,21 +124,18 @@ def test_versions_of_istio_aux_understand_each_other() -> None:
     assert read_checkpoint(newer) == Checkpoint(replaced={"a/b": Replaced("web-1", "u-1")})
 
 
-def test_of_those_that_are_replaced_the_last_ones_are_left() -> None:
-    """As long as names can be, they fit beside the others."""
+def test_what_is_left_is_bounded_by_what_an_api_server_stores() -> None:
+    """The newest failures and the last replacements fit, as long as names can be. A Lease that is
+    too large could not be renewed, so a UID that no API server gave is not left.
+    """
     uids = tuple(f"{number:036}" for number in range(NEWEST))
     replaced = {f"{n:0128}": Replaced("p" * 253, uids[0], 1e9, uids) for n in range(200)}
-    failed = {f"{number:0128}": NOW for number in range(1000)}
+    failed = {f"{number:0128}": NOW + timedelta(seconds=number) for number in range(1000)}
     states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
-    text = Checkpoint(failed, states, replaced).text()
+    text = Checkpoint({"u" * 129: NOW + timedelta(days=1)} | failed, states, replaced).text()
     assert len(text) < LONGEST
     left = read_checkpoint(text)
     assert left
     assert list(left.replaced) == list(replaced)[-REPLACED:]
-
-
-def test_a_uid_that_no_api_server_gave_is_not_left() -> None:
-    """A Lease that is too large could not be renewed."""
-    left = read_checkpoint(Checkpoint({"u" * 129: NOW, "u" * 128: NOW}).text())
-    assert left
-    assert list(left.failed) == ["u" * 128]
+    assert list(left.failed) == list(reversed(failed))[:FAILED]
+    assert len(left.injectors) == INJECTORS

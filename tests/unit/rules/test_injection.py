@@ -1,4 +1,4 @@
-"""Whether a pod should have a sidecar: every webhook of Istio's, and what istiod makes of it.
+"""Whether a pod should have a sidecar: by the webhooks that are called, and what istiod decides.
 
 The configurations are recordings of Istio 1.28.10 after `istioctl install`, and of a revision
 installed beside it; both istiods inject by default.
@@ -6,28 +6,40 @@ installed beside it; both istiods inject by default.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of, read_policy
+from istio_aux.injector.injection import (
+    Hook,
+    InjectionPolicy,
+    Policies,
+    expected,
+    hooks_of,
+    read_policy,
+)
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import parse
+from istio_aux.model.webhooks import ControlPlane
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
     FALSE,
     HOOKS,
     INJECT,
+    ORIGINAL,
+    OURS,
     POLICIES,
     REVISED,
     REVISION,
     THEIRS,
     TRUE,
+    each_webhook,
     pod,
     recorded,
     renamed,
 )
+from unit.rules.table import row
 
 REV = "istio.io/rev"
 INJECTION = "istio-injection"
@@ -51,21 +63,12 @@ ROWS = [
     Row("nobody asks for a sidecar", {}, pod(), because=NONE),
     # namespace.
     Row("a labelled namespace asks for all its pods", ENABLED, pod(), "namespace", DEFAULT),
-    Row("one that asks for itself as well", ENABLED, pod(TRUE), "namespace", DEFAULT, "label"),
     Row("one that opts out by label", ENABLED, pod(FALSE), because=f'label {INJECT}: "false"'),
     Row("one that opts out by annotation", ENABLED, pod({}, FALSE), because="annotation"),
     Row("the label beats the annotation: in", ENABLED, pod(TRUE, FALSE), "namespace", DEFAULT),
     Row("the label beats the annotation: out", ENABLED, pod(FALSE, TRUE), because="label"),
     Row("the wish is case-sensitive", ENABLED, pod({INJECT: "False"}), "namespace", DEFAULT),
     Row("no other word is a wish", ENABLED, pod({INJECT: "no"}), "namespace", DEFAULT, "policy"),
-    Row(
-        "a label that says nothing beats the annotation too",
-        ENABLED,
-        pod({INJECT: ""}, FALSE),
-        "namespace",
-        DEFAULT,
-        "policy",
-    ),
     Row(
         "the namespace's label beats a revision, its own or the pod's",
         ENABLED | {REV: REVISION},
@@ -81,13 +84,10 @@ ROWS = [
         because='; namespace label istio-injection: "disabled"',
     ),
     Row("any other value is a no", {INJECTION: "true", REV: REVISION}, pod(TRUE), because='"true"'),
-    Row("an empty value is a no", {INJECTION: ""}, pod(TRUE), because='istio-injection: ""'),
     # rev.namespace.
     Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
     Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),
     Row("a namespace asks for what is not there", {REV: "gone"}, pod(TRUE), because=NONE),
-    Row("a pod opts out of a revision", {REV: REVISION}, pod(FALSE), because="label"),
-    Row("by annotation", {REV: REVISION}, pod({}, FALSE), because="annotation"),
     Row(
         "a pod's revision does not count where the namespace has one",
         {REV: REVISION},
@@ -97,29 +97,16 @@ ROWS = [
     ),
     # rev.object.
     Row("a pod asks for a revision", {}, pod({REV: REVISION}), "rev.object", REVISED),
-    Row("a pod asks for the default", {}, pod({REV: "default"}), "rev.object", DEFAULT),
-    Row("a pod asks twice", {}, pod({REV: REVISION} | TRUE), "rev.object", REVISED),
     Row("a pod asks for what is not there", {}, pod({REV: "gone"} | TRUE), because=NONE),
-    Row("a pod asks for one and opts out", {}, pod({REV: REVISION} | FALSE), because="label"),
-    Row("and by annotation", {}, pod({REV: REVISION}, FALSE), because="annotation"),
     # object.
     Row("a pod asks by label", {}, pod(TRUE), "object", DEFAULT),
     Row("a pod cannot ask by annotation", {}, pod({}, TRUE), because=NONE),
-    Row("the label is what is selected by", {}, pod(TRUE, FALSE), "object", DEFAULT),
     Row("another word selects nothing", {}, pod({INJECT: "yes"}), because=NONE),
     # What istiod never injects.
     Row("host network", ENABLED, pod(TRUE, hostNetwork=True), because="hostNetwork"),
-    Row("no host network", ENABLED, pod(hostNetwork=False), "namespace", DEFAULT),
     # Another data plane.
     Row("an ambient namespace", ENABLED | AMBIENT, pod(TRUE), because="namespace label istio.io/d"),
     Row("an ambient pod", ENABLED, pod(AMBIENT), because='label istio.io/dataplane-mode: "ambient'),
-    Row(
-        "another data plane mode",
-        ENABLED | {"istio.io/dataplane-mode": "none"},
-        pod(),
-        "namespace",
-        DEFAULT,
-    ),
 ]
 
 
@@ -142,10 +129,6 @@ def test_system_namespaces_are_left_alone_whatever_they_ask_for(namespace: str) 
 
     assert answer.expected is False
     assert answer.reason == f"namespace {namespace}: Istio gives its pods no sidecar"
-
-
-def test_the_list_of_ignored_namespaces_is_istios() -> None:
-    assert {"kube-system", "kube-public", "kube-node-lease", "local-path-storage"} == {*IGNORED}
 
 
 def test_another_tag_leads_to_the_revision_behind_it() -> None:
@@ -248,3 +231,189 @@ def test_a_policy_that_istiod_cannot_read_gives_one_clear_line(text: str, why: s
 
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+MAYBE = {INJECT: "maybe"}
+ON, OFF = InjectionPolicy(policy="enabled"), InjectionPolicy(policy="disabled")
+JOBS, ALL, PODS = parse("kind=job"), parse(""), parse("kind")
+JOB = {"kind": "job"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "labels", "annotations", "verdict"),
+    [
+        row("enabled injects", ON, {}, {}, True),
+        row("disabled does not", OFF, {}, {}, False),
+        row("unknown is unknown", None, {}, {}, None),
+        row("a label beats disabled", OFF, TRUE, {}, True),
+        row("an annotation beats disabled", OFF, {}, TRUE, True),
+        row("a label needs no policy to be known", None, TRUE, {}, True),
+        row("another word is no wish: unknown", None, MAYBE, {}, None),
+        row("never", InjectionPolicy(never=(JOBS,)), JOB, {}, False),
+        row("a label beats never", InjectionPolicy(never=(JOBS,)), JOB | TRUE, {}, True),
+        row("never beats always", InjectionPolicy(never=(JOBS,), always=(PODS,)), JOB, {}, False),
+        row("always beats disabled", InjectionPolicy("disabled", (), (JOBS,)), JOB, {}, True),
+        row("always, but not this one", InjectionPolicy("disabled", (), (JOBS,)), {}, {}, False),
+        row("an annotation beats always", InjectionPolicy(always=(JOBS,)), JOB, FALSE, False),
+        row("an empty never matches none", InjectionPolicy(never=(ALL,)), JOB, {}, True),
+        row("nor does an empty always", InjectionPolicy("disabled", (), (ALL,)), JOB, {}, False),
+        row("another policy injects nothing", InjectionPolicy(policy="off"), {}, {}, False),
+        row("or an always", InjectionPolicy(policy="off", always=(JOBS,)), JOB, {}, False),
+    ],
+)  # fmt: skip
+def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
+    policy: InjectionPolicy | None,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    verdict: bool | None,
+) -> None:
+    policies = {OURS: policy} if policy else {}
+
+    answer = expected(pod(labels, annotations), ENABLED, HOOKS, policies)
+
+    assert answer.expected is verdict, answer.reason
+
+
+def test_a_policy_of_the_same_revision_elsewhere_says_nothing() -> None:
+    """There may be several control planes, each with a default revision."""
+    policies = {ControlPlane("kubeflow", "default"): OFF}
+
+    assert expected(pod(), ENABLED, HOOKS, policies).expected is None
+
+
+def test_configurations_are_called_in_the_order_of_their_names_and_webhooks_as_listed() -> None:
+    """Whatever order they were found in."""
+    found = [recorded(REVISED), recorded(ORIGINAL), recorded(DEFAULT)]
+
+    hooks = hooks_of(found)
+
+    assert hooks == hooks_of(found[::-1])
+    assert [hook.configuration for hook in hooks] == [DEFAULT] * 4 + [ORIGINAL] * 4 + [REVISED] * 2
+    assert [hook.webhook.partition(".sidecar")[0] for hook in hooks[:4]] == [
+        "rev.namespace",
+        "rev.object",
+        "namespace",
+        "object",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policies", "verdict", "revision"),
+    [
+        row("the first one injects", {OURS: ON, THEIRS: OFF}, True, "default"),
+        row("the second one injects what the first left", {OURS: OFF, THEIRS: ON}, True, REVISION),
+        row("the second one injects, whatever the first does", {THEIRS: ON}, True, REVISION),
+        row("the first one did, whatever the second does", {OURS: ON}, True, "default"),
+        row("neither of them", {OURS: OFF, THEIRS: OFF}, False, "default"),
+        row("the second one may", {OURS: OFF}, None, REVISION),
+        row("the first one may", {THEIRS: OFF}, None, "default"),
+        row("either may", {}, None, "default"),
+    ],
+)
+def test_of_two_control_planes_that_select_a_pod_the_first_that_injects_counts(
+    policies: Policies, verdict: bool | None, revision: str
+) -> None:
+    """The API server calls both."""
+    both = [
+        Hook("a", "sidecar-injector.istio.io", OURS, parse("istio-injection=enabled")),
+        Hook("b", "sidecar-injector.istio.io", THEIRS),
+    ]
+
+    answer = expected(pod(), ENABLED, both, policies)
+
+    assert (answer.expected, answer.revision) == (verdict, revision)
+
+
+def test_a_deactivated_webhook_is_judged_by_its_selectors_alone() -> None:
+    """No object has the label that it selects; one that has it after all is selected."""
+    never = {"istio.io/deactivated": "never-match"}
+    hooks = hooks_of([recorded(ORIGINAL)])
+
+    assert expected(pod(), ENABLED, hooks, POLICIES).expected is False
+    assert expected(pod(TRUE), never, hooks, POLICIES).expected is False
+    assert expected(pod(never), never, hooks, POLICIES).expected is True
+
+
+def test_without_istio_no_sidecar_is_expected() -> None:
+    answer = expected(pod(TRUE), ENABLED, hooks_of([]), POLICIES)
+
+    assert (answer.expected, answer.reason) == (False, "there is no webhook of Istio's injector")
+
+
+def test_without_the_labels_of_the_namespace_nothing_is_known() -> None:
+    """Not even for a pod that asks; but a pod that Istio never injects needs no namespace."""
+    answer = expected(pod(TRUE), None, HOOKS, POLICIES)
+
+    assert (answer.expected, answer.webhook) == (None, "")
+    assert answer.reason == "the labels of namespace training are not known"
+    assert expected(pod(FALSE), None, HOOKS, POLICIES).expected is False
+
+
+# With enableNamespacesByDefault (istio mutatingwebhook.yaml) there is a fifth webhook.
+SYSTEM = "kubernetes.io/metadata.name notin (kube-system,kube-public,kube-node-lease)"
+AUTO = Hook(
+    DEFAULT,
+    "auto.sidecar-injector.istio.io",
+    OURS,
+    parse(f"!istio-injection,!{REV},{SYSTEM}"),
+    parse(f"!{INJECT},!{REV}"),
+)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "webhook"),
+    [
+        row("a namespace without labels", {}, {}, "auto"),
+        row("a pod that asks has its own webhook", {}, TRUE, "object"),
+        row("a pod that opts out", {}, FALSE, ""),
+        row("a word of no meaning is not auto's", {}, MAYBE, ""),
+        row("a namespace of a revision that is not there", {"istio.io/rev": "gone"}, {}, ""),
+        row("a name that is excluded", {"kubernetes.io/metadata.name": "kube-public"}, {}, ""),
+    ],
+)
+def test_where_namespaces_are_enabled_by_default_nobody_has_to_ask(
+    namespace: dict[str, str], labels: dict[str, str], webhook: str
+) -> None:
+    answer = expected(pod(labels), namespace, (AUTO, *HOOKS), POLICIES)
+
+    assert answer.webhook.removesuffix(".sidecar-injector.istio.io") == webhook
+    assert answer.expected is bool(webhook)
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        row("another name than Istio's", {"name": "validation.istio.io"}, False),
+        row("other operations", {"rules": [{"operations": ["UPDATE"]}]}, False),
+        row("a condition that only the API server evaluates", {"matchConditions": [{}]}, None),
+        row("no conditions", {"matchConditions": None}, True),
+        row(
+            "a selector that cannot be read",
+            {"objectSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}},
+            None,
+        ),
+    ],
+)
+def test_a_webhook_that_may_not_be_called_is_not_counted_on(
+    fields: dict[str, Any], verdict: bool | None
+) -> None:
+    hooks = hooks_of([each_webhook(DEFAULT, **fields)])
+
+    answer = expected(pod(), ENABLED, hooks, POLICIES)
+
+    assert answer.expected is verdict, answer.reason
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_no_selector_selects_everything(nothing: object) -> None:
+    """Absent ones are filled in by the API server, as empty ones."""
+    hooks = hooks_of([each_webhook(DEFAULT, namespaceSelector=nothing, objectSelector=nothing)])
+
+    assert expected(pod(), {}, hooks, POLICIES).expected is True
+
+
+def test_a_vendors_name_for_the_configuration_changes_nothing() -> None:
+    """Istio's injector is found by the names of its webhooks, never by the configuration's."""
+    hooks = hooks_of([renamed(DEFAULT, "asm-managed")])
+
+    assert expected(pod(), ENABLED, hooks, POLICIES).configuration == "asm-managed"

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 from istio_aux.model.annotations import NATIVE_SIDECAR
-from istio_aux.model.policy import Capability, Outcome, Peers, Policy, Start
-from istio_aux.quit import rules as quitting
+from istio_aux.model.policy import Capability, Outcome, Peers, Start
 from istio_aux.start import review
-from istio_aux.start.native_sidecars import NATIVE_SIDECARS
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
-from unit.rules.pods import RUNNING, exited, job
 from unit.rules.starting import annotations_of, patched, planned
-from unit.rules.table import decide
 
 HOW = Start(capability=Capability.NATIVE, native_sidecars=OPTION)
 INJECTED = {"sidecar.istio.io/status": "{}"}
@@ -23,32 +19,22 @@ ASKED = {NATIVE_SIDECAR: "true"}
 
 @pytest.mark.parametrize("case", [*CASES, *NOT_NATIVE, *RULED], ids=lambda case: case.name)
 def test_containers_become_what_the_table_says(case: Case) -> None:
-    plan = planned(case.pod, case.setting)
+    plan, once = planned(case.pod, case.setting), patched(case.pod, case.setting)
 
-    assert outcome(patched(case.pod, case.setting)["spec"]) == case.expected
+    assert outcome(once["spec"]) == case.expected
     assert case.warns in " ".join(plan.warnings)
     assert bool(plan.warnings) is bool(case.warns)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_second_review_changes_nothing(case: Case) -> None:
-    once = patched(case.pod, case.setting)
-
-    assert planned(once, case.setting).ops == ()
+    assert planned(once, case.setting).ops == (), "a second review changes nothing"
 
 
 def test_a_container_keeps_its_fields() -> None:
-    found = Case(name="", containers=[container("main"), container("vault-agent", unknown=[1])])
+    """Also where init containers are null, as Go clients send it."""
+    both = [container("main"), container("vault-agent", unknown=[1])]
+    found = Case(name="", containers=both, spec={"initContainers": None})
 
     (sidecar,) = patched(found.pod, HOW)["spec"]["initContainers"]
 
     assert sidecar == container("vault-agent", unknown=[1], restartPolicy="Always")
-
-
-def test_init_containers_may_be_null() -> None:
-    """As Go clients send it."""
-    found = Case(name="", spec={"initContainers": None})
-    assert outcome(patched(found.pod, HOW)["spec"]) == (["main"], ["vault-agent*"])
 
 
 @pytest.mark.parametrize(
@@ -78,18 +64,9 @@ def test_its_ports_count_as_before() -> None:
     assert made["traffic.sidecar.istio.io/includeInboundPorts"] == "8200"
 
 
-@pytest.mark.parametrize(
-    ("spec", "refused"),
-    [({"hostNetwork": True}, {}), ({}, {"sidecar.istio.io/inject": "false"})],
-)
-def test_a_pod_without_istios_sidecar_is_left_alone(
-    spec: dict[str, Any], refused: dict[str, str]
-) -> None:
-    assert planned(Case(name="", spec=spec, annotations=refused).pod, HOW).ops == ()
-
-
 def test_the_reason_says_what_was_made_native() -> None:
     assert planned(Case(name="").pod, HOW).reason.endswith("; made native: vault-agent")
+    assert planned(Case(name="", spec={"hostNetwork": True}).pod, HOW).ops == ()
 
 
 @pytest.mark.parametrize(
@@ -103,18 +80,3 @@ def test_what_was_done_is_counted(annotations: dict[str, str], counted: Outcome)
     }  # fmt: skip
 
     assert review.answer(json.dumps(asked).encode(), HOW).outcome is counted
-
-
-def test_the_sidecar_is_no_payload_any_more() -> None:
-    """With the container that it was, the same pod never ends."""
-    policy, own = Policy(), {NATIVE_SIDECARS: "vault-agent"}
-    states = {"main": exited(0), "vault-agent": RUNNING, "istio-proxy": RUNNING}
-    before = job(states, annotations=own)
-    after = job(
-        {"main": exited(0), "istio-proxy": RUNNING},
-        sidecars={"vault-agent": RUNNING},
-        annotations=own,
-    )
-
-    found = [type(decide(pod, policy, None)) for pod in (before, after)]
-    assert found == [quitting.Wait, quitting.Quit]

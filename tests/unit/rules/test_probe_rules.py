@@ -1,14 +1,12 @@
-"""Which pod an injector is asked about, and what its answers show."""
+"""Which pod an injector is asked about, what its answers show, and what of native sidecars."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
-import jsonpatch
 import pytest
 from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of
 from istio_aux.injector.probe_rules import (
@@ -17,8 +15,11 @@ from istio_aux.injector.probe_rules import (
     Probe,
     Question,
     answered,
+    classic,
     created,
+    kubelets_assured,
     of_dry_run,
+    of_kubelets,
     questions,
 )
 from istio_aux.injector.rules import targets
@@ -27,8 +28,6 @@ from istio_aux.model.policy import Capability, Start
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import ClientConfig, Configuration
 from istio_aux.start.plan import plan
-from lab.istio import World, decision
-from unit.injecting import TEMPLATE
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
@@ -40,6 +39,7 @@ from unit.rules.mesh import (
     each_webhook,
     edited,
     recorded,
+    target,
 )
 
 ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
@@ -47,13 +47,9 @@ Namespaces = Mapping[str, Mapping[str, str]]
 PLAIN = {"kubernetes.io/metadata.name": "plain"}
 NEVER = "Istio makes no native sidecars, not even on request"
 CLASSIC = Probe(injected=True, native=NativeCheck(Capability.CLASSIC, NEVER))
-OF_REVISION = {"istio.io/rev": REVISION}
-
-
-def target(name: str) -> ClientConfig:
-    webhooks = recorded(name).webhooks
-    assert webhooks
-    return webhooks[0].client_config
+ALL_KINDS = {"meshed": ENABLED, "plain": PLAIN, "revised": {"istio.io/rev": REVISION}}
+ISTIOD = target(recorded(DEFAULT))
+NO_SIDECAR = Probe(injected=False, why="it gives no sidecar to a pod that asks for one")
 
 
 def asked(
@@ -63,26 +59,22 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    "namespaces",
+    ("whom", "namespaces"),
     [
-        {"meshed": ENABLED},
-        {"plain": PLAIN},
-        {"meshed": ENABLED, "plain": PLAIN, "revised": OF_REVISION},
+        (DEFAULT, {"meshed": ENABLED}),
+        (DEFAULT, {"plain": PLAIN}),
+        (DEFAULT, ALL_KINDS),
+        (REVISED, {"plain": PLAIN}),
+        (REVISED, ALL_KINDS),
     ],
 )
-@pytest.mark.parametrize("whom", [DEFAULT, REVISED])
 def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
     whom: str, namespaces: Namespaces
 ) -> None:
-    found = asked(target(whom), namespaces)
+    found, hooks = asked(target(recorded(whom)), namespaces), hooks_of(ALL)
 
-    if whom == REVISED and "plain" not in namespaces:
-        assert not found.selected
-        return
-    document = json.loads(found.body())
-    pod = pods.convert(document)
-    hooks = hooks_of(ALL)
     policies = {hook.control_plane: InjectionPolicy(policy="disabled") for hook in hooks}
+    pod = pods.convert(json.loads(found.body()))
     verdict = expected(pod, namespaces[found.namespace], hooks, policies)
     assert found.selected
     assert (verdict.expected, verdict.configuration) == (True, whom)
@@ -94,7 +86,7 @@ def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants
     def only_by_object(body: dict[str, Any]) -> None:
         body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
 
-    found = asked(target(DEFAULT), {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
+    found = asked(ISTIOD, {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
 
     assert (found.labels, found.selected) == (TRUE, True)
 
@@ -105,9 +97,10 @@ def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants
 def test_where_no_pod_would_be_it_is_asked_all_the_same_but_not_by_a_dry_run(
     namespaces: Namespaces,
 ) -> None:
-    found = asked(target(DEFAULT), namespaces)
+    found = asked(ISTIOD, namespaces)
 
     assert (found.namespace, found.selected) == ("istio-system", False)
+    assert not asked(target(recorded(REVISED)), {"meshed": ENABLED}).selected
 
 
 def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing() -> None:
@@ -124,26 +117,26 @@ def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing()
     )
     rivals = {"a": {"rival": "yes"}}
 
-    assert not asked(target(DEFAULT), rivals, [both, rival]).selected
-    assert asked(target(DEFAULT), {**rivals, "b": {}}, [both, rival]).namespace == "b"
+    assert not asked(ISTIOD, rivals, [both, rival]).selected
+    assert asked(ISTIOD, {**rivals, "b": {}}, [both, rival]).namespace == "b"
 
 
 def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
     restricted = {**ENABLED, "pod-security.kubernetes.io/enforce": "restricted"}
 
-    assert asked(target(DEFAULT), {"a": restricted, "b": ENABLED}).namespace == "b"
-    assert asked(target(DEFAULT), {"a": restricted}).namespace == "a"
+    assert asked(ISTIOD, {"a": restricted, "b": ENABLED}).namespace == "b"
+    assert asked(ISTIOD, {"a": restricted}).namespace == "a"
 
 
 def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
     """A webhook after Istio's may be called in some namespaces only."""
     namespaces = {"a": ENABLED, "b": {**ENABLED, "team": "x"}, "c": {}}
-    found = questions(target(DEFAULT), hooks_of(ALL), namespaces, parse("team=x"))
+    found = questions(ISTIOD, hooks_of(ALL), namespaces, parse("team=x"))
     order = [question.namespace for question in found]
 
     assert order[0] == "b"
     assert set(order) == {"a", "b", "c"}
-    assert asked(target(DEFAULT), namespaces).namespace != "b"
+    assert asked(ISTIOD, namespaces).namespace != "b"
 
 
 @pytest.mark.parametrize("name", ["kube-system", ""])
@@ -165,60 +158,25 @@ def test_our_own_admission_leaves_the_pod_alone() -> None:
     assert pod.metadata.name == ""
 
 
-@pytest.mark.parametrize(
-    ("case", "expected_probe"),
-    [
-        ("classic", CLASSIC),
-        ("hold", CLASSIC),
-        ("native", Probe(injected=True)),
-        ("annoff", Probe(injected=False, why="it gives no sidecar to a pod that asks for one")),
-        (
-            "kube-system",
-            Probe(injected=False, why="it gives no sidecar to a pod that asks for one"),
-        ),
-    ],
-)
-def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
+def answer_of_istiod(case: str) -> Probe:
+    """What a recorded answer of a real istiod shows."""
     recording = json.loads((RECORDS / f"inject-{case}.json").read_text())
     uid = recording["request"]["request"]["uid"]
+    return answered(json.dumps(recording["response"]).encode(), uid)
 
-    assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
+
+def test_the_answers_of_a_real_istiod_are_understood() -> None:
+    assert [answer_of_istiod(case) for case in ("classic", "hold")] == [CLASSIC, CLASSIC]
+    assert answer_of_istiod("native") == Probe(injected=True)
+    assert [answer_of_istiod(case) for case in ("annoff", "kube-system")] == [NO_SIDECAR] * 2
 
 
 def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
-    recording = json.loads((RECORDS / "inject-badcfg.json").read_text())
-    uid = recording["request"]["request"]["uid"]
-
-    probe = answered(json.dumps(recording["response"]).encode(), uid)
+    probe = answer_of_istiod("badcfg")
 
     assert (probe.injected, probe.reached) == (False, True)
     assert probe.why.startswith("it refuses a pod: failed to run injection template: 1 error")
     assert "\n" not in probe.why
-
-
-@pytest.mark.parametrize(
-    ("world", "wanted"),
-    [
-        ("default", Capability.NATIVE),
-        ("on request", Capability.NATIVE),
-        ("never", Capability.CLASSIC),
-    ],
-)
-def test_the_stand_in_answers_the_question_as_it_would_the_api_server(
-    world: World, wanted: Capability
-) -> None:
-    asks = Question("plain", {"istio.io/rev": "default"})
-    review = json.loads(asks.review("7"))
-    template = dataclasses.replace(TEMPLATE, native=world)
-
-    response, _ = decision.answer(review, template, native=world == "default")
-
-    possible = Probe(injected=True) if wanted is Capability.NATIVE else CLASSIC
-    assert answered(json.dumps(response).encode(), "7") == possible
-    patch = base64.b64decode(response["response"]["patch"])
-    pod = jsonpatch.apply_patch(json.loads(asks.body(native=True)), json.loads(patch))
-    assert created(json.dumps(pod).encode()) == Probe(injected=True)
-    assert of_dry_run(json.dumps(pod).encode()).capability is wanted
 
 
 @pytest.mark.parametrize(("native", "asked"), [(None, None), (True, "true"), (False, "false")])
@@ -242,9 +200,6 @@ def patch(operations: object) -> bytes:
     ("body", "why"),
     [
         (b"", "its answer is not an AdmissionReview: Input data was truncated"),
-        (b"<html>", "its answer is not an AdmissionReview"),
-        (b"\xff\xfe", "its answer is not an AdmissionReview"),
-        (b"{}", "its answer is not an AdmissionReview"),
         (b'{"response": 3}', "its answer is not an AdmissionReview"),
         (b"[" * 100_000, "its answer is not an AdmissionReview"),
         (response(uid="8"), "its answer has another uid"),
@@ -257,7 +212,6 @@ def patch(operations: object) -> bytes:
             "its patch is not a JSON Patch",
         ),
         (response(), "no sidecar"),
-        (patch([]), "no sidecar"),
         (patch([{"op": "remove", "path": "/spec/containers/0"}]), "no sidecar"),
         (patch([{"op": "add", "path": "/a" * 100_000, "value": 1}]), "no sidecar"),
         (patch([{"op": "add", "path": "/spec/containers", "value": "istio-proxy"}]), "no sidecar"),
@@ -296,3 +250,65 @@ def test_a_sidecar_is_found_however_the_patch_puts_it_there(operation: dict[str,
 def test_a_dry_run_that_answers_no_pod_or_none_with_a_sidecar_shows_none() -> None:
     assert "a dry run is not a pod" in created(b"{").why
     assert "no sidecar" in created(b'{"spec": {"containers": [{"name": "main"}]}}').why
+
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+ALWAYS = {**PROXY, "restartPolicy": "Always"}
+
+
+NEW = ("v1.32.0", "v1.33.1+k3s1", "v1.36.0-alpha.1", "v2.0.0")
+OTHERS = ("v1.31.9", "1.30.1", "", "v1.99999999999999999999")
+
+
+def test_only_a_new_api_server_has_no_old_kubelets() -> None:
+    assert [{*map(kubelets_assured, versions)} for versions in (NEW, OTHERS)] == [{True}, {False}]
+
+
+@pytest.mark.parametrize(
+    ("kubelets", "ruled_out", "why"),
+    [
+        ({"a": "v1.29.0", "b": "v1.31.2-eks-1"}, None, ""),
+        ({"a": "v1.31.0", "b": "v1.28.9"}, C, 'node b: kubelet "v1.28.9" runs no native sidecars'),
+        ({"a": "v1.19.10-vk-azure"}, C, "node a: "),
+        ({"a": ""}, C, 'node a: kubelet "" runs no'),
+        ({}, U, "there is no node"),
+    ],
+)
+def test_every_kubelet_has_to_run_native_sidecars(
+    kubelets: Mapping[str, str], ruled_out: Capability | None, why: str
+) -> None:
+    found = of_kubelets(kubelets)
+
+    assert (found.capability if found else None) is ruled_out
+    assert found is None or why in found.why
+
+
+@pytest.mark.parametrize(
+    ("spec", "capability", "why"),
+    [
+        ({"initContainers": [{"name": "istio-init"}, ALWAYS]}, N, "native on request"),
+        ({"initContainers": [PROXY]}, C, "removes restartPolicy"),
+        ({"initContainers": [{**PROXY, "restartPolicy": "Never"}]}, C, "removes restartPolicy"),
+        ({"containers": [{"name": "main"}, PROXY]}, C, "no native sidecars, not even on request"),
+        ({"containers": [{"name": "main"}]}, U, "a dry run shows no sidecar"),
+    ],
+)
+def test_a_dry_run_shows_what_a_pod_gets(
+    spec: dict[str, Any], capability: Capability, why: str
+) -> None:
+    found = of_dry_run(json.dumps({"spec": spec}).encode())
+
+    assert found.capability is capability
+    assert why in found.why
+
+
+@pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"spec": 3}', b"\xff"])
+def test_an_answer_that_is_no_pod_shows_nothing(body: bytes) -> None:
+    assert of_dry_run(body).capability is U
+
+
+def test_a_reason_is_one_line_of_bounded_length() -> None:
+    found = classic("a\nb " + "x" * 10_000)
+
+    assert found.why.startswith("a b x")
+    assert len(found.why) <= 300 + len("…")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job, moment
 from unit.rules.table import blockers, decide
 
@@ -35,20 +35,15 @@ def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
 @pytest.mark.parametrize("value", ["main", "main,wait", " main , wait ,", "main,,main"])
 def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
     """All others are ignored, and their verdict says why."""
-    decision = decide(annotated(quit_after=value))
+    pod = annotated(quit_after=value)
+    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision
-    dind = decision.containers["dind"]
+    dind = verdicts["dind"]
     assert (dind.role, dind.why) == (
         "ignored",
         "running; ignored: not named by annotation istio-aux.io/quit-after",
     )
-    assert decision.containers["main"].role == "payload"
-
-
-@pytest.mark.parametrize("value", ["dind", "main,dind"])
-def test_a_container_that_is_named_and_runs_is_waited_for(value: str) -> None:
-    """Naming means waiting."""
-    assert waiting_for(annotated(quit_after=value)).reason == "not finished: dind (running)"
+    assert verdicts["main"].role == "payload"
 
 
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
@@ -95,14 +90,15 @@ def test_a_reason_does_not_name_thousands_of_containers() -> None:
 
 def test_while_the_wish_is_not_understood_every_container_counts() -> None:
     """A verdict must not say that somebody ignores it."""
-    decision = waiting_for(annotated(quit_after="mian"))
-    assert decision.containers["dind"].role == "payload"
-    assert blockers(decision) == ("dind",)
+    pod = annotated(quit_after="mian")
+    assert PodFacts(pod, Policy()).containers["dind"].role == "payload"
+    assert blockers(waiting_for(pod)) == ("dind",)
 
 
-def test_a_container_that_is_named_is_not_ignored() -> None:
+@pytest.mark.parametrize("value", ["dind", "main,dind"])
+def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> None:
     """What the author waits for counts more than what anybody ignores."""
-    pod = annotated(quit_after="dind", ignore="dind")
+    pod = annotated(quit_after=value, ignore="dind")
     policy = Policy(ignore_containers=frozenset({"dind"}))
     assert waiting_for(pod, policy).reason == "not finished: dind (running)"
 
@@ -110,20 +106,21 @@ def test_a_container_that_is_named_is_not_ignored() -> None:
 @pytest.mark.parametrize("value", ["dind", "dind,istio-proxy", "nobody , dind"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
     """Names of no container are ignored there (T13)."""
-    decision = decide(annotated(ignore=value))
+    pod = annotated(ignore=value)
+    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision
-    assert decision.containers["dind"].why == (
-        "running; ignored: annotation istio-aux.io/ignore-containers"
-    )
-    assert decision.containers["istio-proxy"].role == "sidecar"
+    assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/ignore-containers"
+    assert verdicts["istio-proxy"].role == "sidecar"
 
 
 def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
     """In every pod, by the option of the charm (T13)."""
     policy = Policy(ignore_containers=frozenset({"dind", "istio-proxy"}))
-    decision = decide(annotated(), policy, None)
-    assert isinstance(decision, quitting.Quit), decision
-    assert decision.containers["dind"].why == "running; ignored: option ignore-containers"
+    pod = annotated()
+    assert isinstance(decide(pod, policy), quitting.Quit)
+    assert (
+        PodFacts(pod, policy).containers["dind"].why == "running; ignored: option ignore-containers"
+    )
 
 
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
@@ -147,26 +144,17 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     assert isinstance(graced(pod, policy, 5), quitting.Quit)
 
 
-def test_without_a_clock_the_grace_period_is_over() -> None:
-    """`explain` of a file cannot know the time of the file."""
+def test_without_a_time_the_grace_period_is_over() -> None:
+    """`explain` of a file cannot know the time of the file, nor that of an exit without one."""
+    timeless: State = {"terminated": {"exitCode": 0}}
     assert isinstance(decide(annotated(DONE), Policy(grace=5), None), quitting.Quit)
+    assert isinstance(graced(annotated({"main": timeless}), Policy(grace=5), 0), quitting.Quit)
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("30", 30),
-        ("2.5", 2.5),
-        (".5", 0.5),
-        ("5.", 5),
-        ("7s", 7),
-        ("2m", 120),
-        ("1.5m", 90),
-        (" 3 ", 3),
-        ("86400", 86400),
-        ("1440m", 86400),
-    ],
-)
+GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
+
+
+@pytest.mark.parametrize(("value", "seconds"), GRACES.items())
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
     """Longer or shorter than the policy's."""
     pod, policy = annotated(DONE, grace=value), Policy(grace=10)
@@ -215,42 +203,20 @@ def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> Non
 
 
 @pytest.mark.parametrize(
-    "at", ["2026-11-21T08:16:29", "2026-11-21T09:16:29+01:00", "2026-11-21T08:16:29Z"]
+    ("at", "now"),
+    [
+        ("2026-11-21T08:16:29", 1),
+        ("2026-11-21T09:16:29+01:00", 1),
+        ("2026-11-21T08:26:29Z", 0),
+        ("9999-12-31T23:59:59Z", 0),
+    ],
+    ids=["without a zone", "of another zone", "ahead", "far ahead"],
 )
-def test_every_way_to_write_a_time_is_understood(at: str) -> None:
-    """One without a zone, from a person's file, counts as UTC."""
-    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 1)
+def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
+    """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
+    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), now)
     assert isinstance(decision, quitting.Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
-
-
-@pytest.mark.parametrize("at", ["2026-11-21T08:26:29Z", "9999-12-31T23:59:59Z"])
-def test_a_clock_that_is_ahead_does_not_hold_the_proxy_longer(at: str) -> None:
-    """An end that is still to come counts as now."""
-    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 0)
-    assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == moment(FINISHED_AT, 5)
-
-
-@pytest.mark.parametrize("at", ["2026-11-21T07:16:29Z", "2026-11-21T09:16:29Z", None])
-def test_no_clock_of_a_node_changes_a_grace_period_whose_begin_was_seen(at: str | None) -> None:
-    """Whether it is behind or ahead, and whether or not it tells a time."""
-    state = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
-    pod, policy = annotated({"main": state}), Policy(grace=5)
-
-    def decided(after: float) -> quitting.Action:
-        return decide(pod, policy, moment(FINISHED_AT, after), seen=moment(FINISHED_AT))
-
-    early = decided(4.9)
-    assert isinstance(early, quitting.Wait), early
-    assert early.until == moment(FINISHED_AT, 5)
-    assert isinstance(decided(5), quitting.Quit)
-
-
-def test_an_exit_without_a_time_has_no_grace_period() -> None:
-    """Nobody could say when it ends."""
-    state: dict[str, Any] = {"terminated": {"exitCode": 0}}
-    assert isinstance(graced(annotated({"main": state}), Policy(grace=5), 0), quitting.Quit)
 
 
 def test_an_endless_policy_ends_after_a_day() -> None:

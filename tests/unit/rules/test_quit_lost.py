@@ -7,200 +7,132 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.quit import rules as quitting
-from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
-from unit.rules.table import Row, decide, table
+from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, waiting
+from unit.rules.table import Row, decide, pair, table
 
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 JOB = ("batch/v1", "Job")
+EXITED, OOM = exited(0), exited(137, "OOMKilled")
 
 
-@table(
-    Row(
-        "the hold timed out, and the payload runs without a network",
-        job({"istio-proxy": exited(0), "main": RUNNING}),
-        "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main",
-    ),
-    Row(
-        "the proxy was killed for its memory before the payload could start",
-        job({"istio-proxy": exited(137, "OOMKilled"), "main": waiting("ContainerCreating")}),
-        "istio-proxy exited 137 (OOMKilled)",
-    ),
-    Row(
-        "the proxy exited well under OnFailure, so that it stays away",
-        job({"istio-proxy": exited(0), "main": RUNNING}, restart="OnFailure"),
-        "istio-proxy exited 0",
-    ),
-    Row(
-        "Envoy ran out of memory beside a payload that will be restarted",
-        job(
-            {"istio-proxy": exited(137, "OOMKilled"), "main": exited(1)},
-            details={"main": {"restartPolicy": "OnFailure"}},
-        ),
-        "istio-proxy exited 137 (OOMKilled), not restarted",
-    ),
-    Row(
-        "one payload is finished, the other runs without a network",
-        job({"istio-proxy": exited(0), "main": exited(0), "wait": RUNNING}),
-        "not finished: wait (running)",
-    ),
-    Row(
-        "a payload without a status may still run",
-        job({"istio-proxy": exited(0), "main": MISSING}),
-        "not finished: main (no status yet)",
-    ),
-    Row(
-        "a payload that the author waits for, beside another one that nobody does",
-        job(
-            {"istio-proxy": exited(0), "main": RUNNING, "dind": exited(0)},
-            annotations={QUIT_AFTER: "main"},
-        ),
-        "not finished: main (running)",
-    ),
-)
-def test_report(row: Row) -> None:
-    """A proxy that is gone for good although a payload may still run is reported (T30, T39)."""
-    decision = decide(row.pod)
-    assert isinstance(decision, quitting.Report), decision
-    assert row.because in decision.reason
-    assert not decision.delete
-
-
-REPLACING = [
-    (JOB, "Never"),
-    (("batch/v2", "Job"), "Never"),
-    (("kubeflow.org/v1", "JAXJob"), "OnFailure"),
-    (("kubeflow.org/v1", "PaddleJob"), "OnFailure"),
-    (("kubeflow.org/v1", "PyTorchJob"), "OnFailure"),
-]
-FAILING = [
-    (("kubeflow.org/v1", "JAXJob"), "Never"),
-    (("kubeflow.org/v1", "PyTorchJob"), "Never"),
-    (("kubeflow.org/v1", "TFJob"), "Never"),
-    (("kubeflow.org/v1", "TFJob"), "OnFailure"),
-    (("kubeflow.org/v2beta1", "MPIJob"), "OnFailure"),
-    (("kubeflow.org/v1", "XGBoostJob"), "OnFailure"),
-]
-KEEPING = [
-    ("argoproj.io/v1alpha1", "Workflow"),
-    ("sparkoperator.k8s.io/v1beta2", "SparkApplication"),
-    ("jobset.x-k8s.io/v1alpha2", "JobSet"),
-    ("example.org/v1", "Job"),
-    ("kubeflow.org/v1", "Job"),
-    ("batch/v1", "CronJob"),
-    ("batch", "Job"),
-    ("v1", "Job"),
-    ("", ""),
-]
-
-
-def lost(**fields: Any) -> pods.Pod:
+def lost(main: State = RUNNING, proxy: State = EXITED, /, **fields: Any) -> Pod:
     """A pod whose payload runs although its proxy is gone."""
-    return job({"istio-proxy": exited(0), "main": RUNNING}, **fields)
+    return pair(main, proxy, **fields)
 
 
-def reported(pod: pods.Pod, policy: Policy = DELETE) -> quitting.Report:
+def reported(pod: Pod, policy: Policy = DELETE) -> quitting.Report:
     decision = decide(pod, policy, None)
     assert isinstance(decision, quitting.Report), decision
     return decision
 
 
-@pytest.mark.parametrize(("owner", "restart"), REPLACING)
-def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(
-    owner: tuple[str, str], restart: str
-) -> None:
-    """Its controller is known to make a new one (T30, T39)."""
-    decision = reported(lost(owner=owner, restart=restart))
-    assert decision.delete
-    assert "not deleted" not in decision.reason
+@table(
+    Row(
+        "the hold timed out, and the payload runs without a network",
+        lost(),
+        "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main",
+    ),
+    Row(
+        "the proxy was killed for its memory before the payload could start",
+        lost(waiting("ContainerCreating"), OOM),
+        "istio-proxy exited 137 (OOMKilled)",
+    ),
+    Row(
+        "Envoy ran out of memory beside a payload that will be restarted",
+        lost(exited(1), OOM, details={"main": {"restartPolicy": "OnFailure"}}),
+        "istio-proxy exited 137 (OOMKilled), not restarted",
+    ),
+    Row("a payload without a status", lost(MISSING), "not finished: main (no status yet)"),
+    Row(
+        "a payload that the author waits for, beside another one that nobody does",
+        lost(others={"dind": exited(0)}, annotations={QUIT_AFTER: "main"}),
+        "not finished: main (running)",
+    ),
+)
+def test_report(row: Row) -> None:
+    """A proxy that is gone for good although a payload may still run is reported (T30, T39).
 
-
-@pytest.mark.parametrize(("owner", "restart"), FAILING)
-def test_a_pod_with_which_its_job_would_fail_is_only_reported(
-    owner: tuple[str, str], restart: str
-) -> None:
-    """`tests/node/test_training_deletion.py` shows what the training operator does (T30)."""
-    decision = reported(lost(owner=owner, restart=restart))
-    assert not decision.delete
-    assert decision.reason.endswith(
-        f"; not deleted: the {owner[1]} would fail: its operator counts a pod that is deleted as"
-        " failed"
-    )
-
-
-@pytest.mark.parametrize("owner", KEEPING, ids="/".join)
-def test_a_pod_of_another_controller_is_only_reported(owner: tuple[str, str]) -> None:
-    """Whether it would make a new one is not known, and the reason says so."""
-    decision = reported(lost(owner=owner))
-    assert not decision.delete
-    assert decision.reason.endswith(
-        f"; not deleted: its controller {owner[1]} ({owner[0]}) is not known to make a new pod"
-    )
-
-
-def test_a_bare_pod_is_only_reported() -> None:
-    """Nobody would make a new one."""
-    decision = reported(lost())
-    assert not decision.delete
-    assert decision.reason.endswith(
-        "; not deleted: the pod has no controller that would make a new one"
-    )
-
-
-@pytest.mark.parametrize("controller", [False, None])
-def test_an_owner_that_does_not_control_makes_no_new_pod(controller: bool | None) -> None:
-    """Owners may be named for garbage collection alone."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    found["metadata"]["ownerReferences"][0]["controller"] = controller
-    assert "no controller" in reported(pods.convert(found)).reason
-
-
-def test_the_controller_is_found_among_other_owners() -> None:
-    """Only one owner controls a pod, in whatever place it stands."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    other = {"apiVersion": "v1", "kind": "ConfigMap"}
-    for owners in (
-        [other, *found["metadata"]["ownerReferences"]],
-        [*found["metadata"]["ownerReferences"], other],
-    ):
-        found["metadata"]["ownerReferences"] = owners
-        assert reported(pods.convert(found)).delete
-
-
-def test_two_controllers_are_none() -> None:
-    """The API server refuses such a pod; a file may hold one."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    found["metadata"]["ownerReferences"] *= 2
-    assert not reported(pods.convert(found)).delete
-
-
-def test_by_default_nothing_is_deleted() -> None:
-    """Then the reason does not speak of deleting either."""
-    decision = reported(lost(owner=JOB), Policy())
+    By default nothing is deleted, and the reason does not speak of that.
+    """
+    decision = reported(row.pod, Policy())
+    assert row.because in decision.reason
     assert not decision.delete
     assert "deleted" not in decision.reason
 
 
-@pytest.mark.parametrize("state", [MISSING, EMPTY], ids=["missing", "empty"])
-def test_a_pod_is_not_deleted_for_a_payload_of_unknown_state(state: State) -> None:
-    """Unknown is reason enough to report, and none to destroy."""
-    decision = reported(job({"istio-proxy": exited(0), "main": state}, owner=JOB))
+def kubeflow(kind: str, restart: str) -> Pod:
+    version = "v2beta1" if kind == "MPIJob" else "v1"
+    return lost(owner=(f"kubeflow.org/{version}", kind), restart=restart)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        lost(owner=JOB),
+        lost(owner=("batch/v2", "Job")),
+        *(kubeflow(kind, "OnFailure") for kind in ("JAXJob", "PaddleJob", "PyTorchJob")),
+        lost(owner=JOB, others={"wait": MISSING}),
+    ],
+    ids=["Job", "a later Job", "JAXJob", "PaddleJob", "PyTorchJob", "another payload is missing"],
+)
+def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(pod: Pod) -> None:
+    """Its controller is known to make a new one (T30, T39)."""
+    decision = reported(pod)
+    assert decision.delete
+    assert "not deleted" not in decision.reason
+
+
+FAILS = "the {} would fail: its operator counts a pod that is deleted as failed"
+FAILING = [
+    ("MPIJob", "OnFailure"),
+    ("PyTorchJob", "Never"),
+    ("TFJob", "Never"),
+    ("TFJob", "OnFailure"),
+    ("XGBoostJob", "OnFailure"),
+]
+STRANGERS = [
+    ("argoproj.io/v1alpha1", "Workflow"),
+    ("example.org/v1", "Job"),
+    ("batch/v1", "CronJob"),
+    ("v1", "Job"),
+    ("", ""),
+]
+UNREPORTED = "the state of its payload is not known"
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        *((kubeflow(kind, restart), FAILS.format(kind)) for kind, restart in FAILING),
+        *(
+            (lost(owner=(version, kind)),
+             f"its controller {kind} ({version}) is not known to make a new pod")
+            for version, kind in STRANGERS
+        ),
+        (lost(), "the pod has no controller that would make a new one"),
+        (lost(MISSING, owner=JOB), UNREPORTED),
+        (lost(EMPTY, owner=JOB), UNREPORTED),
+        (lost(owner=JOB, annotations={QUIT_AFTER: "mian"}),
+         'annotation istio-aux.io/quit-after: "mian": expected containers of the pod: main'),
+    ],
+)  # fmt: skip
+def test_any_other_pod_is_only_reported_and_the_reason_says_why(pod: Pod, why: str) -> None:
+    """`tests/node/test_training_deletion.py` shows what the training operator does (T30)."""
+    decision = reported(pod)
     assert not decision.delete
-    assert decision.reason.endswith("; not deleted: the state of its payload is not known")
+    assert decision.reason.endswith(f"; not deleted: {why}")
 
 
-def test_one_payload_that_is_known_to_run_is_enough_to_delete() -> None:
-    """The other one may be missing from the report."""
-    pod = job({"istio-proxy": exited(0), "main": RUNNING, "wait": MISSING}, owner=JOB)
-    assert reported(pod).delete
-
-
-def test_a_pod_is_not_deleted_while_an_annotation_is_not_understood() -> None:
-    """What the author waits for is not known then."""
-    decision = reported(lost(owner=JOB, annotations={QUIT_AFTER: "mian"}))
-    assert not decision.delete
-    assert 'istio-aux.io/quit-after: "mian"' in decision.reason
+def test_the_one_owner_that_controls_the_pod_counts() -> None:
+    """In whatever place. The API server refuses two controllers; a file may hold them."""
+    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
+    [ours], other = found["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "ConfigMap"}
+    for owners, deleted in (([other, ours], True), ([ours, other], True), ([ours, ours], False)):
+        found["metadata"]["ownerReferences"] = owners
+        assert reported(pods.convert(found)).delete is deleted
 
 
 def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
@@ -212,10 +144,8 @@ def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
 @pytest.mark.parametrize("obeyed", [True, None, False])
 def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None) -> None:
     """A kubelet from 1.35 on does not start ``main`` again; which one it is may not be known."""
-    pod = job(
-        {"istio-proxy": exited(0), "main": exited(1)}, restart="OnFailure",
-        owner=("kubeflow.org/v1", "PyTorchJob"), details={"main": {"restartPolicy": "Never"}}
-    )  # fmt: skip
+    owner, own = ("kubeflow.org/v1", "PyTorchJob"), {"main": {"restartPolicy": "Never"}}
+    pod = lost(exited(1), restart="OnFailure", owner=owner, details=own)
     decision = decide(pod, DELETE, None, obeyed=obeyed)
     assert isinstance(decision, quitting.Ignore) is (obeyed is True)
     if isinstance(decision, quitting.Report):

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from istio_aux.model.annotations import status_port
-from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import command, rungs
 from unit.rules.pods import exited, job
-from unit.rules.table import blockers, decide, done
+from unit.rules.table import blockers, decide, done, row
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -25,52 +24,44 @@ def given(*arguments: str, config: str = "{}") -> dict[str, Any]:
 
 
 NOTHING: dict[str, Any] = {}
-ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
-    ("nothing is configured", None, NOTHING, 15020),
-    ("the annotation", "15520", NOTHING, 15520),
-    ("the ProxyConfig", None, configured('{"statusPort":15521}\n'), 15521),
-    ("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
-    ("the annotation turns the status server off", "0", NOTHING, 0),
-    ("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
-    ("the last port there is", "65535", NOTHING, 65535),
-    ("an annotation that is no number", "high", NOTHING, 15020),
-    ("an annotation that is empty", "", NOTHING, 15020),
-    ("an annotation that is negative", "-1", NOTHING, 15020),
-    ("an annotation with a space", "15520 ", NOTHING, 15020),
-    ("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
-    ("an annotation just over the last port", "65536", NOTHING, 15020),
-    ("a very long annotation", "1" * 5000, NOTHING, 15020),
-    ("a bad annotation leaves it to the ProxyConfig", "x", configured('{"statusPort":1}'), 1),
-    ("a ProxyConfig of the wrong type", None, configured('{"statusPort":"x"}'), 15020),
-    ("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
-    ("a ProxyConfig whose port is negative", None, configured('{"statusPort":-1}'), 15020),
-    ("a ProxyConfig without a port", None, configured("{}"), 15020),
-    ("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
-    ("a ProxyConfig that is no object", None, configured('["statusPort"]'), 15020),
-    ("a ProxyConfig without a value", None, configured(None), 15020),
-    ("an argument", None, given("--statusPort=15522"), 15522),
-    ("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
-    ("an argument turns the status server off", None, given("--statusPort=0"), 0),
-    ("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
-    ("an argument beats the ProxyConfig", None,
-     given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
-    ("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
-    ("an argument before a thousand others", None,
-     given("--statusPort=15522", *["x"] * 1_000), 15020),
-    ("a very long ProxyConfig", None,
-     configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
-    ("an argument without its value", None, given("--statusPort"), 15020),
-    ("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
-    ("an argument of a similar name", None, given("--statusPorts=1", "--statusPortX", "2"), 15020),
-    ("an argument of a similar name after the right one", None,
-     given("--statusPort=15522", "--statusPorts=1"), 15522),
-    ("an argument that is not the flag", None, given("statusPort=1"), 15020),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("annotation", "proxy", "port"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
-)
+    ("annotation", "proxy", "port"),
+    [
+        row("nothing is configured", None, NOTHING, 15020),
+        row("the ProxyConfig", None, configured('{"statusPort":15521}\n'), 15521),
+        row("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
+        row("the annotation turns the status server off", "0", NOTHING, 0),
+        row("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
+        row("the last port there is", "65535", NOTHING, 65535),
+        row("an annotation that is no number", "high", NOTHING, 15020),
+        row("an annotation that is empty", "", NOTHING, 15020),
+        row("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
+        row("an annotation just over the last port", "65536", NOTHING, 15020),
+        row("a very long annotation", "1" * 5000, NOTHING, 15020),
+        row("a bad annotation leaves it to ProxyConfig", "x", configured('{"statusPort":1}'), 1),
+        row("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
+        row("a ProxyConfig without a port", None, configured("{}"), 15020),
+        row("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
+        row("a ProxyConfig without a value", None, configured(None), 15020),
+        row("an argument", None, given("--statusPort=15522"), 15522),
+        row("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
+        row("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
+        row("an argument beats the ProxyConfig", None,
+            given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
+        row("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
+        row("an argument before a thousand others", None,
+            given("--statusPort=15522", *["x"] * 1_000), 15020),
+        row("a very long ProxyConfig", None,
+            configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
+        row("an argument without its value", None, given("--statusPort"), 15020),
+        row("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
+        row("an argument of a similar name after the right one", None,
+            given("--statusPort=15522", "--statusPorts=1"), 15522),
+        row("an argument that is not the flag", None, given("statusPort=1"), 15020),
+    ],
+)  # fmt: skip
 def test_the_status_port_is_the_one_of_this_pod(
     annotation: str | None, proxy: dict[str, Any], port: int
 ) -> None:
@@ -84,26 +75,19 @@ def test_the_status_port_is_the_one_of_this_pod(
 
 def test_what_other_containers_are_told_does_not_count() -> None:
     """Only the proxy's own arguments and variables say where its agent listens (T21)."""
-    pod = done(
-        details={"main": given("--statusPort=1", config='{"statusPort":2}')},
-    )
-    assert status_port(pod) == 15020
+    details = {"main": given("--statusPort=1", config='{"statusPort":2}')}
+    assert status_port(done(details=details)) == 15020
+    assert status_port(job({"main": exited(0)}, details=details)) == 15020
 
 
-def test_a_pod_without_a_proxy_has_the_default_port() -> None:
-    """Nobody asks, and nothing breaks."""
-    assert status_port(job({"main": exited(0)})) == 15020
-
-
-def pod_on(port: str) -> Pod:
-    """A pod whose payload is finished, with its status server on this port."""
-    annotations = {"status.sidecar.istio.io/port": port}
-    return done(annotations=annotations)
+def decided(port: str, via: QuitVia) -> quitting.Action:
+    """The decision on a pod whose payload is finished, with its status server on this port."""
+    return decide(done(annotations={"status.sidecar.istio.io/port": port}), Policy(via=via))
 
 
 def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
     """Its status server is off, and only an exec could reach Envoy."""
-    decision = decide(pod_on("0"), Policy(via=QuitVia.PORT_FORWARD), None)
+    decision = decided("0", QuitVia.PORT_FORWARD)
 
     assert isinstance(decision, quitting.Wait)
     assert blockers(decision) == ("option quit-via",)
@@ -114,7 +98,7 @@ def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
 
 
 def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_envoy() -> None:
-    decision = decide(pod_on("15520"), Policy(via=QuitVia.EXEC), None)
+    decision = decided("15520", QuitVia.EXEC)
 
     assert isinstance(decision, quitting.Quit)
     assert decision.rungs == (Rung.ENVOY,)
@@ -129,58 +113,39 @@ def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_e
     [(QuitVia.EXEC, "15020"), (QuitVia.EXEC, "0"), (QuitVia.PORT_FORWARD, "15520")],
 )
 def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, port: str) -> None:
-    decision = decide(pod_on(port), Policy(via=via), None)
+    decision = decided(port, via)
 
     assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)
 
 
-FIRST, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD, Rung.ENVOY)
+ALL, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD, Rung.ENVOY)
+AUTO, EXEC, FORWARD = QuitVia.AUTO, QuitVia.EXEC, QuitVia.PORT_FORWARD
 
 
 @pytest.mark.parametrize(
-    ("ports", "ways"),
+    ("via", "ports", "ways"),
     [
-        ([15000, 15004, 15020, 15021], FIRST),
-        ([1, 15019, 15022, 15520, 65535], NO_EXEC),
-        ([0], (Rung.ENVOY,)),
-    ],
-    ids=["pilot-agent may use it", "pilot-agent refuses it", "the status server is off"],
-)
-def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Rung, ...]) -> None:
-    """pilot-agent's client refuses any port that is not on its list (T21)."""
-    assert {rungs(port) for port in ports} == {ways}
-
-
-@pytest.mark.parametrize(
-    ("via", "port", "ways"),
-    [
-        (QuitVia.EXEC, 15020, (Rung.EXEC, Rung.ENVOY)),
-        (QuitVia.EXEC, 15520, (Rung.ENVOY,)),
-        (QuitVia.EXEC, 0, (Rung.ENVOY,)),
-        (QuitVia.PORT_FORWARD, 15020, (Rung.PORT_FORWARD,)),
-        (QuitVia.PORT_FORWARD, 15520, (Rung.PORT_FORWARD,)),
-        (QuitVia.PORT_FORWARD, 0, ()),
+        (AUTO, [15000, 15004, 15020, 15021], ALL),
+        (AUTO, [1, 15019, 15022, 15520, 65535], NO_EXEC),
+        (AUTO, [0], (Rung.ENVOY,)),
+        (EXEC, [15020], (Rung.EXEC, Rung.ENVOY)),
+        (EXEC, [15520, 0], (Rung.ENVOY,)),
+        (FORWARD, [15020, 15520], (Rung.PORT_FORWARD,)),
+        (FORWARD, [0], ()),
     ],
 )
-def test_ways_that_the_account_has_no_right_to_are_left_out(
-    via: QuitVia, port: int, ways: tuple[Rung, ...]
+def test_port_and_option_decide_which_ways_there_are(
+    via: QuitVia, ports: list[int], ways: tuple[Rung, ...]
 ) -> None:
-    assert rungs(port, via) == ways
+    """pilot-agent's client refuses any port that is not on its list; 0 means no server (T21)."""
+    assert {rungs(port, via) for port in ports} == {ways}
 
 
-@pytest.mark.parametrize("port", [15000, 15004, 15020, 15021])
-def test_the_agents_port_is_named(port: int) -> None:
-    """Without it the command would talk to Envoy; and it is a program, not a shell (T14, T15)."""
-    flag = f"--debug-port={port}"
-    assert command(Rung.EXEC, port) == ("pilot-agent", "request", flag, "POST", "quitquitquit")
-
-
-def test_envoy_is_asked_without_a_port() -> None:
-    """The client goes to Envoy's admin by itself, whatever the status port (T14)."""
-    assert command(Rung.ENVOY, 15520) == ("pilot-agent", "request", "POST", "quitquitquit")
-
-
-def test_a_port_forward_runs_no_command() -> None:
-    """Asking for one is a mistake of the caller, and says so."""
+def test_the_command_names_the_agents_port_and_not_envoys() -> None:
+    """It is a program, not a shell. Without a port its client talks to Envoy's admin (T14, T15)."""
+    program, post = ("pilot-agent", "request"), ("POST", "quitquitquit")
+    for port in (15000, 15021):
+        assert command(Rung.EXEC, port) == (*program, f"--debug-port={port}", *post)
+    assert command(Rung.ENVOY, 15520) == (*program, *post)
     with pytest.raises(ValueError, match="port-forward: it runs no command"):
         command(Rung.PORT_FORWARD, 15020)

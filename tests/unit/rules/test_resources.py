@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from istio_aux.model import resources
-from istio_aux.model.resources import Requests, group, quantity, requests
+from istio_aux.model.answers import group
+from istio_aux.model.resources import Requests, quantity, requests
 from istio_aux.quit.state import TroubledPod
 from unit.rules import pods
 from unit.rules.pods import RUNNING, exited, job
@@ -35,25 +36,18 @@ def test_requests_are_what_the_scheduler_counts(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "counts"),
+    ("counts", "names"),
     [
-        ("nvidia.com/gpu", True),
-        ("nvidia.com/gpu.shared", True),
-        ("nvidia.com/mig-1g.5gb", True),
-        ("nvidia.com/hostdev", False),
-        ("amd.com/gpu", True),
-        ("amd.com/cpx_nps4", True),
-        ("amd.com/xilinx_u30", False),
-        ("gpu.intel.com/i915", True),
-        ("gpu.intel.com/millicores", False),
-        ("example.com/gpu", True),
-        ("rdma/hca", False),
-        ("ephemeral-storage", False),
+        (3, ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "amd.com/gpu",
+             "amd.com/cpx_nps4", "gpu.intel.com/i915", "example.com/gpu"]),
+        (0, ["nvidia.com/hostdev", "amd.com/xilinx_u30", "gpu.intel.com/millicores", "rdma/hca",
+             "ephemeral-storage"]),
     ],
-)
-def test_devices_are_gpus_by_their_name(name: str, counts: bool) -> None:
+)  # fmt: skip
+def test_devices_are_gpus_by_their_name(counts: int, names: list[str]) -> None:
     """A share or a slice of a GPU counts as one."""
-    assert requested({name: "3"}) == Requests(gpus=3 if counts else 0)
+    found = {name: requested({name: "3"}) for name in names}
+    assert found == dict.fromkeys(names, Requests(gpus=counts))
 
 
 @pytest.mark.parametrize(
@@ -97,16 +91,12 @@ def test_resources_of_another_shape_are_unreadable(wrong: object) -> None:
     assert requests(pod) is None
 
 
-def test_a_pod_that_requests_nothing_holds_nothing() -> None:
-    assert requests(job({"main": RUNNING})) == Requests()
-    assert requested({"ephemeral-storage": "not looked at"}) == Requests()
-
-
-def test_limits_and_null_are_no_requests() -> None:
+@pytest.mark.parametrize("none", [{"limits": {"cpu": "9"}}, {"requests": None}, None])
+def test_limits_and_null_are_no_requests(none: object) -> None:
     """Where only limits are written, the API server adds the requests."""
-    for none in ({"limits": {"cpu": "9"}}, {"requests": None}, None):
-        pod = job({"main": RUNNING}, details={"main": {"resources": none}})
-        assert requests(pod) == Requests()
+    pod = job({"main": RUNNING}, details={"main": {"resources": none}})
+    assert requests(pod) == Requests()
+    assert requested({"ephemeral-storage": "not looked at"}) == Requests()
 
 
 def test_what_all_pods_hold_is_one_line() -> None:
@@ -151,33 +141,29 @@ def test_the_order_of_containers_in_a_pod_makes_no_other_holder() -> None:
     assert (one.by, one.pods) == (("a", "b"), 2)
 
 
-def test_what_is_not_known_is_said() -> None:
-    assert texts(held("a", since=None, requests=None)) == [
-        "1 pod is held by a; the requests of 1 cannot be read"
-    ]
+FIX = "set x: false"
+
+
+@pytest.mark.parametrize(
+    ("pods", "lines"),
+    [
+        ([held("a", since=None, requests=None)],
+         ["1 pod is held by a; the requests of 1 cannot be read"]),
+        ([held("a", since=EARLY.astimezone(timezone(timedelta(hours=2))))],
+         ["1 pod is held by a since 2026-11-20 07:12Z: 8 GPUs, 0.5 CPUs"]),
+        ([held(*(f"c{number}" for number in range(9)), requests=Requests())],
+         ["1 pod is held by c0, c1, c2 and 6 more since 2026-11-21 07:12Z"]),
+        ([held("a"), held("a", since=None, requests=Requests(), fix=FIX)],
+         ["1 pod is held by a since 2026-11-21 07:12Z: 8 GPUs, 0.5 CPUs",
+          f"1 pod is held by a; {FIX}"]),
+        ([held(requests=Requests())], ["1 pod is held by istio-proxy since 2026-11-21 07:12Z"]),
+    ],
+    ids=["unknown requests", "times in UTC", "many holders", "fixes divide holders", "the proxy"],
+)  # fmt: skip
+def test_holders_are_told_in_short_lines(pods: list[TroubledPod], lines: list[str]) -> None:
+    assert texts(*pods) == lines
+
+
+def test_a_pod_whose_requests_are_unreadable_is_counted_beside_the_others() -> None:
     (one,) = group((held("a", requests=None), held("a")))
     assert (one.unreadable, one.requests) == (1, EIGHT)
-
-
-def test_times_are_shown_in_utc() -> None:
-    there = timezone(timedelta(hours=2))
-    assert "since 2026-11-20 07:12Z" in texts(held("a", since=EARLY.astimezone(there)))[0]
-
-
-def test_a_pod_with_many_holders_has_a_short_line() -> None:
-    (text,) = texts(held(*(f"c{number}" for number in range(9)), requests=Requests()))
-    assert text == "1 pod is held by c0, c1, c2 and 6 more since 2026-11-21 07:12Z"
-
-
-def test_the_setting_that_ends_it_is_named_and_divides_holders() -> None:
-    other = held("a", since=None, requests=Requests(), fix="set x: false")
-    assert texts(held("a"), other) == [
-        "1 pod is held by a since 2026-11-21 07:12Z: 8 GPUs, 0.5 CPUs",
-        "1 pod is held by a; set x: false",
-    ]
-
-
-def test_a_pod_without_another_holder_is_held_by_its_proxy() -> None:
-    assert texts(held(requests=Requests())) == [
-        "1 pod is held by istio-proxy since 2026-11-21 07:12Z"
-    ]

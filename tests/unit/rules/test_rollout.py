@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
-from istio_aux.model.election import read_checkpoint
+from istio_aux.model.election import Replaced, read_checkpoint
 from istio_aux.model.moment import Moment
+from istio_aux.repair import rollout as rollouts
 from istio_aux.repair.rollout import (
     Defer,
     Next,
@@ -16,7 +20,9 @@ from istio_aux.repair.rollout import (
     Sidecar,
     Step,
     Stop,
-    first_in_line,
+    accepted,
+    next_step,
+    observed,
     recalled,
     refused,
     replica,
@@ -141,14 +147,20 @@ def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> No
     story = Story(*(bare(f"web-{place}") for place in range(4)))
     waits: list[float] = []
     for left in (3, 2, 1, 0):
-        assert story.evict() == f"web-{left}"
+        name = story.evict()
+        assert name == f"web-{left}"
         pods = [bare(f"web-{place}") for place in range(left)]
         began = story.now.monotonic
-        held = story.see(*pods, after=600)
+        assert isinstance(story.see(*pods, after=599), Defer)
+        held = story.see(*pods, after=1)
+        assert isinstance(held, Stop)
+        why = "was evicted, and no replacement is Ready with a sidecar after 600 s"
+        assert held.reason == f"{name} {why}"
         while isinstance(held, Defer | Stop) and held.until:
             held = story.see(*pods, after=held.until - story.now.monotonic)
         waits.append(story.now.monotonic - began)
-    assert waits == [7200.0, 14400.0, 28800.0, 1800.0], "the last one is forgotten"
+    forgotten = 599 + 2 * LIMITS.patience  # Since it was first seen without a pod.
+    assert waits == [7200.0, 14400.0, 28800.0, forgotten]
 
 
 def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_place() -> None:
@@ -266,19 +278,6 @@ def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgot
     assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
 
 
-def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
-    """No node has room for it, for example."""
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    assert isinstance(story.see(bare("b"), after=599), Defer)
-    stopped = story.see(bare("b"), after=1)
-    assert stopped == Stop(
-        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s",
-        until=8200.0,
-    )
-    assert isinstance(story.see(bare("b"), meshed("c")), Next)
-
-
 def test_a_refused_eviction_is_tried_again_ever_later() -> None:
     """A PodDisruptionBudget may allow it at any time, so it is never given up."""
     story = Story(bare("a"))
@@ -294,29 +293,22 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
         assert isinstance(story.see(bare("a"), after=waits[-1] - 0.1), Defer)
         story.see(bare("a"), after=0.1)
     assert waits == [10, 20, 40, 80, 160, 300, 300]
-
-
-@pytest.mark.parametrize(
-    ("refusals", "retry_after", "retry_at"),
-    [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)],
-)
-def test_the_longer_of_our_own_delay_and_retry_after_counts(
-    refusals: int, retry_after: float, retry_at: float
-) -> None:
-    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, retry_after=retry_after)
-    assert after.retry_at == retry_at
-
-
-def test_a_success_forgets_the_refusals() -> None:
-    story = Story(bare("a"), bare("b"))
     story.evict()
+    story.see(meshed("b"))
+    story.see(meshed("b"), bare("c"))
+    assert story.evict() == "c"
     story.refuse("429")
-    story.see(bare("a"), bare("b"), after=10)
-    story.evict()
-    story.see(bare("b"), meshed("c"))
-    assert story.evict() == "b"
-    story.refuse("429")
-    assert story.rollout.retry_at == story.now.monotonic + 10
+    assert story.rollout.retry_at == story.now.monotonic + 10, "a success forgets the refusals"
+
+
+def test_the_longer_of_our_own_delay_and_retry_after_counts() -> None:
+    for refusals, retry_after, retry_at in (
+        (0, 30.0, 1030.0),
+        (0, 1.0, 1010.0),
+        (9999, 0.0, 1300.0),
+    ):
+        after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, retry_after=retry_after)
+        assert after.retry_at == retry_at
 
 
 def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
@@ -396,57 +388,88 @@ def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
     assert not replica(job(containers, deleting=True), decide(pod)).ready
 
 
-AGO = dict[str, float]
+OLD = bare("old", created=5.0)
 
 
-def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
-    """Which controllers are next, if all this was so many seconds ago."""
-    found = [
-        {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
-        for each in (waiting, begun, served)
-    ]
-    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
+def test_a_pod_that_was_made_before_the_eviction_does_not_show_its_result() -> None:
+    """A watch shows it late: it stands in the place of a pod that somebody else drained."""
+    story = Story(OLD)
+    story.evict()
+    at = story.now.wall
+    evicted = structs.replace(going(OLD), deleted=at + 60)
+    before, after = bare("before", created=at + 59), bare("after", created=at + 61)
+
+    assert isinstance(story.see(evicted, before, after=0), Defer)
+    assert isinstance(story.see(before, after=0), Defer)
+    stopped = story.see(before, after, after=0)
+    assert isinstance(stopped, Stop)
+    assert stopped.uid == after.uid
 
 
-FIVE = structs.replace(LIMITS, at_once=5, share=3)
+def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> None:
+    new = bare("new", created=NOW.wall + 1)
+    rollout = started(Rollout(), [OLD], OLD, NOW, sent=False)
+    rollout = observed(rollout, [OLD, new], NOW, LIMITS)
+    assert (rollout.failure, rollout.replacing is None) == (None, False)
+    assert observed(rollout, [new], NOW, LIMITS).replacing is None
 
 
-def test_no_more_than_so_many_are_under_way_at_once() -> None:
-    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
-    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
-    begun = {f"{name}/1": 1.0 for name in "xyz"}
-    assert chosen(waiting, begun) == ["a/1", "b/1"]
-    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
-    assert chosen(waiting, {f"x/{number}": 1.0 for number in range(9)}) == []
+def test_an_eviction_that_was_accepted_is_not_doubted() -> None:
+    """A watch that has fallen silent shows the old pod, and then the new one without a sidecar."""
+    story = Story(OLD)
+    story.evict()
+    story.rollout = accepted(story.rollout, evicted=True)
+
+    assert isinstance(story.see(OLD, after=LIMITS.unconfirmed), Defer)
+    assert story.rollout.replacing
+    stopped = story.see(bare("new", created=story.now.wall), after=0)
+    assert isinstance(stopped, Stop)
+    assert stopped.uid == "old-new"
 
 
-def test_those_that_were_given_up_do_not_count() -> None:
-    """A replacement that never comes must not keep all others waiting."""
-    begun = {f"{name}/1": 600.0 for name in "vwxyz"}
-    assert chosen({"a/1": 1.0, "b/1": 1.0}, begun) == ["a/1", "b/1"]
+SEEN = ((OLD,), (), (bare("new", created=9.0),), (meshed("good", created=11.0),))
+PAUSES = (0.0, LIMITS.unconfirmed, LIMITS.least_memory, LIMITS.unreplaced)
 
 
-def test_those_that_waited_longest_come_first_and_newcomers_overtake_nobody() -> None:
-    """One with a thousand pods keeps nobody waiting, and is not kept waiting by new ones."""
-    waiting = {f"shop/{number}": float(number) for number in range(9)}
-    assert chosen(waiting) == ["shop/8", "shop/7", "shop/6"]
+def state(rollout: Rollout) -> str:
+    """The name of its state in the table."""
+    if rollout.failure:
+        return "failed"
+    if rollout.replacing:
+        return "replacing"
+    return "backing off" if rollout.refusals else "idle"
 
 
-def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
-    bad = {f"bad/{number}": 9000.0 for number in range(100)}
-    waiting = {**bad, "good/1": 1.0}
-    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
-    begun = {f"bad/{number}": 1.0 for number in range(3)}
-    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+def steps(rollout: Rollout, now: Moment) -> Iterator[tuple[str, Rollout, Moment]]:
+    """Everything that may happen next to the rollout of a controller with one pod."""
+    soon = Moment(now.monotonic + LIMITS.last_retry, now.wall + LIMITS.last_retry)
+    if isinstance(next_step(rollout, (OLD,), soon, LIMITS), Next):
+        yield "started", started(rollout, (OLD,), OLD, soon), soon
+    if state(rollout) == "replacing":
+        yield "refused", refused(rollout, "429", now, LIMITS), now
+    if state(rollout) != "backing off":  # A process that does not lead forgets refusals.
+        failed = recalled(datetime.fromtimestamp(5, UTC), now, LIMITS)
+        for left in (failed, Replaced("old", "old-old", 5.0)):
+            yield "restored", restored(rollout, (OLD,), now, left), now
+    for pause, pods in product(PAUSES, SEEN):
+        later = Moment(now.monotonic + pause, now.wall + pause)
+        yield "observed", observed(rollout, pods, later, LIMITS), later
 
 
-def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
-    """Those that were served since another began to wait come after it."""
-    bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
-    begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
-    served = {f"bad-{name}": 600.0 - name for name in range(9)}
-    order = chosen({**bad, "good/1": 595.5}, begun, served)
-    assert order == ["bad-0/0", "bad-1/0"]
-    later = {**served, "bad-0": 0.0, "bad-1": 0.0}
-    order = chosen({**bad, "good/1": 598.5}, begun, later)
-    assert order == ["good/1", "bad-2/0"]
+def test_the_table_of_a_rollout_s_states_is_true() -> None:
+    """All transitions that happen are in it, and all that are in it happen."""
+    assert rollouts.__doc__
+    row = r"(\w+(?: off)?) +`(\w+)`.*  (\w+(?: off)?)"
+    rows = (re.fullmatch(row, line) for line in rollouts.__doc__.splitlines())
+    table = {(found[1], found[2], found[3]) for found in rows if found}
+    happened = set[tuple[str, str, str]]()
+    reached = [(Rollout(), NOW)]
+    for _ in range(3):
+        following = [(before, *step) for before, now in reached for step in steps(before, now)]
+        happened |= {(state(before), how, state(after)) for before, how, after, _ in following}
+        reached = [(after, now) for *_, after, now in following]
+
+    assert table
+    assert {each for each in happened if each[0] != each[2]} == {
+        each for each in table if each[0] != each[2]
+    }

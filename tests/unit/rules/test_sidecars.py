@@ -8,59 +8,65 @@ import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from unit.rules import table
 from unit.rules.pods import RUNNING, State, exited, job, waiting
-from unit.rules.table import blockers
+from unit.rules.table import blockers, row
 
 POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
+VAULT = {**DONE, "vault-agent": RUNNING}
+BOTH = {**VAULT, "my-proxy": RUNNING}
+GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
+NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 
 
 def decide(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) -> quitting.Action:
     return table.decide(job(containers, **fields), policy)
 
 
-def target(decision: quitting.Action) -> str:
-    assert isinstance(decision, Quit), decision
-    return decision.target
+def facts(containers: dict[str, State], **fields: Any) -> PodFacts:
+    return PodFacts(job(containers, **fields), POLICY)
 
 
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
-    decision = decide({**DONE, "vault-agent": RUNNING})
+    decision = decide(VAULT)
 
     assert isinstance(decision, Quit)
     assert (decision.target, decision.status_port, decision.rungs) == (
         "vault-agent", 8200, (Rung.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
-    assert decision.containers["vault-agent"].role == "sidecar"
+    assert facts(VAULT).containers["vault-agent"].role == "sidecar"
     assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
 
 
-def test_sidecars_go_one_after_another_and_the_proxy_last() -> None:
-    both = {**DONE, "my-proxy": RUNNING, "vault-agent": RUNNING}
-    assert target(decide(both)) == "my-proxy"
-    assert target(decide({**both, "my-proxy": exited(143)})) == "vault-agent"
-    assert target(decide({**both, "my-proxy": exited(0), "vault-agent": exited(0)})) == (
-        "istio-proxy"
-    )
+@pytest.mark.parametrize(
+    ("containers", "fields", "target"),
+    [
+        row("one after another", BOTH, {}, "vault-agent"),
+        row("the next", {**BOTH, "vault-agent": exited(143)}, {}, "my-proxy"),
+        row("the proxy is the last", {**BOTH, "my-proxy": exited(0), "vault-agent": exited(1)}, {},
+            "istio-proxy"),
+        row("the payload runs", {**BOTH, "main": RUNNING}, {}, Wait),
+        row("a native proxy ends by itself", GONE, NATIVE, "vault-agent"),
+        row("all is done", {**GONE, "vault-agent": exited(0)}, NATIVE, Ignore),
+        row("the proxy is gone", {**GONE, "istio-proxy": exited(0)}, {}, "vault-agent"),
+        row("not of the mesh", GONE, {}, Ignore),
+    ],
+)  # fmt: skip
+def test_sidecars_go_one_after_another_and_the_proxy_last(
+    containers: dict[str, State], fields: dict[str, Any], target: str | type[quitting.Action]
+) -> None:
+    decision = decide(containers, **fields)
+    assert (decision.target if isinstance(decision, Quit) else type(decision)) == target
 
 
 def test_without_its_rule_a_sidecar_keeps_the_proxy() -> None:
-    decision = decide({**DONE, "vault-agent": RUNNING}, Policy())
+    decision = decide(VAULT, Policy())
     assert isinstance(decision, Wait)
     assert blockers(decision) == ("vault-agent",)
-
-
-def test_while_the_payload_runs_nothing_is_told_to_exit() -> None:
-    assert isinstance(
-        decide({"main": RUNNING, "istio-proxy": RUNNING, "vault-agent": RUNNING}), Wait
-    )
-
-
-def test_a_sidecar_that_ended_by_itself_is_no_concern() -> None:
-    assert target(decide({**DONE, "vault-agent": exited(1)})) == "istio-proxy"
 
 
 @pytest.mark.parametrize(
@@ -85,32 +91,15 @@ def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
     assert blockers(decision) == ("vault-agent",)
 
 
-def test_beside_a_native_proxy_only_the_sidecar_is_told() -> None:
-    containers = {"main": exited(0), "vault-agent": RUNNING}
-    native: dict[str, State] = {"istio-proxy": RUNNING}
-    assert target(decide(containers, sidecars=native)) == "vault-agent"
-    assert isinstance(decide({**containers, "vault-agent": exited(0)}, sidecars=native), Ignore)
-
-
-def test_a_sidecar_outlives_its_proxy_no_longer_than_the_payload() -> None:
-    gone = {"main": exited(0), "istio-proxy": exited(0), "vault-agent": RUNNING}
-    assert target(decide(gone)) == "vault-agent"
-
-
-def test_a_pod_without_the_mesh_is_left_alone() -> None:
-    assert isinstance(decide({"main": exited(0), "vault-agent": RUNNING}), Ignore)
-
-
 def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
     after = {"istio-aux.io/quit-after": "vault-agent"}
-    decision = decide({**DONE, "vault-agent": RUNNING}, annotations=after)
-    assert isinstance(decision, Wait)
-    assert decision.containers["vault-agent"].role == "payload"
+    assert isinstance(decide(VAULT, annotations=after), Wait)
+    assert facts(VAULT, annotations=after).containers["vault-agent"].role == "payload"
 
 
 def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:
     policy = Policy(sidecars=POLICY.sidecars, via=QuitVia.EXEC)
-    decision = decide({**DONE, "vault-agent": RUNNING}, policy)
+    decision = decide(VAULT, policy)
 
     assert isinstance(decision, Wait)
     assert blockers(decision) == ("option quit-via",)

@@ -1,13 +1,20 @@
-"""What admission changes in a pod: its start (`start.plan`), and its label (`plan_label`)."""
+"""What admission changes in a pod: its start, before Istio and after it, and its label.
+
+Then for pods of any shape: the patch applies, changes what it says, and twice is once.
+"""
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 from typing import Any
 
 import jsonpatch
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import (
     DATAPLANE,
@@ -18,15 +25,18 @@ from istio_aux.model.annotations import (
     START,
     STARTED_WITH,
 )
+from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Start, StartMode
 from istio_aux.start import patch
-from istio_aux.start.plan import Plan, effective_start, plan_label
+from istio_aux.start.plan import Plan, before_injection, effective_start, plan_label
+from lab import start_texts
+from lab.istio import decision, sidecar
 from lab.start_cases import CASES, Case, outcome
+from unit.rules.mesh import RECORDS
 from unit.rules.pods import RUNNING, document, job
-from unit.rules.starting import CONFIG, HOLD, annotations_of, patched, planned
+from unit.rules.starting import CONFIG, HOLD, STATUS, UNKNOWN, annotations_of, patched, planned
 
 WITH_HOLD = {CONFIG: HOLD, STARTED_WITH: "hold"}
-WITH_NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 
 
 def new_pod(**fields: Any) -> dict[str, Any]:
@@ -47,13 +57,6 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
     assert bool(plan.warnings) is bool(case.warns)
 
 
-def test_a_null_map_of_annotations_is_replaced() -> None:
-    """Go clients send null for an empty map; adding into it would fail and refuse the pod."""
-    found = new_pod()
-    found["metadata"]["annotations"] = None
-    assert annotations_of(patched(found)) == WITH_HOLD
-
-
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
     """The API server refuses pods with more than 256 KiB of annotations."""
@@ -64,49 +67,6 @@ def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
     assert bool(result.warnings) == (spare == 1)
 
 
-@pytest.mark.parametrize("capability", Capability)
-@pytest.mark.parametrize("restart", ["Never", "OnFailure", "Always", None])
-@pytest.mark.parametrize("mode", StartMode)
-def test_each_start_mode(mode: StartMode, restart: str | None, capability: Capability) -> None:
-    """Native is for pods that end, and only `auto` waits until it is known to work."""
-    native = mode is StartMode.NATIVE or (
-        mode is StartMode.AUTO and capability is Capability.NATIVE
-    )
-    expected = WITH_NATIVE if native and restart in {"Never", "OnFailure"} else WITH_HOLD
-    found = patched(new_pod(restart=restart), Start(mode=mode, capability=capability))
-    assert annotations_of(found) == ({} if mode is StartMode.OFF else expected)
-
-
-@pytest.mark.parametrize("capability", Capability)
-@pytest.mark.parametrize(
-    ("found", "because"),
-    [
-        pytest.param(new_pod(annotations={START: "off"}), START, id="an opt-out"),
-        pytest.param(new_pod(spec={"hostNetwork": True}), "hostNetwork", id="a host-network pod"),
-        pytest.param(new_pod(annotations={MIRROR: "x"}), "static", id="a mirror pod"),
-        pytest.param(new_pod(annotations={INJECT: "false"}), "annotation", id="no sidecar wanted"),
-        pytest.param(new_pod(labels={INJECT: "false"}), "label", id="no sidecar, by label"),
-        pytest.param(
-            new_pod(labels={INJECT: "false"}, annotations={INJECT: "true"}),
-            "label",
-            id="no sidecar by label although the annotation wants one",
-        ),
-        pytest.param(
-            new_pod(labels={"istio.io/dataplane-mode": "ambient"}), "ambient", id="an ambient pod"
-        ),
-        pytest.param(
-            new_pod(annotations={"sidecar.istio.io/status": "{}"}), "injected", id="an injected pod"
-        ),
-        pytest.param({"kind": "Pod", "spec": {}}, "no metadata", id="an object without metadata"),
-    ],
-)
-def test_left_alone(found: dict[str, Any], because: str, capability: Capability) -> None:
-    """Where Istio gives no sidecar, or the author wants us away, nothing is changed (T34, T35)."""
-    result = planned(found, Start(capability=capability))
-    assert result.ops == ()
-    assert because in result.reason
-
-
 def test_a_user_container_called_like_the_proxy_does_not_count_as_injected() -> None:
     """Authors may write that container to customise it (istio: proxy.istio.io/overrides)."""
     found = document({"istio-proxy": None, "main": RUNNING})
@@ -114,113 +74,333 @@ def test_a_user_container_called_like_the_proxy_does_not_count_as_injected() -> 
 
 
 HELD_BY_US, NATIVE_BY_US = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))
-HELD = {"istio-proxy": {"lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}}
+WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
+HELD = {PROXY: {"lifecycle": WAIT}}
 DRAINED = {"istio-proxy": {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}}
-NO_EFFECT = "hold has no effect: istio-proxy has a lifecycle of its own, without postStart"
-MAIN, PROXY = {"main": RUNNING}, {"istio-proxy": RUNNING}
+MAIN, SIDECAR = {"main": RUNNING}, {PROXY: RUNNING}
+BOTH = SIDECAR | MAIN
+UNHELD = "istio-proxy does not hold the payload back"
+ABSENT = "no container is called istio-proxy"
 
 
 @pytest.mark.parametrize(
-    ("pod", "expected"),
+    ("pod", "asked", "but"),
     [
-        (job(PROXY | MAIN, details=HELD, annotations=HELD_BY_US), "hold"),
-        (job(MAIN, sidecars=PROXY, annotations=NATIVE_BY_US), "native"),
-        (
-            job(PROXY | MAIN, details=DRAINED, annotations=HELD_BY_US),
-            f"asked for hold, but {NO_EFFECT}",
-        ),
-        (
-            job(MAIN | PROXY, details=HELD, annotations=HELD_BY_US),
-            "asked for hold, but istio-proxy does not hold the payload back",
-        ),
-        (
-            job(PROXY | MAIN, annotations=HELD_BY_US),
-            "asked for hold, but istio-proxy does not hold the payload back",
-        ),
-        (
-            job(MAIN, sidecars=PROXY, annotations=HELD_BY_US),
-            "asked for hold, but the sidecar is a native one",
-        ),
-        (
-            job(MAIN, annotations=HELD_BY_US),
-            "asked for hold, but no container is called istio-proxy",
-        ),
-        (
-            job(PROXY | MAIN, details=HELD, annotations=NATIVE_BY_US),
-            "asked for native, but the sidecar is a classic one",
-        ),
-        (
-            job(MAIN, annotations=NATIVE_BY_US),
-            "asked for native, but no container is called istio-proxy",
-        ),
+        (job(BOTH, details=HELD), None, ""),
+        (job(BOTH, details=HELD, annotations={STARTED_WITH: "luck"}), None, ""),
+        (job(BOTH, details=HELD, annotations=HELD_BY_US), "hold", ""),
+        (job(MAIN | SIDECAR, details=HELD, annotations=HELD_BY_US), "hold", UNHELD),
+        (job(BOTH, annotations=HELD_BY_US), "hold", UNHELD),
+        (job(BOTH, details=DRAINED, annotations=HELD_BY_US), "hold",
+         "hold has no effect: istio-proxy has a lifecycle of its own, without postStart"),
+        (job(MAIN, sidecars=SIDECAR, annotations=HELD_BY_US), "hold",
+         "the sidecar is a native one"),
+        (job(MAIN, annotations=HELD_BY_US), "hold", ABSENT),
+        (job(MAIN, sidecars=SIDECAR, annotations=NATIVE_BY_US), "native", ""),
+        (job(BOTH, details=HELD, annotations=NATIVE_BY_US), "native",
+         "the sidecar is a classic one"),
+        (job(MAIN, annotations=NATIVE_BY_US), "native", ABSENT),
     ],
-)
+)  # fmt: skip
 def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
-    pod: Any, expected: str
+    pod: Any, asked: str | None, but: str
 ) -> None:
     """T31: hold has no effect beside hooks of the mesh and in native mode."""
-    assert effective_start(pod) == expected
+    assert effective_start(pod) == (f"asked for {asked}, but {but}" if but else asked)
 
 
-@pytest.mark.parametrize("annotations", [{}, {"istio-aux.io/started-with": "luck"}])
-def test_a_pod_that_admission_did_not_change_has_no_start(
-    annotations: dict[str, str],
-) -> None:
-    assert effective_start(job(PROXY | MAIN, details=HELD, annotations=annotations)) is None
+def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:
+    """A pod after the patch of its label, and the plan."""
+    found: dict[str, Any] = {**new_pod(), "metadata": {"generateName": "web-", **metadata}}
+    planned = plan_label(pods.decode(msgspec.json.encode(found)))
+    return jsonpatch.apply_patch(found, patch.encode(planned.ops).decode()), planned
 
 
-def bare_pod(**metadata: Any) -> dict[str, Any]:
-    spec = {"containers": [{"name": "main", "image": "none"}]}
-    return {"kind": "Pod", "metadata": {"generateName": "web-", **metadata}, "spec": spec}
+@pytest.mark.parametrize("labels", [None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"}], ids=str)
+def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> None:
+    """Go clients send null for an empty map; adding into it would fail and refuse the pod.
 
-
-def labelled(found: dict[str, Any]) -> Plan:
-    return plan_label(pods.decode(msgspec.json.encode(found)))
-
-
-@pytest.mark.parametrize(
-    "before",
-    [{}, {"labels": None}, {"labels": {}}, {"labels": {"a/b~c": "d"}}],
-    ids=["absent", "null", "empty", "with another label"],
-)
-def test_a_pod_without_a_wish_gets_the_label(before: dict[str, Any]) -> None:
-    """Go clients send null for an empty map; adding into it would fail and refuse the pod."""
-    labels = before.get("labels") or {}
-
-    found = bare_pod(**before)
-    after = jsonpatch.apply_patch(found, patch.encode(labelled(found).ops).decode())
-
-    assert after == bare_pod(labels={**labels, INJECT: "true"})
-    assert labelled(after).ops == ()
+    T34: data plane "none" keeps a pod of an ambient namespace out of the mesh, and says no more.
+    """
+    after, _ = labelled(labels=labels)
+    assert after["metadata"]["labels"] == {**(labels or {}), INJECT: "true"}
+    assert labelled()[0]["metadata"]["labels"] == {INJECT: "true"}
+    assert labelled(**after["metadata"])[1].ops == ()
 
 
 @pytest.mark.parametrize("value", ["true", "false", "", "yes"])
 @pytest.mark.parametrize("source", ["label", "annotation"])
 def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
     """T35: a label beside the annotation would beat it."""
-    plan = labelled(bare_pod(**{f"{source}s": {INJECT: value}}))
-
+    _, plan = labelled(**{f"{source}s": {INJECT: value}})
     assert plan == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
 
 
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (
-            {**bare_pod(), "spec": {"hostNetwork": True, "containers": []}},
-            "hostNetwork: Istio gives it no sidecar",
-        ),
-        (bare_pod(annotations={MIRROR: "x"}), "the pod mirrors a static pod"),
-        (bare_pod(annotations={INJECTED: "{}"}), "the sidecar is already injected"),
-        (bare_pod(labels={DATAPLANE: "ambient"}), f'label {DATAPLANE}: "ambient"'),
+        (new_pod(spec={"hostNetwork": True}), "hostNetwork: Istio gives it no sidecar"),
+        (new_pod(annotations={MIRROR: "x"}), "the pod mirrors a static pod"),
+        (new_pod(annotations={INJECTED: "{}"}), "the sidecar is already injected"),
+        (new_pod(labels={DATAPLANE: "ambient"}), f'label {DATAPLANE}: "ambient"'),
         ({"kind": "Pod", "spec": {}}, "the object has no metadata"),
     ],
     ids=["hostNetwork", "mirror", "injected", "ambient", "no metadata"],
 )
-def test_a_pod_that_istio_does_not_inject_gets_no_label(found: dict[str, Any], reason: str) -> None:
-    assert labelled(found) == Plan(ops=(), reason=reason)
+def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], reason: str) -> None:
+    """T34."""
+    pod = pods.decode(msgspec.json.encode(found))
+    assert plan_label(pod) == Plan(ops=(), reason=reason)
+    assert planned(found).ops == ()
 
 
-def test_a_pod_with_dataplane_mode_none_gets_the_label() -> None:
-    """T34: it keeps a pod of an ambient namespace out of the mesh, and says nothing else."""
-    assert labelled(bare_pod(labels={DATAPLANE: "none"})).ops
+MARK = {STATUS: "{}"}
+
+
+def injected(
+    *containers: str, annotations: dict[str, str] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A pod with the mark of the injector; where nothing else is said, it holds nothing back."""
+    named = dict.fromkeys(containers or ("main", PROXY))
+    return document(named, annotations={**MARK, **(annotations or {})}, phase=None, **fields)
+
+
+def recording(case: str) -> dict[str, Any]:
+    """The pod that a real istiod made."""
+    record = json.loads((RECORDS / f"inject-{case}.json").read_text())
+    pod = record["request"]["request"]["object"]
+    # istiod compares with the pod as Go writes it.
+    pod["spec"]["containers"][0]["resources"] = {}
+    answer = json.loads(base64.b64decode(record["response"]["response"]["patch"]))
+    return jsonpatch.apply_patch(pod, answer)
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [container["name"] for container in found["spec"]["containers"]]
+
+
+def without_environment(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in container.items() if key != "env"}
+        for container in found["spec"]["containers"]
+    ]
+
+
+def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
+    """The same containers, in the same order, with the same hooks as in the recording of hold."""
+    found = patched(recording("classic"))
+    assert without_environment(found) == without_environment(recording("hold"))
+    assert annotations_of(found)[CONFIG] == HOLD
+    assert annotations_of(found)[STARTED_WITH] == "hold"
+
+
+@pytest.mark.parametrize(
+    ("found", "how"),
+    [
+        (recording("hold"), UNKNOWN),
+        (recording("native"), UNKNOWN),
+        (injected(PROXY), UNKNOWN),
+        (injected("main"), UNKNOWN),
+        (injected(annotations={CONFIG: "hold_application_until_proxy_starts: false"}), UNKNOWN),
+        (injected(), Start(mode=StartMode.OFF)),
+    ],
+    ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "off"],
+)
+def test_a_pod_that_is_to_stay_as_istio_made_it_stays(found: dict[str, Any], how: Start) -> None:
+    """T32: an explicit false is also about what hold would have done."""
+    assert planned(found, how).ops == ()
+
+
+@pytest.mark.parametrize(
+    "containers", [(PROXY, "main"), ("main", PROXY), ("a", PROXY, "b"), ("a", "b", "c", PROXY)]
+)
+def test_the_proxy_becomes_the_first_and_the_others_keep_their_order(
+    containers: tuple[str, ...],
+) -> None:
+    """The kubelet starts them one after another."""
+    found = patched(injected(*containers))
+    assert names(found) == [PROXY, *(name for name in containers if name != PROXY)]
+    assert found["spec"]["containers"][0]["lifecycle"] == WAIT
+
+
+@pytest.mark.parametrize("lifecycle", [None, {}, {"postStart": None, "preStop": None}])
+def test_an_empty_lifecycle_counts_as_none(lifecycle: dict[str, Any] | None) -> None:
+    """However the JSON spells it."""
+    found = patched(injected(details={PROXY: {"lifecycle": lifecycle}}))
+    assert found["spec"]["containers"][0]["lifecycle"]["postStart"] == WAIT["postStart"]
+
+
+def test_a_hook_of_somebody_else_is_kept() -> None:
+    """The mesh may have given the proxy another way to wait (Helm global.proxy.lifecycle)."""
+    own = {
+        "postStart": {"exec": {"command": ["wait-for-it"]}},
+        "preStop": {"sleep": {"seconds": 3}},
+    }
+    found = patched(injected(details={PROXY: {"lifecycle": own}}))
+    assert names(found) == [PROXY, "main"]
+    assert found["spec"]["containers"][0]["lifecycle"] == own
+
+
+@pytest.mark.parametrize(
+    "lifecycle", [{"preStop": {"exec": {"command": ["x"]}}}, {"stopSignal": "SIGINT"}]
+)
+def test_hold_is_not_claimed_where_the_mesh_replaced_its_hook(lifecycle: dict[str, Any]) -> None:
+    """T31: with a lifecycle from the mesh Istio adds no hook, so nothing holds the payload back."""
+    result = planned(injected(details={PROXY: {"lifecycle": lifecycle}}))
+    assert (result.ops, result.started_with) == ((), None)
+    assert "hold has no effect" in result.reason
+
+
+def test_the_proxy_moves_before_a_container_that_was_added_later() -> None:
+    """Another webhook put its sidecar first: order is restored, and nothing else is changed."""
+    before = injected("vault", PROXY, "main", annotations={CONFIG: HOLD}, details=HELD)
+    found = patched(before)
+    assert names(found) == [PROXY, "vault", "main"]
+    assert annotations_of(found) == {
+        **annotations_of(before),
+        STARTED_WITH: "hold",
+    }
+
+
+@pytest.mark.parametrize("case", ["classic", "native", "hold"])
+def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case: str) -> None:
+    """`check` judges by it how a pod would start."""
+    pod = before_injection(pods.convert(recording(case)))
+    assert [container.name for container in pod.containers] == ["main"]
+    assert pod.init_containers == ()
+    assert INJECTED not in (pod.metadata.annotations or {})
+
+
+TEXTS = [text for text, _ in {**start_texts.DECIDED, **start_texts.REFUSED}.values()]
+TEMPLATE = sidecar.Template("istio-system", "proxyv2")
+
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        CONFIG: st.sampled_from(["a: b", "{a: b}", "", *TEXTS]),
+        NATIVE_SIDECAR: st.sampled_from(["true", "false", "yes"]),
+        START: st.sampled_from(["auto", "native", "hold", "off", "later"]),
+        STARTED_WITH: st.sampled_from(["native", "hold"]),
+        INJECT: st.sampled_from(["true", "false"]),
+        "a/b~c": st.just("d"),
+        "": st.just("é"),
+    },
+)
+STRINGS = st.none() | st.dictionaries(st.text("ab/~1é", max_size=3), st.text(max_size=3))
+LIFECYCLES = st.sampled_from(
+    [None, {}, {"postStart": None}, {"preStop": {}}, {"postStart": {"exec": None}, "preStop": None}]
+)
+NAMES = st.lists(st.sampled_from(["main", "aux", "vault", PROXY]), max_size=4, unique=True)
+
+
+@st.composite
+def containers(draw: st.DrawFn, *, native: bool) -> Any:
+    """A list of containers, or what stands for an empty one."""
+    found = []
+    for name in draw(NAMES):
+        container: dict[str, Any] = {"name": name, "image": "x"}
+        if draw(st.booleans()):
+            container["lifecycle"] = draw(LIFECYCLES)
+        if native and draw(st.booleans()):
+            container["restartPolicy"] = "Always"
+        found.append(container)
+    return found or draw(st.sampled_from([None, []]))
+
+
+def maybe(
+    draw: st.DrawFn, target: dict[str, Any], key: str, values: st.SearchStrategy[Any]
+) -> None:
+    if draw(st.booleans()):
+        target[key] = draw(values)
+
+
+@st.composite
+def documents(draw: st.DrawFn, *, injected: bool | None = None) -> dict[str, Any]:
+    """A pod as anybody may send it; injected or not, or either."""
+    metadata: dict[str, Any] = {"namespace": "training"}
+    annotations = draw(ANNOTATIONS)
+    if injected is None:
+        maybe(draw, annotations, STATUS, st.just("{}"))
+    maybe(draw, metadata, "labels", STRINGS | st.just({INJECT: "false"}))
+    if annotations:
+        metadata["annotations"] = annotations
+    else:
+        maybe(draw, metadata, "annotations", st.sampled_from([None, {}]))
+    spec: dict[str, Any] = {}
+    maybe(draw, spec, "restartPolicy", st.sampled_from(["Always", "OnFailure", "Never", None]))
+    maybe(draw, spec, "hostNetwork", st.sampled_from([True, False, None]))
+    maybe(draw, spec, "containers", containers(native=False))
+    maybe(draw, spec, "initContainers", containers(native=True))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+HOWS = st.builds(Start, mode=st.sampled_from(StartMode), capability=st.sampled_from(Capability))
+
+
+def bare(found: dict[str, Any]) -> dict[str, Any]:
+    """The pod without what we may change."""
+    rest = copy.deepcopy(found)
+    annotations = rest["metadata"].pop("annotations", None) or {}
+    for container in (listed := rest["spec"].get("containers") or []):
+        if container["name"] == PROXY:
+            container.pop("lifecycle", None)
+    listed.sort(key=lambda container: container["name"] == PROXY)
+    ours = {CONFIG, NATIVE_SIDECAR, STARTED_WITH}
+    return {**rest, "kept": {key: annotations[key] for key in annotations.keys() - ours}}
+
+
+@given(documents(), HOWS)
+def test_every_patch_applies_and_changes_nothing_but_the_start(
+    found: dict[str, Any], how: Start
+) -> None:
+    """A patch that fails would refuse the pod, even with failurePolicy Ignore."""
+    assert bare(patched(found, how)) == bare(found)
+
+
+@given(documents(), HOWS)
+def test_twice_is_once(found: dict[str, Any], how: Start) -> None:
+    """The API server calls again whenever another webhook changed something."""
+    assert planned(patched(found, how), how).ops == ()
+
+
+@given(documents(injected=False), HOWS, st.booleans())
+def test_once_is_enough_also_when_istio_was_called_in_between(
+    found: dict[str, Any], how: Start, native: bool
+) -> None:
+    """Only a claim of hold, which a native sidecar makes untrue, is corrected; then all is said."""
+    found["spec"]["containers"] = [{"name": "main", "image": "x"}, {"name": "aux", "image": "x"}]
+    once = patched(found, how)
+    request = {"request": {"uid": "1", "namespace": "training", "object": once}}
+    answer, _ = decision.answer(request, TEMPLATE, native=native)
+    if "patch" not in answer["response"]:
+        return
+    between = jsonpatch.apply_patch(once, json.loads(base64.b64decode(answer["response"]["patch"])))
+    again = patched(between, how)
+    assert bare(again) == bare(between)
+    assert again["spec"] == between["spec"]
+    assert planned(again, how).ops == ()
+
+
+KEYS = st.text("ab/~1é", max_size=4)
+
+
+@given(
+    st.dictionaries(KEYS, st.text(max_size=2), max_size=3),
+    st.lists(st.integers(), min_size=1, max_size=4),
+    KEYS,
+    st.data(),
+)
+def test_our_own_application_of_any_patch_agrees_with_the_library(
+    found: dict[str, Any], items: list[int], key: str, data: st.DataObject
+) -> None:
+    """Also for keys that must be escaped, and for items that move."""
+    place, source = data.draw(st.tuples(*[st.integers(0, len(items) - 1)] * 2))
+    document = {"map": found, "list": items}
+    ops = (
+        patch.Add(patch.pointer("map", key), "new"),
+        patch.Move(patch.pointer("list", place), patch.pointer("list", source)),
+    )
+    expected = jsonpatch.apply_patch(document, patch.encode(ops).decode())
+    patch.apply(ops, document)
+    assert document == expected
+    assert document["map"][key] == "new"

@@ -22,6 +22,7 @@ from istio_aux.repair.suspension import (
     Unmark,
 )
 from msgspec import structs
+from unit.rules.table import row
 from unit.rules.training import alone, job, pod, pods, suspended
 
 LIMITS = SuspensionLimits()
@@ -61,10 +62,6 @@ def noted(time: str) -> dict[str, Any]:
     return {"annotations": {MARK: f"{time} istio-aux was here"}}
 
 
-def row(sentence: str, *values: Any) -> Any:
-    return pytest.param(*values, id=sentence)
-
-
 @pytest.mark.parametrize(
     "found",
     [
@@ -82,47 +79,36 @@ def test_a_job_is_suspended(found: Job) -> None:
     assert isinstance(suspension.begin(alone(found), pod(), NOW), Suspend)
 
 
+AGAIN = "it was suspended for its sidecars on {}, and is not suspended again within a day"
+KUEUE = "Kueue decides when it is suspended: label kueue.x-k8s.io/"
+
+
+def left(sentence: str, because: str, its: Pod | None = None, /, **found: Any) -> Any:
+    """A Job that is left alone, with a condition or a field of its own, and a pod of it."""
+    conditions = found.pop("conditions", ())
+    return row(sentence, job(*conditions, **found), its or pod(), because)
+
+
 @pytest.mark.parametrize(
     ("found", "its", "because"),
     [
-        row("that succeeded", job("Succeeded"), pod(), "it is finished"),
-        row("that failed", job("Failed"), pod(), "it is finished"),
-        row(
-            "that is deleted", job(deletionTimestamp="2026-11-21T08:17:00Z"), pod(),
-            "it is being deleted",
-        ),
-        row(
-            "that a user suspended", job(policy={"suspend": True}), pod(),
-            "somebody else has suspended it",
-        ),
-        row(
-            "in a queue of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), pod(),
-            "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name",
-        ),
-        row(
-            "that Kueue manages without a queue", job(),
-            pod(labels={"kueue.x-k8s.io/podset": "worker"}),
-            "Kueue decides when it is suspended: label kueue.x-k8s.io/podset",
-        ),
-        row(
-            "of another manager", job(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), pod(),
-            "it is managed by kueue.x-k8s.io/multikueue",
-        ),
-        row(
-            "that we resumed less than a day ago", job(**noted("2026-11-20T09:00:01Z")), pod(),
-            "it was suspended for its sidecars on 2026-11-20 09:00:01Z, and is not suspended"
-            " again within a day",
-        ),
-        row(
-            "that we resumed, by a clock that is ahead", job(**noted("2026-11-22T08:59:59Z")),
-            pod(),
-            "it was suspended for its sidecars on 2026-11-22 08:59:59Z, and is not suspended"
-            " again within a day",
-        ),
-        row(
-            "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
-            "its pod has no label training.kubeflow.org/job-name: mnist",
-        ),
+        left("that succeeded", "it is finished", conditions=["Succeeded"]),
+        left("that failed", "it is finished", conditions=["Failed"]),
+        left("that is deleted", "it is being deleted", deletionTimestamp="2026-11-21T08:17:00Z"),
+        left("that a user suspended", "somebody else has suspended it", policy={"suspend": True}),
+        left("in a queue of Kueue's", f"{KUEUE}queue-name",
+             labels={"kueue.x-k8s.io/queue-name": "gpu"}),
+        left("that Kueue manages without a queue", f"{KUEUE}podset",
+             pod(labels={"kueue.x-k8s.io/podset": "worker"})),
+        left("of another manager", "it is managed by kueue.x-k8s.io/multikueue",
+             policy={"managedBy": "kueue.x-k8s.io/multikueue"}),
+        left("that we resumed less than a day ago", AGAIN.format("2026-11-20 09:00:01Z"),
+             **noted("2026-11-20T09:00:01Z")),
+        left("that we resumed, by a clock that is ahead", AGAIN.format("2026-11-22 08:59:59Z"),
+             **noted("2026-11-22T08:59:59Z")),
+        left("whose pods cannot be found",
+             "its pod has no label training.kubeflow.org/job-name: mnist",
+             pod(labels={"job-name": "mnist"})),
     ],
 )  # fmt: skip
 def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
@@ -218,16 +204,16 @@ def ending(seconds: float) -> Sequence[Pod]:
 
 
 @pytest.mark.parametrize(
-    ("since", "left"),
+    ("bound", "left"),
     [
-        row("by a pod whose node is lost", 630, ending(-600)),
-        row("by a pod with a grace period of half an hour", 2400, ending(-600)),
-        row("by a pod that never has to end", 3600 + 600, ending(1e9)),
-        row("by pods that the operator noticed and did not delete", 600, pods("a")),
+        row("a pod whose node is lost, 30 s after its grace period and 10 min", 630, ending(-600)),
+        row("a pod with a grace period of half an hour", 2400, ending(-600)),
+        row("a pod that never has to end", 3600 + 600, ending(1e9)),
+        row("pods that the operator noticed and did not delete", 600, pods("a")),
     ],
 )
-def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
-    assert follow(suspended(), left, since=since) == Resume(
+def test_no_job_is_kept_suspended_longer_than_its_bound(bound: float, left: Sequence[Pod]) -> None:
+    assert follow(suspended(), left, since=bound) == Resume(
         reason="it was suspended for too long, and 1 of its pods are still there: a",
         unchanged=True,
     )
@@ -245,77 +231,55 @@ def test_a_job_waits_for_its_pods_until_then(since: float, left: Sequence[Pod]) 
     assert isinstance(follow(suspended(), left, since=since), AwaitPods)
 
 
-@pytest.mark.parametrize(
-    ("note", "since"),
-    [
-        row("its annotation says when", NOTE, NOW),
-        row("there is no annotation", None, SEEN),
-        row("the annotation says something else", "tomorrow", SEEN),
-        row("it names a day that there is not", "2026-02-31T09:00:00Z", SEEN),
-        row("it names a time to come", "2036-11-21T09:00:00Z", SEEN),
-    ],
-)
-def test_when_a_job_was_suspended_is_known_to_the_next_leader(
-    note: str | None, since: datetime
-) -> None:
+def test_when_a_job_was_suspended_is_known_to_the_next_leader() -> None:
     """Anybody may write the annotation: it only makes the bound come sooner."""
-    notes = {} if note is None else {MARK: note}
-    assert suspension.since(suspended(annotations=notes), SEEN) == since
-
-
-def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
-    found = suspended(policy={"suspend": False})
-    decision = follow(found, pods("a"))
-    assert isinstance(decision, Unmark)
-    assert suspension.patch(KINDS["TFJob"], found, decision, NOW) == {
-        "metadata": {
-            "uid": "job-1", "resourceVersion": "7",
-            "labels": {MARK: None}, "annotations": {MARK: RESUMED},
-        }
-    }  # fmt: skip
+    assert suspension.since(suspended(annotations={MARK: NOTE}), SEEN) == NOW
+    assert suspension.since(suspended(annotations={}), SEEN) == SEEN
+    for note in ("tomorrow", "2026-02-31T09:00:00Z", "2036-11-21T09:00:00Z"):
+        assert suspension.since(suspended(annotations={MARK: note}), SEEN) == SEEN
 
 
 @pytest.mark.parametrize(
-    ("action", "suspend", "mark", "note"),
+    ("action", "spec", "mark", "note"),
     [
-        (Suspend(reason=""), True, SIDECAR, NOTE),
-        (Resume(reason=""), False, None, RESUMED),
-        (Resume(reason="", unchanged=True), False, None, RESUMED),
-        (Resume(reason="", unchanged=True, untouched=True), False, None, None),
+        (Suspend(reason=""), {"suspend": True}, SIDECAR, NOTE),
+        (Resume(reason=""), {"suspend": False}, None, RESUMED),
+        (Resume(reason="", unchanged=True), {"suspend": False}, None, RESUMED),
+        (Resume(reason="", unchanged=True, untouched=True), {"suspend": False}, None, None),
+        (follow(suspended(policy={"suspend": False}), pods("a")), None, None, RESUMED),
     ],
+    ids=["suspended", "resumed", "unchanged", "untouched", "resumed by somebody else"],
 )
 def test_mark_and_suspension_change_in_one_write_to_what_was_read(
-    action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
+    action: Suspend | Resume | Unmark,
+    spec: dict[str, bool] | None,
+    mark: str | None,
+    note: str | None,
 ) -> None:
     assert suspension.patch(KINDS["TFJob"], job(), action, NOW) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
             "labels": {MARK: mark}, "annotations": {MARK: note},
         },
-        "spec": {"runPolicy": {"suspend": suspend}},
+        **({"spec": {"runPolicy": spec}} if spec else {}),
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])
-def test_pods_of_a_job_of_the_same_name_are_not_its_own(left: Sequence[Pod]) -> None:
-    assert suspension.own(KINDS["TFJob"], job(), left) == []
-    assert suspension.own(KINDS["TFJob"], job(), [*left, pod()]) == [pod()]
+FINISHED = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
+OTHERS = [pod("c", owner_uid="job-0"), pod("d", owner=None)]
+IN_SET = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
 
 
 @pytest.mark.parametrize(
-    ("kind", "counts"), [("TFJob", True), ("Job", False), ("JobSet", False), ("TrainJob", False)]
+    ("kind", "left", "own"),
+    [
+        row("of another Job of the same name, or of nobody", "TFJob", OTHERS, []),
+        row("finished, which its operator deletes", "TFJob", FINISHED, FINISHED),
+        row("finished, which stay while a batch Job is suspended", "Job", FINISHED, []),
+        row("finished pods of a JobSet", "JobSet", FINISHED, []),
+        row("of a Job that a JobSet has made", "JobSet", IN_SET, IN_SET),
+        row("of a Job that a TrainJob has made", "TrainJob", IN_SET, IN_SET),
+    ],
 )
-def test_a_job_waits_for_its_finished_pods_only_if_its_operator_deletes_them(
-    kind: str, counts: bool
-) -> None:
-    """A pod of a batch Job that has succeeded stays while the Job is suspended."""
-    finished = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
-    assert suspension.own(KINDS[kind], job(), [*finished, pod("c")]) == [
-        *(finished if counts else []), pod("c"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
-def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> None:
-    found = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
-    assert suspension.own(KINDS[kind], job(), found) == found
+def test_a_job_waits_for_its_own_pods(kind: str, left: Sequence[Pod], own: Sequence[Pod]) -> None:
+    assert suspension.own(KINDS[kind], job(), [*left, pod()]) == [*own, pod()]

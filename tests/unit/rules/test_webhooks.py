@@ -17,6 +17,7 @@ from istio_aux.model.webhooks import (
     sorted_before,
 )
 from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, decode, recorded
+from unit.rules.table import row
 
 PODS: dict[str, Any] = {
     "operations": ["CREATE"],
@@ -67,32 +68,25 @@ def test_a_control_plane_behind_a_url_has_no_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "fields", "covers"),
+    ("fields", "covers"),
     [
-        ("Istio's own", {}, True),
-        ("among other operations", {"operations": ["UPDATE", "CREATE"]}, True),
-        ("every operation", {"operations": ["*"]}, True),
-        ("another operation", {"operations": ["UPDATE"]}, False),
-        ("every group", {"apiGroups": ["*"]}, True),
-        ("another group", {"apiGroups": ["apps"]}, False),
-        ("every version", {"apiVersions": ["*"]}, True),
-        ("another version", {"apiVersions": ["v2"]}, False),
-        ("every resource", {"resources": ["*"]}, True),
-        ("every resource and its parts", {"resources": ["*/*"]}, True),
-        ("pods and their parts", {"resources": ["pods/*"]}, True),
-        ("only parts of pods", {"resources": ["pods/status", "*/scale"]}, False),
-        ("another resource", {"resources": ["services"]}, False),
-        ("objects of namespaces", {"scope": "Namespaced"}, True),
-        ("no scope", {"scope": None}, True),
-        ("objects of the cluster", {"scope": "Cluster"}, False),
-        ("nulls", dict.fromkeys(PODS), False),
+        row("Istio's own", {}, True),
+        row("every operation", {"operations": ["*"]}, True),
+        row("another operation", {"operations": ["UPDATE"]}, False),
+        row("another group", {"apiGroups": ["apps"]}, False),
+        row("another version", {"apiVersions": ["v2"]}, False),
+        row("every resource and its parts", {"resources": ["*/*"]}, True),
+        row("pods and their parts", {"resources": ["pods/*"]}, True),
+        row("only parts of pods", {"resources": ["pods/status", "*/scale"]}, False),
+        row("another resource", {"resources": ["services"]}, False),
+        row("no scope", {"scope": None}, True),
+        row("objects of the cluster", {"scope": "Cluster"}, False),
+        row("nulls", dict.fromkeys(PODS), False),
     ],
 )
-def test_a_rule_covers_the_creation_of_a_pod(
-    sentence: str, fields: dict[str, Any], covers: bool
-) -> None:
+def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: bool) -> None:
     """As the API server reads it."""
-    assert msgspec.convert(PODS | fields, Rule).creates_pods is covers, sentence
+    assert msgspec.convert(PODS | fields, Rule).creates_pods is covers
 
 
 def test_one_rule_of_several_is_enough() -> None:
@@ -108,51 +102,39 @@ PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP
 
 
 @pytest.mark.parametrize(
-    ("sentence", "endpoints", "ready"),
+    ("fields", "ready"),
     [
-        ("a ready one", [READY], True),
-        ("one of several", [GONE, READY], True),
-        ("none", [], False),
-        ("null", None, False),
-        ("only one that is not ready", [GONE], False),
-        ("readiness that is not told counts as ready", [{"addresses": ["10.1.0.7"]}], True),
-        ("as does null", [{"addresses": ["10.1.0.7"], "conditions": {"ready": None}}], True),
-        ("no address", [{"addresses": [], "conditions": {"ready": True}}], False),
-        ("addresses that are null", [{"addresses": None}], False),
+        row("a ready one", {}, True),
+        row("one of several", {"endpoints": [GONE, READY]}, True),
+        row("only one that is not ready", {"endpoints": [GONE]}, False),
+        row("none", {"endpoints": []}, False),
+        row("null", {"endpoints": None}, False),
+        row("readiness that is not told", {"endpoints": [{"addresses": ["10.1.0.7"]}]}, True),
+        row("null readiness", {"endpoints": [READY | {"conditions": {"ready": None}}]}, True),
+        row("no address", {"endpoints": [READY | {"addresses": []}]}, False),
+        row("addresses that are null", {"endpoints": [{"addresses": None}]}, False),
+        row("a port without name and number", {"ports": [{}]}, True),
+        row("no ports", {"ports": []}, False),
+        row("ports that are null", {"ports": None}, False),
     ],
 )
 def test_an_endpoint_counts_when_it_may_be_connected_to(
-    sentence: str, endpoints: list[dict[str, Any]] | None, ready: bool
+    fields: dict[str, Any], ready: bool
 ) -> None:
-    found = msgspec.convert({"endpoints": endpoints, "ports": [PORT]}, EndpointSlice)
-
-    assert found.ready is ready, sentence
-
-
-@pytest.mark.parametrize(
-    ("ports", "ready"), [([PORT], True), ([{}], True), ([], False), (None, False)]
-)
-def test_a_slice_without_ports_has_no_endpoint(ports: list[Any] | None, ready: bool) -> None:
-    """A port may have no name, and no number: then it is every port (discovery/v1 types.go)."""
-    found = msgspec.convert({"endpoints": [READY], "ports": ports}, EndpointSlice)
+    """A port without a number is every port (discovery/v1 types.go)."""
+    found = msgspec.convert({"endpoints": [READY], "ports": [PORT], **fields}, EndpointSlice)
 
     assert found.ready is ready
 
 
-@pytest.mark.parametrize(
-    ("labels", "service"),
-    [
-        ({"kubernetes.io/service-name": "istiod"}, "istio-system/istiod"),
-        ({"kubernetes.io/service-name": ""}, "None"),
-        ({}, "None"),
-        (None, "None"),
-    ],
-)
-def test_a_slice_says_whose_endpoints_it_lists(labels: dict[str, str] | None, service: str) -> None:
-    metadata = {"name": "x", "namespace": "istio-system", "labels": labels}
-    found = msgspec.convert({"metadata": metadata}, EndpointSlice)
+def test_a_slice_says_whose_endpoints_it_lists() -> None:
+    def service(**labels: str) -> str:
+        metadata = {"name": "x", "namespace": "istio-system", "labels": labels or None}
+        return str(msgspec.convert({"metadata": metadata}, EndpointSlice).service)
 
-    assert str(found.service) == service
+    key = "kubernetes.io/service-name"
+    assert service(**{key: "istiod"}) == "istio-system/istiod"
+    assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
 
 
 TWO: dict[str, Any] = {"addresses": ["2001:db8::7", "2001:db8::8"]}
@@ -183,93 +165,64 @@ def test_ready_endpoints_take_connections_at_the_port_of_a_name_or_the_only_one(
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
-ENABLED = {"matchLabels": {"istio-injection": "enabled"}}
 
 
-def configuration(name: str, *webhooks: dict[str, Any]) -> Configuration:
-    """As the API server sends it."""
-    body = {"metadata": {"name": name}, "webhooks": list(webhooks)}
-    return msgspec.convert(body, Configuration)
+def configuration(name: str, webhooks: list[dict[str, Any]] | None) -> Configuration:
+    """As the API server sends it: null is an empty list."""
+    return msgspec.convert({"metadata": {"name": name}, "webhooks": webhooks}, Configuration)
 
 
-def istio(name: str, **webhook: Any) -> Configuration:
-    return configuration(name, {"name": INJECTOR, **webhook})
+def istio(name: str) -> Configuration:
+    return configuration(name, [{"name": INJECTOR}])
 
 
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("aaa", True),
-        ("asm-sidecar-injector", True),
-        ("istio", True),
-        ("istio-aux", True),
-        ("istio-aux-kubeflow-istio-au", True),
-        ("istio-aux-kubeflow-istio-aux", False),
-        ("istio-aux-kubeflow-istio-aux2", False),
-        ("istio-revision-tag-default", False),
-        ("istio-sidecar-injector", False),
-        ("istio-sidecar-injector-kubeflow", False),
-        ("istiod-default-validator", False),
-        ("vendor", False),
-    ],
-)
-def test_names_are_compared_as_the_api_server_sorts_them(name: str, before: bool) -> None:
-    """T33: Istio's own names come after ours, but a vendor's need not."""
-    assert sorted_before(OURS, [istio(name)]) == ((name,) if before else ())
+def test_names_are_compared_as_the_api_server_sorts_them() -> None:
+    """T33: Istio's own names come after ours, but a vendor's need not.
 
+    A dash sorts before a dot, both before digits, and those before letters.
+    """
+    before = ("asm-sidecar-injector", "istio", "istio-aux", "istio-aux-kubeflow-istio-au")
+    after = (OURS, f"{OURS}2", "istio-revision-tag-default", "istio-sidecar-injector", "vendor")
+    assert sorted_before(OURS, [istio(name) for name in (*before, *after)]) == before
 
-def test_digits_and_punctuation_have_their_places_in_ascii_and_no_others() -> None:
-    """T33: a dash sorts before a dot, both before digits, and those before letters."""
     found = [istio(name) for name in ("ours.b", "ours1", "ours-b", "oursa")]
-
     assert sorted_before("ours.c", found) == ("ours-b", "ours.b")
     assert sorted_before("oursb", found) == ("ours-b", "ours.b", "ours1", "oursa")
 
 
 @pytest.mark.parametrize(
-    ("sentence", "webhooks", "counts"),
+    ("webhooks", "counts"),
     [
-        ("one that selects by namespace", [{"name": INJECTOR, "namespaceSelector": ENABLED}], True),
-        ("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
-        ("one webhook of several", [{"name": "other"}, {"name": INJECTOR}], True),
-        ("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
-        ("a selector of everything", [{"name": INJECTOR, "objectSelector": {}}], True),
-        (
+        row("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
+        row("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
+        row(
             "a deactivated webhook beside an active one",
             [{"name": INJECTOR, "objectSelector": NEVER}, {"name": INJECTOR}],
             True,
         ),
-        (
+        row(
             "another value of the deactivating label",
             [{"name": INJECTOR, "objectSelector": {"matchLabels": {"istio.io/deactivated": "no"}}}],
             True,
         ),
-        (
+        row(
             "deactivated as istioctl does",
             [{"name": INJECTOR, "namespaceSelector": NEVER, "objectSelector": NEVER}],
             False,
         ),
-        ("no namespace matches", [{"name": INJECTOR, "namespaceSelector": NEVER}], False),
-        ("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
-        ("a webhook of Istio's that makes no sidecars", [{"name": "validation.istio.io"}], False),
-        ("somebody else's", [{"name": "sidecar-injector.example.com"}], False),
-        ("no webhook", [], False),
+        row("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
+        row("Istio's, but it makes no sidecars", [{"name": "validation.istio.io"}], False),
+        row("no webhook", [], False),
+        row("null", None, False),
     ],
 )
 def test_only_webhooks_that_make_sidecars_count(
-    sentence: str, webhooks: list[dict[str, Any]], counts: bool
+    webhooks: list[dict[str, Any]] | None, counts: bool
 ) -> None:
     """T33."""
-    found = configuration("aaa", *webhooks)
+    found = configuration("aaa", webhooks)
 
-    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ()), sentence
-
-
-def test_a_configuration_without_a_list_of_webhooks_is_none_of_istios() -> None:
-    """The API server sends null for an empty list."""
-    body = {"metadata": {"name": "aaa"}, "webhooks": None}
-
-    assert sorted_before(OURS, [msgspec.convert(body, Configuration)]) == ()
+    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ())
 
 
 def bundle(*parts: bytes) -> ClientConfig:

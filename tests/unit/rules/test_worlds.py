@@ -15,14 +15,12 @@ import msgspec
 import pytest
 from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
-from istio_aux.injector.injection import Expectation, InjectionPolicy, expected, hooks_of
+from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Policy, Rung, Start
-from istio_aux.model.webhooks import ControlPlane
 from istio_aux.quit import rules as quitting
-from lab.istio import cni, decision, proxyconfig, sidecar, webhooks
-from unit.rules import mesh
-from unit.rules.pods import RUNNING, exited, waiting
+from lab.istio import decision, proxyconfig, sidecar
+from unit.rules.pods import RUNNING, State, exited, statuses, waiting
 from unit.rules.starting import patched
 from unit.rules.table import decide
 
@@ -31,7 +29,7 @@ REFUSED = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"}
 OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
-STARTED_WITH = "istio-aux.io/started-with"
+LATER = "2026-11-21T08:17:00Z"
 AGENT = (15020, (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY))
 
 
@@ -154,31 +152,24 @@ class Istio:
 
 def start_of(pod: dict[str, Any]) -> str:
     """How a pod's payload is made to start after its proxy."""
-    init = [c["name"] for c in pod["spec"].get("initContainers", []) if "restartPolicy" in c]
-    first = pod["spec"]["containers"][0]
-    if init:
+    if any("restartPolicy" in container for container in pod["spec"].get("initContainers", [])):
         return "native"
-    return (
-        "hold"
-        if first["name"] == "istio-proxy" and "postStart" in first.get("lifecycle", {})
-        else ""
-    )
+    first = pod["spec"]["containers"][0]
+    held = first["name"] == "istio-proxy" and "postStart" in first.get("lifecycle", {})
+    return "hold" if held else ""
 
 
 def finished(pod: dict[str, Any]) -> pods.Pod:
     """The pod when its payload is over and its proxy still runs."""
-    classic = [c["name"] for c in pod["spec"]["containers"]]
-    inits = [c["name"] for c in pod["spec"].get("initContainers", [])]
-    proxy = {"name": "istio-proxy", "state": RUNNING}
+
+    def states(containers: str) -> list[dict[str, Any]]:
+        names = [container["name"] for container in pod["spec"].get(containers, [])]
+        return statuses({n: RUNNING if n == "istio-proxy" else exited(0) for n in names})
+
     pod["status"] = {
         "phase": "Running",
-        "containerStatuses": [
-            proxy if name == "istio-proxy" else {"name": name, "state": exited(0)}
-            for name in classic
-        ],
-        "initContainerStatuses": [
-            proxy if name == "istio-proxy" else {"name": name, "state": exited(0)} for name in inits
-        ],
+        "containerStatuses": states("containers"),
+        "initContainerStatuses": states("initContainers"),
     }
     return pods.decode(msgspec.json.encode(pod))
 
@@ -204,86 +195,32 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     assert state == ("stuck" if told else None)
 
 
-def test_a_proxy_config_object_changes_neither_the_start_nor_the_end() -> None:
-    """It cannot hold; what it says of the proxy stays beside our hold."""
-    spec = {"environmentVariables": {"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true"}}
-    objects = [{"metadata": {"namespace": "training"}, "spec": spec}]
-    istio = Istio(World("", world(native="never", proxy_configs=objects), NEW, "", "", None))
-
-    made = istio.inject(patched(a_pod()))
-
-    [proxy] = [c for c in made["spec"]["containers"] if c["name"] == "istio-proxy"]
-    assert {"name": "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "value": "true"} in proxy["env"]
-    assert start_of(made) == "hold"
-    assert isinstance(decide(finished(made)), quitting.Quit)
-
-
 @pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 126}}}, True),
-        ({"state": {"terminated": {"exitCode": 126}}, "lastState": {}}, False),
-        (
-            {
-                "state": {"terminated": {"exitCode": 0}},
-                "lastState": {"terminated": {"exitCode": 126}},
-            },
-            False,
-        ),
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1}}}, False),
-    ],
+    ("phase", "state"),
+    [("Failed", exited(126)), ("Pending", waiting("CrashLoopBackOff"))],
+    ids=["it may not restart", "it is started again and again"],
 )
-def test_istio_cni_repairs_what_failed_to_validate_and_will_again(
-    status: dict[str, Any], expected: bool
+@pytest.mark.parametrize(
+    "repair",
+    [{}, {"deletionTimestamp": LATER}, {"labels": {"cni.istio.io/uninitialized": "true"}}],
+    ids=["not yet", "deleted", "labelled"],
+)
+def test_a_pod_that_istio_cni_repairs_is_left_to_it(
+    phase: str, state: State, repair: dict[str, Any]
 ) -> None:
-    pod = Istio(World("", world(cni=True), OLD, "", "", None)).inject(a_pod())
-    pod["status"] = {"initContainerStatuses": [{"name": sidecar.VALIDATION, **status}]}
-
-    assert cni.is_broken(pod) is expected
-    assert ("deletionTimestamp" in cni.repaired(pod, "delete")["metadata"]) is expected
-    assert (cni.LABEL in cni.repaired(pod, "label")["metadata"].get("labels", {})) is expected
-
-
-@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
-@pytest.mark.parametrize("how", ["delete", "label"])
-def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repair) -> None:
-    """Its payload has not run: nothing is told to quit, nothing is reported or restarted."""
-    istio = Istio(World("", world(native="never", cni=True), NEW, "", "", None))
-    pod = istio.inject(patched(a_pod()))
-    failed = exited(cni.NOT_REDIRECTED)
-    again = {"state": waiting("CrashLoopBackOff"), "lastState": failed}
-    pod["spec"]["restartPolicy"] = restart
-    waits = [
-        {"name": name, "state": waiting("PodInitializing")} for name in ("istio-proxy", "main")
-    ]
+    """`istio-validation` fails where the pod's traffic is not redirected yet, so its payload has
+    not run: nothing is told to quit, nothing is reported or restarted. The repair of istio-cni
+    deletes or labels the pod, as the admin chose (istio cni/pkg/repair repaircontroller.go).
+    """
+    pod = Istio(World("", world(native="never", cni=True), NEW, "", "", None)).inject(a_pod())
+    pod["metadata"] |= repair
     pod["status"] = {
-        "phase": "Failed" if restart == "Never" else "Pending",
-        "initContainerStatuses": [
-            {"name": "istio-validation", **({"state": failed} if restart == "Never" else again)}
-        ],
-        "containerStatuses": waits,
+        "phase": phase,
+        "initContainerStatuses": statuses({sidecar.VALIDATION: state}),
+        "containerStatuses": statuses(dict.fromkeys(("istio-proxy", "main"), waiting(""))),
     }
-    assert cni.is_broken(pod) is (restart == "OnFailure")
+    read = pods.decode(msgspec.json.encode(pod))
 
-    for state in (pod, cni.repaired(pod, how)):
-        read = pods.decode(msgspec.json.encode(state))
-        assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
-        assert not decide(read).blocked_by
-        assert report.audit(read, Expectation(True, ""), Policy(), None) is None
-
-
-@pytest.mark.parametrize("revision", ["default", "1-30-3"])
-def test_a_pod_that_asks_by_a_tag_is_expected_to_get_a_sidecar_of_its_revision(
-    revision: str,
-) -> None:
-    documents = webhooks.configurations("istio-system", revision, tags=["prod"])
-    hooks = hooks_of(map(mesh.decode, documents))
-    policies = {ControlPlane("istio-system", revision): InjectionPolicy()}
-
-    by_namespace = expected(mesh.pod(), {"istio.io/rev": "prod"}, hooks, policies)
-    by_pod = expected(mesh.pod({"istio.io/rev": "prod"}), {}, hooks, policies)
-    other = expected(mesh.pod(), {"istio.io/rev": "canary"}, hooks, policies)
-
-    seen = [(e.expected, e.configuration, e.revision) for e in (by_namespace, by_pod)]
-    assert seen == [(True, "istio-revision-tag-prod", revision)] * 2
-    assert not other.expected
+    assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
+    assert not decide(read).blocked_by
+    assert report.audit(read, Expectation(True, ""), Policy(), None) is None

@@ -36,7 +36,7 @@ from istio_aux.model.policy import (
     Start,
     StartMode,
 )
-from istio_aux.model.text import one_line
+from istio_aux.model.text import alternatives, one_line
 from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -200,7 +200,7 @@ def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
         # YAML 1.1, which PyYAML reads, has booleans that are written on and off.
         text = ("on" if value else "off") if isinstance(value, bool) else value
         if not isinstance(text, str) or text not in tuple(choices):
-            raise _unusable(value, f"one of: {', '.join(choices)}")
+            raise _unusable(value, alternatives(choices))
         return choices(text)
 
     return read

@@ -77,7 +77,6 @@ class Connections(Generic[P]):
         """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
         self._most, self._memory = most, memory
         self._strangers, self._known, self._answered = _Queue[P](), _Queue[P](), _Queue[P]()
-        self._by_address = Counter[str]()  # How many strangers come from each.
         self._lately = OrderedDict[str, None]()
         self._highest, self._before, self._trimmed = 0, 0, 0.0
 
@@ -97,11 +96,8 @@ class Connections(Generic[P]):
 
     def add(self, one: P) -> None:
         """Add one that was just accepted."""
-        if one.address in self._lately:
-            self._known.put(one, SILENT)
-        else:
-            self._strangers.put(one, SILENT)
-            self._by_address[one.address] += 1
+        queue = self._known if one.address in self._lately else self._strangers
+        queue.put(one, SILENT)
 
     def charge(self, one: P, cost: int) -> None:
         """Count what it costs now."""
@@ -130,10 +126,6 @@ class Connections(Generic[P]):
         """Take one out that is among them; returns what it cost."""
         queue = self._queue(one)
         assert queue is not None, one
-        if queue is self._strangers:
-            self._by_address[one.address] -= 1
-            if not self._by_address[one.address]:
-                del self._by_address[one.address]
         return queue.take(one)
 
     def surplus(self) -> P | None:
@@ -167,4 +159,5 @@ class Connections(Generic[P]):
         Of strangers it is the first of the address that has most.
         """
         few = islice(self._strangers or self._known, LOOK)
-        return max(few, key=lambda one: self._by_address[one.address])
+        strangers = Counter(one.address for one in self._strangers)
+        return max(few, key=lambda one: strangers[one.address])

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,13 +17,12 @@ from istio_aux.model.answers import (
     PAGE,
     STATES,
     TEXT,
-    ApplicationMesh,
+    Holder,
     ListedPod,
     PodPage,
     ProcessStatus,
 )
 from istio_aux.model.policy import Capability
-from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
 
 T = TypeVar("T")
@@ -32,62 +31,50 @@ KEPT = 1.0  # Seconds for which an answer is given again.
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Shown(NamedTuple):
     """What the charm shows of a status: without times, counters and numbers of attempts.
 
     Attributes:
-        injectors: configuration, revision, state and reason of each.
-        live: the configurations of those that are live.
-        troubled: how many pods are stuck, blocked and lost, but for those that may soon be well.
-        holders: what each holder is called, how many pods it holds, and what they hold.
-        unmeshed: how many pods have no sidecar, and of how many nobody knows whether they need one.
+        live: the configurations of the live injectors.
+        native: whether sidecars are native.
+        troubled: how many pods are stuck, blocked, lost and unmeshed, but for those that may soon
+            be well.
+        rest: everything else.
     """
 
-    called_before_us: tuple[str, ...] | None
-    capability: tuple[Capability, str]
-    certificate: str
-    injectors: list[tuple[str, ...]]
-    injector_live: bool | None
     live: frozenset[str]
-    selected_namespaces: list[str]
+    native: bool
     troubled: tuple[int, ...]
-    holders: list[tuple[object, ...]]
-    unmeshed: tuple[int, int]
-    unmeshed_pods: list[tuple[str, ...]]
-    suspended_jobs: list[tuple[str, ...]]
-    applications: list[ApplicationMesh]
+    rest: tuple[object, ...]
 
     @classmethod
     def of(cls, status: ProcessStatus) -> Shown:
         """Return what is shown of ``status``."""
-        troubled = (status.stuck_pods, status.blocked_pods, status.lost_pods)
         injectors = status.injectors
+        troubled = (status.stuck_pods, status.blocked_pods, status.lost_pods)
+        lasting = (sum(pod.lasting for pod in pods) for pods in troubled)
         return cls(
-            called_before_us=status.called_before_us,
-            capability=(status.capability, status.capability_why),
-            certificate=status.certificate,
-            injectors=[(i.configuration, i.revision, i.state, i.why) for i in injectors],
-            injector_live=status.injector_live,
-            live=frozenset(i.configuration for i in injectors if i.live),
-            selected_namespaces=status.selected_namespaces,
-            troubled=tuple(sum(pod.lasting for pod in pods) for pods in troubled),
-            holders=[(one.by, one.pods, one.requests, one.fix) for one in status.holders],
-            unmeshed=(status.unmeshed_total, status.unmeshed_unknown),
-            unmeshed_pods=[(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-            suspended_jobs=[(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
-            applications=status.applications,
-        )
+            live=frozenset(each.configuration for each in injectors if each.live),
+            native=status.capability is Capability.NATIVE,
+            troubled=(*lasting, status.unmeshed_total),
+            rest=(
+                status.called_before_us, status.capability, status.capability_why,
+                status.certificate, status.injector_live, status.selected_namespaces,
+                status.unmeshed_unknown, status.applications,
+                [(each.configuration, each.revision, each.state, each.why) for each in injectors],
+                [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
+                [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
+                [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
+            ),
+        )  # fmt: skip
 
     def is_worse_than(self, before: Shown) -> bool:
         """Whether something that was well ``before`` is not now; more of the same is no news."""
-        new = zip(
-            (*self.troubled, self.unmeshed[0]), (*before.troubled, before.unmeshed[0]), strict=True
-        )
-        native = Capability.NATIVE
+        new = zip(self.troubled, before.troubled, strict=True)
         return (
             bool(before.live - self.live)
             or any(now and not then for now, then in new)
-            or (before.capability[0] is native and self.capability[0] is not native)
+            or (before.native and not self.native)
         )
 
 
@@ -146,16 +133,16 @@ def application(
     readiness: Callable[[], tuple[bool, list[str]]],
     status: Callable[[], ProcessStatus],
     metrics: Callable[[], bytes],
-    pods: Callable[[Collection[str]], tuple[list[ListedPod], bool]],
+    pods: Callable[[], tuple[list[ListedPod], bool]],
 ) -> web.Application:
     """Make the application of the status port.
 
     ``readiness`` returns whether this process is ready, and lines about what is missing; ``pods``
-    the pods in these states, and whether this process leads.
+    the pods that need a look, and whether this process leads.
     """
 
     def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
-        listed_pods, leader = pods(STATES)
+        listed_pods, leader = pods()
         return {STATES: sorted(listed_pods, key=place)}, leader, status().holders
 
     listed, kept_metrics = Kept(list_pods), Kept(metrics)

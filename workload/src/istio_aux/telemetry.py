@@ -204,7 +204,7 @@ class Bounded(logging.Filter):
     """
 
     LINES = 20
-    _EXPOSED = ("asyncio", "aiohttp", "istio_aux.admission", "istio_aux.serving")
+    _EXPOSED = ("asyncio", "aiohttp", "istio_aux.start.webhook", "istio_aux.serving")
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -37,7 +37,6 @@ from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
-from istio_aux.model.resources import MOST, group
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
@@ -98,23 +97,17 @@ class Wiring:
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         source = "/".join(settings.lease or ())
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
-        self._quit = quitting.Controller(
-            self.client, self.telemetry, self._events,
-            selector=settings.namespace_selector,
-            pods=settings.pod_selector,
-            policy=settings.quit_policy,
-            limits=settings.quit_limits,
-            mode=settings.quit,
-            leading=False,
-            clock=clock,
-            leads=self._may_act,
-        )  # fmt: skip
         self._around = Surroundings(
-            self.client, settings, self.telemetry, self._quit.selection,
+            self.client, settings, self.telemetry,
             changed=self._mesh_changed, relabelled=self._relabelled, clock=clock,
             ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
+        self._quit = quitting.Controller(
+            self.client, self._around.namespaces, self.telemetry, self._events,
+            policy=settings.quit_policy, options=settings.pod_options, clock=clock,
+            limits=settings.quit_limits, mode=settings.quit, leading=False, leads=self._may_act,
+        )  # fmt: skip
         self._repair = repairing.RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
@@ -198,11 +191,11 @@ class Wiring:
             injectors=self._injectors.shown(),
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
-            selected_namespaces=self._quit.selection.names(),
+            selected_namespaces=self._quit.selected,
             stuck_pods=stuck,
             blocked_pods=blocked,
             lost_pods=self._quit.lost(),
-            holders=group(pod for pod in (*stuck, *blocked) if pod.lasting)[:MOST],
+            holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,
@@ -219,25 +212,23 @@ class Wiring:
             certificate=self._certificate(),
         )
 
-    def pods(self, states: Collection[str]) -> tuple[list[answers.ListedPod], bool]:
-        """Return the pods in these states, and whether this process leads."""
+    def pods(self) -> tuple[list[answers.ListedPod], bool]:
+        """Return the pods that need a look, and whether this process leads."""
+        quits = (
+            ("stuck", self._quit.stuck()), ("blocked", self._quit.blocked()),
+            ("lost", self._quit.lost()),
+        )  # fmt: skip
         listed = [
-            answers.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
-                             attempts=pod.attempts)
-            for state, troubled in (
-                ("stuck", self._quit.stuck), ("blocked", self._quit.blocked),
-                ("lost", self._quit.lost),
+            answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
+            for pod in self._repair.unmeshed()
+        ]
+        listed += [
+            answers.ListedPod(
+                pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
             )
-            if state in states
-            for pod in troubled()
-        ]  # fmt: skip
-        if "unmeshed" in states:
-            listed += [
-                answers.ListedPod(
-                    pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
-                )
-                for pod in self._repair.unmeshed()
-            ]
+            for state, pods in quits
+            for pod in pods
+        ]
         return listed, self._leads
 
     @property
@@ -252,6 +243,7 @@ class Wiring:
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)
+        self._quit.relabelled(namespace)
 
     def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
@@ -274,7 +266,7 @@ class Wiring:
         return self._lease is None or self._lease.leads()
 
     def _ask(self, applications: Applications) -> None:
-        self._quit.selection.ask(applications)
+        self._quit.set_applications(applications)
         self._repair.set_applications(applications)
 
     def _unfit(self) -> str:
@@ -302,7 +294,7 @@ class Surroundings:
         client: Client,
         settings: Settings,
         telemetry: Telemetry,
-        *selections: Handler[Namespace],
+        *,
         changed: Callable[[ControlPlanes], None] = lambda _mesh: None,
         relabelled: Callable[[str], None] = lambda _namespace: None,
         clock: Clock = system_clock,
@@ -314,7 +306,6 @@ class Surroundings:
             client: open while they run.
             settings: name our configuration, the root namespace and the selected namespaces.
             telemetry: counts what happens.
-            selections: receive each namespace before `namespaces` does.
             changed: called with everything that is known of the injectors, after each change.
             relabelled: called with the name of a namespace that is relabelled or gone.
             clock: returns the present.
@@ -327,10 +318,10 @@ class Surroundings:
             selector=settings.namespace_selector, clock=clock,
         )  # fmt: skip
         self.watches = Watches(client, telemetry)
-        self.watches.add("namespaces", actions.NAMESPACES, Namespace, *selections, self.namespaces)
+        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
         self._listed = self.watches.add(
             "order" if ordered else "injectors",
-            actions.CONFIGURATIONS, Configuration, self.injectors,
+            actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
             need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
         ).synced  # fmt: skip
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 
 from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
@@ -70,10 +69,11 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
     """
     server = await read_version(client)
     around = Surroundings(client, settings, Telemetry())
-    results = [await _tried("rights", partial(_rights, client, settings))]
+    results = await _tried("rights", _rights(client, settings))
     async with around.watched():
-        results += await _versions(client, server)
-        mesh, configurations = around.injectors.control_planes, around.injectors.configurations
+        results += await _tried("kubernetes", _versions(client, server))
+        mesh = around.injectors.control_planes
+        configurations = {key.name: it for key, it in around.injectors.configurations.items()}
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
@@ -91,28 +91,24 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
         if "namespaces" not in missing:
             results += preflight.namespaces(str(settings.namespace_selector), selected, mesh)
             if selected and mesh.known:
-                results += await _pods(client, settings, mesh, selected)
+                results += await _tried("pods", _pods(client, settings, mesh, selected))
         if selected and preflight.is_installed(settings.webhook_configuration, configurations):
             results += await _admission(client, settings, selected)
     if settings.lease:
-        results.append(await _tried("lease", partial(_elected, client, settings.lease)))
+        results += await _tried("lease", _elected(client, settings.lease))
     return results
 
 
-async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> CheckResult:
+async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[CheckResult]:
     try:
-        return await make()
+        return [*await work]
     except KubeError as error:
-        return preflight.unknown(check, str(error))
+        return [preflight.unknown(check, str(error))]
 
 
-async def _versions(client: Client, server: str) -> list[CheckResult]:
-    try:
-        kubelets = await read_kubelets(client)
-        kinds = await actions.served(client, _ADMISSION)
-    except KubeError as error:
-        return [preflight.unknown("kubernetes", str(error))]
-    return [*preflight.versions(server, kubelets, kinds)]
+async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
+    kubelets = await read_kubelets(client)
+    return preflight.versions(server, kubelets, await actions.served(client, _ADMISSION))
 
 
 def needed(settings: Settings) -> Iterator[Right]:
@@ -157,12 +153,12 @@ def quit_rights(settings: Settings) -> Iterator[Right]:
             yield Right(verb, "", "pods/portforward", "to quit proxies")
 
 
-async def _rights(client: Client, settings: Settings) -> CheckResult:
+async def _rights(client: Client, settings: Settings) -> Iterable[CheckResult]:
     wanted = [*needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     whose = "the workload's account" if settings.lease else "the account of this kubeconfig"
-    return preflight.rights(whose, refused)
+    return (preflight.rights(whose, refused),)
 
 
 async def _pods(
@@ -170,25 +166,22 @@ async def _pods(
     settings: Settings,
     mesh: ControlPlanes,
     selected: Mapping[str, Mapping[str, str]],
-) -> list[CheckResult]:
+) -> Iterable[CheckResult]:
     """Say what would change about the pods that are there."""
     how, now = settings.start(mesh.native.capability), system_clock()
     seen, changes = set[str](), dict[str, list[str]]()
     path = actions.collection("v1", "pods")
-    try:
-        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
-            for pod in page.items:
-                about = pod.metadata
-                left_out = not settings.pod_selector.matches(pod.labels)
-                if about.namespace not in selected or left_out or about.uid in seen:
-                    continue
-                seen.add(about.uid)
-                wanted = expected(pod, selected[about.namespace], mesh.hooks, mesh.policies)
-                if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
-                    changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
-    except KubeError as error:
-        return [preflight.unknown("pods", str(error))]
-    return [*preflight.pod_changes(len(seen), changes)]
+    async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+        for pod in page.items:
+            about = pod.metadata
+            left_out = not settings.pod_selector.matches(pod.labels)
+            if about.namespace not in selected or left_out or about.uid in seen:
+                continue
+            seen.add(about.uid)
+            wanted = expected(pod, selected[about.namespace], mesh.hooks, mesh.policies)
+            if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+                changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
+    return preflight.pod_changes(len(seen), changes)
 
 
 async def _admission(
@@ -223,7 +216,8 @@ async def _create(
     return await actions.dry_run_pod(client, namespace, body)
 
 
-async def _elected(client: Client, lease: tuple[str, str]) -> CheckResult:
+async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
     path = actions.object_path(_LEASES, "leases", *lease)
     elected = await actions.read(client, path, _lease)
-    return preflight.lease("/".join(lease), elected.spec if elected else None, system_clock().date)
+    record = elected.spec if elected else None
+    return (preflight.lease("/".join(lease), record, system_clock().date),)

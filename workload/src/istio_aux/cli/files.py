@@ -12,8 +12,8 @@ import msgspec
 from istio_aux.cli import render
 from istio_aux.model import documents
 from istio_aux.model import pod as pods
-from istio_aux.model.documents import decoded
 from istio_aux.model.policy import Start
+from istio_aux.model.text import alternatives
 from istio_aux.start import patch, review
 from istio_aux.start import plan as start
 
@@ -37,7 +37,7 @@ def explain(files: Iterable[str], show: Callable[[pods.Pod], None]) -> int:
 
     def answer(document: documents.Document) -> Sequence[str]:
         _expect_kind(document, {"Pod": "v1"})
-        show(_pod(document.body))
+        show(_pod(document))
         return ()
 
     return _answer_each(files, answer)
@@ -56,7 +56,7 @@ def mutate(files: Iterable[str], how: Start) -> int:
             return answered.warnings
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
-        pod = _pod(document.body)
+        pod = _pod(document)
         plan = start.plan(pod, how)
         mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
         patch.apply(plan.ops, mutated)
@@ -70,10 +70,10 @@ def mutate(files: Iterable[str], how: Start) -> int:
 
 def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
     """Return the document's kind, which must be one of ``kinds`` (kind to apiVersion)."""
-    given = decoded(_kind.decode, document.body, most=sys.maxsize)
+    given = _kind.decode(document.readable)
     kind = given.kind or ("Pod" if document.listed else "")
     if kind not in kinds:
-        raise ValueError(f'kind is "{given.kind}", expected {" or ".join(kinds)}')
+        raise ValueError(f'kind is "{given.kind}", expected {alternatives(kinds)}')
     if given.api_version not in {"", kinds[kind]}:
         raise ValueError(
             f'apiVersion of the {kind} is "{given.api_version}", expected {kinds[kind]}'
@@ -81,12 +81,12 @@ def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
     return kind
 
 
-def _pod(body: bytes) -> pods.Pod:
+def _pod(document: documents.Document) -> pods.Pod:
     try:
-        return decoded(pods.decode, body, most=sys.maxsize)
+        return pods.decode(document.readable)
     except msgspec.ValidationError:
         # People write `annotations:` with nothing after it, which is null.
-        return pods.convert(msgspec.json.decode(body))
+        return pods.convert(msgspec.json.decode(document.readable))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.probe_rules import CONTAINER, NAME, of_kubelets
+from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import START, text_label
@@ -24,7 +24,7 @@ from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Star
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, sorted_before
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start import plan as start
@@ -225,7 +225,9 @@ def change(
 
     How a pod starts is decided when its controller creates the next one.
     """
-    if pod.status.phase == "Running" and isinstance(quitting.decide(read(pod, policy), now), Quit):
+    if pod.status.phase == "Running" and isinstance(
+        quitting.decide(PodFacts(pod, policy), now), Quit
+    ):
         return "are finished, and their sidecars would be told to exit now"
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True):
@@ -258,16 +260,7 @@ def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
     The policy leaves pods with the annotation proxy.istio.io/config to the webhook.
     """
     annotations = {START: "hold"} if for_policy else {START: "hold", ANNOTATION: "{}"}
-    return msgspec.json.encode({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "containers": [CONTAINER],
-        },
-    })  # fmt: skip
+    return msgspec.json.encode(dry_run_pod(labels, annotations, restartPolicy="Never"))
 
 
 def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:

@@ -20,7 +20,7 @@ import msgspec
 
 from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
-from istio_aux.model.resources import MOST
+from istio_aux.model.answers import MOST
 from istio_aux.model.text import printable, printable_json
 
 _GAP = "  "

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from istio_aux.injector.injection import Expectation
+from istio_aux.model.answers import Holder, TroubledPod, group
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RepairPolicy
-from istio_aux.model.resources import Holder, Requests, group
+from istio_aux.model.resources import Requests
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import ContainerVerdict, read
-from istio_aux.quit.rules import Blocker
+from istio_aux.quit.facts import ContainerVerdict, PodFacts
 from istio_aux.repair import rules as repair
 from istio_aux.start.plan import effective_start
 
@@ -63,7 +63,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
-        return Holders(group(each for each in self.findings if each.state in {"stuck", "blocked"}))
+        return Holders(group(
+            TroubledPod(
+                each.namespace, each.name, each.uid, each.reason, each.since,
+                by=each.by, requests=each.requests, fix=each.fix,
+            )
+            for each in self.findings if each.state in {"stuck", "blocked"}
+        ))  # fmt: skip
 
 
 class Holders(msgspec.Struct, frozen=True):
@@ -95,11 +101,10 @@ def explain(
 
     ``left_out`` says why the pod is left alone whatever its containers do, if so.
     """
-    decision = quitting.decide(read(pod, policy), now)
-    if left_out:
-        decision = quitting.Ignore(reason=left_out, containers=decision.containers)
+    facts = PodFacts(pod, policy)
+    decision = quitting.Ignore(reason=left_out) if left_out else quitting.decide(facts, now)
     start = effective_start(pod)
-    return Explanation(**_facts(pod), **_verdict(decision), start=start)
+    return Explanation(**_identity(pod), **_verdict(facts, decision), start=start)
 
 
 def audit(
@@ -112,7 +117,7 @@ def audit(
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
-                **_facts(pod),
+                **_identity(pod),
                 state="unmeshed",
                 since=pod.metadata.creation_timestamp,
                 action="report",
@@ -129,37 +134,36 @@ def audit(
 
 def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | None:
     """Judge the proxy of a running pod; None when all is well."""
-    facts = read(pod, policy)
+    facts = PodFacts(pod, policy)
     decision = quitting.decide(facts, now)
-    by: tuple[Blocker, ...] = ()
     match decision:
         case quitting.Quit():
             state = "stuck"
         case quitting.Report():
             state = "lost"
-        case quitting.Wait(blocked_by=by) | quitting.Ignore(blocked_by=by) if by:
+        case _ if decision.blocked_by:
             state = "blocked"
         case _:
             return None
     return Finding(
-        **_facts(pod),
-        **_verdict(decision),
+        **_identity(pod),
+        **_verdict(facts, decision),
         state=state,
         since=facts.proxy_ended if state == "lost" else facts.payload_ended,
-        by=tuple(map(str, by)),
+        by=tuple(map(str, decision.blocked_by)),
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )
 
 
-def _facts(pod: Pod) -> dict[str, Any]:
+def _identity(pod: Pod) -> dict[str, Any]:
     meta = pod.metadata
     return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
 
 
-def _verdict(decision: quitting.Action) -> dict[str, Any]:
+def _verdict(facts: PodFacts, decision: quitting.Action) -> dict[str, Any]:
     return {
         "action": decision.action,
         "reason": decision.reason,
-        "containers": dict(decision.containers),
+        "containers": dict(facts.containers),
     }

@@ -56,6 +56,18 @@ _ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
+def dry_run_pod(
+    labels: Mapping[str, str], annotations: Mapping[str, str], **spec: str
+) -> dict[str, Any]:
+    """The pod that dry runs create, with more of its spec."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
+        "spec": {"automountServiceAccountToken": False, "containers": [CONTAINER], **spec},
+    }
+
+
 class Question(Struct, frozen=True):
     """The pod that a probe sends to an injector.
 
@@ -77,22 +89,11 @@ class Question(Struct, frozen=True):
 
     def _pod(self, native: bool | None) -> dict[str, Any]:
         native_wish = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "generateName": NAME,
-                "namespace": self.namespace,
-                "labels": self.labels,
-                # Our own admission must not change the answer.
-                "annotations": {INJECT: "true", START: "off", **native_wish},
-            },
-            "spec": {
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "containers": [CONTAINER],
-            },
-        }
+        # Our own admission must not change the answer.
+        annotations = {INJECT: "true", START: "off", **native_wish}
+        pod = dry_run_pod(self.labels, annotations, restartPolicy="Never")
+        pod["metadata"]["namespace"] = self.namespace
+        return pod
 
     def review(self, uid: str) -> bytes:
         """Return the AdmissionReview that the API server would send for a dry run."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,8 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError, jittered
-from istio_aux.kube.objects import Key, key_of
-from istio_aux.kube.watch import Watch
+from istio_aux.kube.objects import Key
+from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -92,45 +92,24 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
             self._changed(key.name)
 
 
-class Slices:
-    """Watches the EndpointSlices of one Service: a cluster may have thousands of others."""
+class Slices(NamedTuple):
+    """The EndpointSlices of one Service and their watch. A cluster may have thousands of others."""
 
-    def __init__(
-        self, client: Client, service: Service, news: asyncio.Event, telemetry: Telemetry
-    ) -> None:
-        """Prepare `watch`; ``news`` is set after each change."""
-        self.found: dict[Key, EndpointSlice] = {}
-        self._news = news
-        self.watch = Watch(
-            client,
-            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice,
-            self,
-            selection={"labelSelector": f"{SERVICE}={service.name}"},
-            restarted=lambda reason: telemetry.watch_restarts.labels(reason).inc(),
-            backoff=Backoff(first=0.25, longest=5.0),
-        )
+    found: Collection[EndpointSlice]
+    watch: Watch[EndpointSlice]
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the addresses of the ready endpoints, sorted."""
         found = (each.addresses(PORT) for each in self.found.values())
         return tuple(sorted({address for addresses in found for address in addresses}))
 
-    def apply(self, resource: EndpointSlice) -> None:
-        """A slice exists and looks like this."""
-        self.found[key_of(resource)] = resource
-        self._news.set()
-
-    def delete(self, key: Key, _last: EndpointSlice | None) -> None:
-        """A slice is gone."""
-        self.found.pop(key, None)
-        self._news.set()
-
 
 class Watcher:
-    """Handles a watch of all configurations: vendors' have names and labels of their own.
+    """Watches what is behind Istio's webhooks.
 
     Attributes:
+        configurations: the handler of the watch of all configurations: vendors' have names and
+            labels of their own.
         control_planes: everything that is known, replaced at each change.
         called_before: Istio's configurations that the API server calls before ours, sorted.
         since: since when injectors are in their states, by configuration.
@@ -162,6 +141,7 @@ class Watcher:
             rhythm: how often to ask injectors.
             clock: returns the present.
         """
+        self.configurations = Collection[Configuration](self._reconfigured)
         self.control_planes = ControlPlanes()
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
@@ -169,7 +149,6 @@ class Watcher:
         self._changed, self._ours, self._root = changed, ours, root
         self._selector, self._rhythm, self._now = selector, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
-        self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
         self._read_planes: set[ControlPlane] = set()  # Whose policy was read, or could not be.
@@ -178,24 +157,9 @@ class Watcher:
         self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
-    def apply(self, resource: Configuration) -> None:
-        """A configuration exists and looks like this."""
-        self._configurations[key_of(resource)] = resource
-        self._reconfigured()
-
-    def delete(self, key: Key, _last: Configuration | None) -> None:
-        """A configuration is gone."""
-        self._configurations.pop(key, None)
-        self._reconfigured()
-
-    @property
-    def configurations(self) -> dict[str, Configuration]:
-        """All configurations by name."""
-        return {key.name: found for key, found in self._configurations.items()}
-
     def _reconfigured(self) -> None:
         """Ask again, and report which configurations are called before ours if they changed."""
-        self._hooks = hooks_of(self._configurations.values())
+        self._hooks = hooks_of(self.configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: found for key, found in self._policies.items() if key in planes}
         self._read_planes &= planes
@@ -203,7 +167,7 @@ class Watcher:
             probe.reconfigured.set()
         self._reconfiguration.set()
         self._news.set()
-        names = sorted_before(self._ours or "", self._configurations.values())
+        names = sorted_before(self._ours or "", self.configurations.values())
         if names == self.called_before:
             return
         self.called_before = names
@@ -280,14 +244,14 @@ class Watcher:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        targets = injectors.targets(self._configurations.values(), root=self._root)
+        targets = injectors.targets(self.configurations.values(), root=self._root)
         services = dict.fromkeys(filter(None, map(_service, targets)))
         for gone in [service for service in self._slices if service not in services]:
-            self._tasks.pop(self._slices.pop(gone)).cancel()
+            del self._slices[gone]
+            self._tasks.pop(gone).cancel()
         for service in [service for service in services if service not in self._slices]:
-            slices = Slices(self._client, service, self._news, self._telemetry)
-            self._slices[service] = slices
-            self._start(slices, slices.watch.run())
+            slices = self._slices[service] = self._watch(service)
+            self._start(service, slices.watch.run())
         facts = self._facts()
         found = {target: self._addresses(target, facts) for target in targets}
         wanted = [(target, where) for target, where in found.items() if where is not None]
@@ -300,6 +264,18 @@ class Watcher:
     def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[part] = asyncio.create_task(work)
         task.add_done_callback(lambda _task: self._news.set())
+
+    def _watch(self, service: Service) -> Slices:
+        found = Collection[EndpointSlice](self._news.set)
+        watch = Watch(
+            self._client,
+            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+            EndpointSlice, found,
+            selection={"labelSelector": f"{SERVICE}={service.name}"},
+            restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
+            backoff=Backoff(first=0.25, longest=5.0),
+        )  # fmt: skip
+        return Slices(found, watch)
 
     def _probe(self, target: ClientConfig, addresses: tuple[Address, ...]) -> InjectorProbe:
         return InjectorProbe(
@@ -365,7 +341,7 @@ class Watcher:
         )
 
     def _publish(self) -> None:
-        facts, found, before = self._facts(), self._configurations.values(), self.control_planes
+        facts, found, before = self._facts(), self.configurations.values(), self.control_planes
         probed = all(
             target in facts.probes or not injectors.can_be_probed(target, facts)
             for target in injectors.targets(found, root=self._root)

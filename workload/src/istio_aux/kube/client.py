@@ -9,7 +9,7 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -53,6 +53,8 @@ health check, 30 s and 15 s)."""
 
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")
 """The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
+
+_PART_OF_LINE = re.compile(rb"[^\n]*+\n|[^\n]++")
 
 _status = Reader(ApiStatus, "Status")
 
@@ -134,12 +136,19 @@ class Client:
         access = await self._access.current()
         async with self._request(access, "GET", path, params, patience=patience) as response:
             yield b""
-            lines = _Lines()
-            async for part in response.content.iter_any():
-                for line in lines.split(part):
-                    yield line
-            if lines.rest:  # The stream was cut.
-                yield lines.rest
+            parts, size = list[bytes](), 0
+            async for arrived in response.content.iter_any():
+                for part in _PART_OF_LINE.findall(arrived):
+                    parts.append(part)
+                    size += len(part)
+                    if size > LONGEST:  # Memory is bounded.
+                        parts = [b"".join(parts)[:BEGINNING]]
+                    if part.endswith(b"\n"):
+                        line = b"".join(parts)
+                        yield line if size <= LONGEST else Oversized(line)
+                        parts, size = [], 0
+            if parts:  # The stream was cut.
+                yield b"".join(parts)
 
     @asynccontextmanager
     async def websocket(
@@ -267,36 +276,6 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
         if size > LONGEST:
             raise OversizedError(LONGEST, b"".join(parts)[:BEGINNING])
     return b"".join(parts)
-
-
-class _Lines:
-    """Splits a stream at its line breaks, in bounded memory.
-
-    Attributes:
-        rest: the beginning of the next line.
-    """
-
-    def __init__(self) -> None:
-        self._parts, self._size = list[bytes](), 0
-
-    def split(self, part: bytes) -> Iterator[bytes | Oversized]:
-        """Yield the lines that end in ``part``, the next one of the stream."""
-        start = 0
-        while end := part.find(b"\n", start) + 1:
-            self._add(part[start:end])
-            yield self.rest if self._size <= LONGEST else Oversized(self.rest)
-            self._parts, self._size, start = [], 0, end
-        self._add(part[start:])
-
-    def _add(self, part: bytes) -> None:
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > LONGEST:
-            self._parts = [self.rest[:BEGINNING]]
-
-    @property
-    def rest(self) -> bytes:
-        return b"".join(self._parts)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

@@ -17,6 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
+from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -58,35 +59,9 @@ class Channels:
         """Copy what arrived on a channel, at most `OUTPUT` bytes."""
         return bytes(self._received[channel])
 
-
-class EarlyEnd(msgspec.Struct, frozen=True):
-    """Why a connection ended before its result; ``unsent``: the API server refused to connect."""
-
-    why: str
-    unsent: bool = False
-
-
-class ExecResult(msgspec.Struct, frozen=True):
-    """What arrived from a command.
-
-    Attributes:
-        exit_code: None if it is unknown.
-        stdout: at most `OUTPUT` bytes.
-        stderr: the same.
-        error: why there is no exit code, or the server's message about it.
-        unsent: see `EarlyEnd`.
-    """
-
-    exit_code: int | None
-    stdout: str = ""
-    stderr: str = ""
-    error: str | None = None
-    unsent: bool = False
-
-    def __str__(self) -> str:
-        """One line for a person: ``exit code 255: connection refused``."""
-        head = "no exit code" if self.exit_code is None else f"exit code {self.exit_code}"
-        return answered(head, self.error or self.stderr or self.stdout)
+    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
+        """Return what arrived; ``early`` says why the connection ended early, if it did."""
+        raise NotImplementedError
 
 
 class ExecChannel(IntEnum):
@@ -111,17 +86,14 @@ class ExecChannels(Channels):
         """Whether the Status has arrived."""
         return bool(self._received[ExecChannel.ERROR])
 
-    def result(self, early: EarlyEnd | None = None) -> ExecResult:
-        """Return what arrived; ``early`` says why the connection ended early."""
+    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
+        """Return the exit code, and the reason or the output."""
         body = self.received(ExecChannel.ERROR)
-        exit_code, error = _verdict(body) if body else (None, early.why if early else None)
-        return ExecResult(
-            exit_code=exit_code,
-            stdout=self.received(ExecChannel.STDOUT).decode(errors="replace"),
-            stderr=self.received(ExecChannel.STDERR).decode(errors="replace"),
-            error=error,
-            unsent=early is not None and early.unsent,
-        )
+        code, error = _verdict(body) if body else (None, early)
+        output = self.received(ExecChannel.STDERR) or self.received(ExecChannel.STDOUT)
+        head = "no exit code" if code is None else f"exit code {code}"
+        text = answered(head, error or output.decode(errors="replace"))
+        return AttemptResult(code == 0, sent, text)
 
 
 def _verdict(body: bytes) -> tuple[int | None, str | None]:
@@ -147,7 +119,7 @@ async def execute(
     deadline: float,
     *,
     not_after: float | None = None,
-) -> ExecResult:
+) -> AttemptResult:
     """Run ``command`` in a container of ``pod``, without stdin; see `stream`.
 
     No UID leads to a pod: the command runs in the one that has its name when the request arrives.
@@ -156,10 +128,9 @@ async def execute(
     params += [("command", word) for word in command]
     channels = ExecChannels()
     path = actions.pod_path(pod.namespace, pod.name, "exec")
-    early = await stream(
+    return await stream(
         client, path, channels, deadline, params=params, protocols=PROTOCOLS, not_after=not_after
     )
-    return channels.result(early)
 
 
 async def stream(
@@ -173,11 +144,11 @@ async def stream(
     first_frame: bytes = b"",
     still: Callable[[], Awaitable[bool]] | None = None,
     not_after: float | None = None,
-) -> EarlyEnd | None:
+) -> AttemptResult:
     """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
-    Returns None once ``channels`` are finished, or why the connection ended early. ``deadline``
-    seconds include the handshake; after them the request may or may not have had its effect.
+    Returns what ``channels`` have received then. ``deadline`` seconds include the handshake; after
+    them the request may or may not have had its effect.
     Nothing is sent over the connection unless ``still`` says so then; for ``not_after`` see
     `Client.websocket`.
 
@@ -188,20 +159,22 @@ async def stream(
         async with asyncio.timeout(deadline):
             async with client.websocket(path, params, protocols, not_after=not_after) as socket:
                 if still and not await still():
-                    return EarlyEnd("the pod has changed", unsent=True)
+                    return channels.result("the pod has changed", sent=False)
                 if first_frame:
                     await socket.send_bytes(first_frame)
-                return await _listen(socket, channels)
+                return channels.result(await _listen(socket, channels))
     except TimeoutError:
-        return EarlyEnd(f"timed out after {deadline:g} s")
+        return channels.result(f"timed out after {deadline:g} s")
     except KubeError as error:
         busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
         if busy or isinstance(error, NoConnectionError):
             raise
-        return EarlyEnd(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
+        refused = isinstance(error, ApiError) and error.code < 500
+        return channels.result(str(error), sent=not refused)
 
 
-async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> EarlyEnd | None:
+async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> str:
+    """Read until ``channels`` are finished; returns why not, or nothing."""
     frames = size = 0
     while not channels.finished:
         message = await socket.receive()
@@ -209,10 +182,10 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
             channels.feed(message.data)
         elif message.type is not aiohttp.WSMsgType.TEXT:
             # 1006: the connection was cut.
-            return EarlyEnd(f"closed without a status ({socket.close_code})")
+            return f"closed without a status ({socket.close_code})"
         frames, size = frames + 1, size + len(message.data)
         if frames > FRAMES or size > BYTES:
-            return EarlyEnd(f"closed after {frames} frames and {size} bytes without a result")
+            return f"closed after {frames} frames and {size} bytes without a result"
         if frames % AT_ONCE == 0:
             await asyncio.sleep(0)
-    return None
+    return ""

@@ -252,7 +252,7 @@ class EventReader(Generic[T]):
             raise UnreachableError("the stream was cut within an event")
         text = await _cut(line)
         try:
-            kind = _any_event.decode(await _cut(text, 1)).type
+            kind = await _type(text)
             if kind == "ERROR":
                 raise _error_event.decode(text).object.error()
             if kind == "BOOKMARK":
@@ -264,6 +264,13 @@ class EventReader(Generic[T]):
         except Exception as error:
             return Event(kind, await _event_identity(text), why=problem(error))
         return Event(kind, resource.metadata, resource)
+
+
+async def _type(text: bytes) -> str:
+    """The type of an event; its object may be no JSON."""
+    with suppress(ValueError):
+        return _raw_event.decode(text).type
+    return _any_event.decode(await _cut(text, 1)).type
 
 
 def _oversized_event(beginning: bytes) -> Event[Any]:

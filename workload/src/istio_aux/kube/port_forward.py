@@ -10,12 +10,11 @@ import re
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
-import msgspec
-
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, answered, stream
+from istio_aux.kube.exec import OUTPUT, Channels, answered, stream
 from istio_aux.kube.objects import Key
+from istio_aux.model.sidecars import AttemptResult
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
@@ -32,27 +31,6 @@ class ForwardChannel(IntEnum):
 
     DATA = 0
     ERROR = 1
-
-
-class ForwardResult(msgspec.Struct, frozen=True):
-    """What arrived of an answer.
-
-    Attributes:
-        status: HTTP status code, None if there was no answer.
-        body: as far as it arrived.
-        error: why there is no status or no complete answer, or the node's message.
-        unsent: see `exec.EarlyEnd`.
-    """
-
-    status: int | None
-    body: str = ""
-    error: str | None = None
-    unsent: bool = False
-
-    def __str__(self) -> str:
-        """One line for a person: ``HTTP 403: only requests from localhost are allowed``."""
-        head = "no answer" if self.status is None else f"HTTP {self.status}"
-        return answered(head, self.error or self.body)
 
 
 class ForwardChannels(Channels):
@@ -87,21 +65,19 @@ class ForwardChannels(Channels):
             wanted, OUTPUT
         )
 
-    def result(self, early: EarlyEnd | None = None) -> ForwardResult:
-        """Return what arrived; ``early`` says why the connection ended early."""
+    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
+        """Return the HTTP status, and the reason or the body."""
         answer = self.received(ForwardChannel.DATA)[PREFIX:]
         refusal = self.received(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
         end = _HEAD_END.search(answer)
-        error = refusal or (early.why if early and not (status and end) else None)
+        error = refusal or (early if not (status and end) else "")
         if not (status or error):
             error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
-        return ForwardResult(
-            status=int(status[1]) if status else None,
-            body=answer[end.end() :].decode(errors="replace") if end else "",
-            error=error,
-            unsent=early is not None and early.unsent,
-        )
+        head = f"HTTP {status[1].decode()}" if status else "no answer"
+        body = answer[end.end() :].decode(errors="replace") if end else ""
+        well = status is not None and status[1].startswith(b"2")
+        return AttemptResult(well, sent, answered(head, error or body))
 
 
 async def request(
@@ -113,7 +89,7 @@ async def request(
     *,
     still: Callable[[], Awaitable[bool]] | None = None,
     not_after: float | None = None,
-) -> ForwardResult:
+) -> AttemptResult:
     """Send a request without a body to a port of ``pod``; see `exec.stream`.
 
     ``what`` is method and path, such as ``POST /quitquitquit``. No UID leads to a pod. But the
@@ -127,7 +103,7 @@ async def request(
         "Connection: close\r\n\r\n"
     )
     channels = ForwardChannels()
-    early = await stream(
+    return await stream(
         client,
         actions.pod_path(pod.namespace, pod.name, "portforward"),
         channels,
@@ -138,4 +114,3 @@ async def request(
         not_after=not_after,
         first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
-    return channels.result(early)

@@ -65,6 +65,24 @@ class Handler(Protocol[T_contra]):
         ...
 
 
+class Collection(dict[Key, T]):
+    """A handler that keeps the objects of a collection, and calls ``changed`` after each change."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        super().__init__()
+        self._changed = changed
+
+    def apply(self, resource: T) -> None:
+        """The object exists and looks like this."""
+        self[key_of(resource)] = resource
+        self._changed()
+
+    def delete(self, key: Key, _last: T | None) -> None:
+        """The object is gone."""
+        self.pop(key, None)
+        self._changed()
+
+
 class _NoStreamError(KubeError):
     """The server has no streaming lists, or did not complete this one."""
 

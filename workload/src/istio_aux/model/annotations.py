@@ -16,15 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import StrEnum
 from itertools import pairwise
 from typing import Generic, TypeVar
 
 import msgspec
 
 from istio_aux.model.pod import PROXY, Container, Metadata, Pod, Struct
-from istio_aux.model.text import listed, quoted
+from istio_aux.model.text import alternatives, listed, quoted
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=StrEnum)
 Source = Metadata | Mapping[str, str]
 
 NAME = 63  # Characters of the longest value of a label, and name of a container.
@@ -39,7 +41,16 @@ class BadValueError(ValueError):
 class _Key(Generic[T]):
     _where = ""
 
-    def __init__(self, name: str, read: Callable[[str], T], expected: str, *, longest: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[str], T],
+        expected: str,
+        *,
+        longest: int,
+        meaning: str = "",
+        overrides: str = "",
+    ) -> None:
         """Declare a key.
 
         Args:
@@ -47,9 +58,12 @@ class _Key(Generic[T]):
             read: makes a value of a text, or raises ValueError or LookupError.
             expected: what is allowed, for the author.
             longest: the most characters that are given to ``read``.
+            meaning: what it decides, if authors of pods write it; the documents are held to it.
+            overrides: the option that does not count for such a pod.
         """
-        self.name, self.longest = name, longest
-        self._read, self._expected = read, expected
+        self.name, self.longest, self.expected = name, longest, expected
+        self.meaning, self.overrides = meaning, overrides
+        self._read = read
 
     def on(self, source: Source) -> bool:
         """Whether it is there, with whatever value."""
@@ -70,7 +84,7 @@ class _Key(Generic[T]):
                 return self._read(text)
         else:
             long = f"; it has {len(text)} characters, not at most {self.longest}"
-        raise BadValueError(f"{self.shown(source)}: expected {self._expected}{long}")
+        raise BadValueError(f"{self.shown(source)}: expected {self.expected}{long}")
 
     def get(self, source: Source) -> T | None:
         """Read the value; None if it is absent or cannot be used."""
@@ -105,6 +119,12 @@ class Label(_Key[T]):
         return (source.labels or {}) if isinstance(source, Metadata) else source
 
 
+def choice(name: str, choices: type[Choice], meaning: str, overrides: str) -> Annotation[Choice]:
+    """Declare an annotation by which a pod has a value of its own for an option."""
+    expected = alternatives(choices)
+    return Annotation(name, choices, expected, longest=NAME, meaning=meaning, overrides=overrides)
+
+
 def mark(name: str) -> Annotation[str]:
     """Declare an annotation whose presence decides; its value is never read."""
     return Annotation(name, str, "anything", longest=0)
@@ -130,7 +150,7 @@ def label_with(prefix: str, *sources: Metadata) -> str:
 
 
 # Annotations, unless the comment says otherwise.
-START = "istio-aux.io/start"  # The `StartMode` of this pod.
+START = "istio-aux.io/start"
 STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.
 INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
@@ -145,8 +165,8 @@ SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
 NO_SIGNAL = '["pilot-agent","version"]'
 PROXY_CONFIG = "proxy.istio.io/config"  # Of Istio: YAML that overrides the mesh's ProxyConfig.
 HOLD = "holdApplicationUntilProxyStarts"  # Field of `PROXY_CONFIG`.
-NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
-PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
+NATIVE_SIDECARS = "istio-aux.io/native-sidecars"
+PEERS = "istio-aux.io/peers"
 INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
 EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
 # Labels of pods whose controller makes a headless Service without ports. What they declare is in
@@ -156,10 +176,10 @@ JOBSET = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
 
-QUIT = "istio-aux.io/quit"  # "false" opts the pod out.
-IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"  # They do not keep the proxy running.
-QUIT_AFTER = "istio-aux.io/quit-after"  # The only containers that keep it running.
-QUIT_GRACE = "istio-aux.io/quit-grace"  # Seconds after the payload: `30`, `2.5s` or `1m`.
+QUIT = "istio-aux.io/quit"
+IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
+QUIT_AFTER = "istio-aux.io/quit-after"
+QUIT_GRACE = "istio-aux.io/quit-grace"
 
 STATUS_PORT = "status.sidecar.istio.io/port"
 DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
@@ -234,10 +254,35 @@ def _seconds(text: str) -> float | None:
 
 
 _containers = f"container names separated by commas, at most {MOST_NAMES}"
-_quit = Annotation(QUIT, {"true": True, "false": False}.__getitem__, "true or false", longest=5)
-_ignored = Annotation(IGNORE_CONTAINERS, names, _containers, longest=NAMES)
-_after = Annotation(QUIT_AFTER, names, _containers, longest=NAMES)
-_grace = Annotation(QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32)
+_quit = Annotation(
+    QUIT,
+    {"true": True, "false": False}.__getitem__,
+    "true or false",
+    longest=5,
+    meaning="with `false` the proxy is never told to exit",
+)
+_ignored = Annotation(
+    IGNORE_CONTAINERS,
+    names,
+    _containers,
+    longest=NAMES,
+    meaning="more containers that never keep the proxy running, as `ignore-containers`",
+)
+_after = Annotation(
+    QUIT_AFTER,
+    names,
+    _containers,
+    longest=NAMES,
+    meaning="the only containers that keep the proxy running",
+)
+_grace = Annotation(
+    QUIT_GRACE,
+    _seconds,
+    "seconds, at most a day, like 30, 2.5s or 1m",
+    longest=32,
+    meaning="how long the proxy runs on after the payload was first seen finished",
+    overrides="quit-grace",
+)
 
 
 _FLAG = "--statusPort"
@@ -315,12 +360,6 @@ native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 
 
 injected, mirrors = mark(INJECTED), mark(MIRROR)
-
-
-def with_label(pod: Pod) -> Pod:
-    """The pod with the label that asks Istio for a sidecar."""
-    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
-    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:

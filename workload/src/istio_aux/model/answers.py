@@ -5,16 +5,22 @@ The names are a contract, which workload/README.md documents. The charm decodes 
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import msgspec
 
+from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
-from istio_aux.model.resources import Holder, Requests
+from istio_aux.model.resources import Requests, total
+from istio_aux.model.text import listed
 
 UNMESHED = 500  # Unmeshed pods in `/status`, at most: after an outage it may be every pod.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
+MOST = 20  # Holders that are listed: tenants name their containers.
 PAGE = 500  # Pods in a page of `/pods`, at most.
+_NAMES = 3  # Containers that the text of a holder names.
 TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
 
 
@@ -68,6 +74,25 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: Requests | None = None
     fix: str = ""
     lasting: bool = True
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The containers that keep some pods running, and what these pods request together.
+
+    Attributes:
+        by: the names of the containers.
+        since: when the first pod began to be held; None: unknown.
+        unreadable: the number of pods whose requests cannot be read.
+        text: the holder in one line for people.
+    """
+
+    by: tuple[str, ...]
+    pods: int
+    since: datetime | None
+    requests: Requests
+    unreadable: int = 0
+    fix: str = ""
+    text: str
 
 
 class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
@@ -132,7 +157,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
-    holders: list[Holder]  # Of stuck and blocked pods, at most `holders.MOST`.
+    holders: list[Holder]  # Of stuck and blocked pods, at most `MOST`.
     race: RacePolicy
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
     unmeshed_total: int
@@ -174,3 +199,39 @@ class PodPage(msgspec.Struct, frozen=True):
     next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
     leader: bool = False  # Only the leader knows stuck pods.
     holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
+
+
+def group(pods: Iterable[TroubledPod]) -> list[Holder]:
+    """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
+    groups = defaultdict[tuple[tuple[str, ...], str], list[TroubledPod]](list)
+    for pod in pods:
+        groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
+    found = [_holder(by, fix, held) for (by, fix), held in groups.items()]
+    return sorted(found, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
+
+
+def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
+    since = min((pod.since for pod in pods if pod.since), default=None)
+    requests = total(pod.requests for pod in pods if pod.requests is not None)
+    unreadable = sum(pod.requests is None for pod in pods)
+    return Holder(
+        by=by,
+        pods=len(pods),
+        since=since,
+        requests=requests,
+        unreadable=unreadable,
+        fix=fix,
+        text=_text(by, len(pods), since, str(requests), unreadable) + (fix and f"; {fix}"),
+    )
+
+
+def _text(
+    by: tuple[str, ...], pods: int, since: datetime | None, requests: str, unreadable: int
+) -> str:
+    """``12 pods are held by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
+    text = f"{pods} pod{' is' if pods == 1 else 's are'} held by {listed(by, most=_NAMES)}"
+    if since is not None:
+        text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+    if requests:
+        text += f": {requests}"
+    return text + (f"; the requests of {unreadable} cannot be read" if unreadable else "")

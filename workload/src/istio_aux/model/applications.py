@@ -10,9 +10,9 @@ import json
 
 import msgspec
 
-from istio_aux.model.annotations import text_label, with_label
+from istio_aux.model.annotations import text_label
 from istio_aux.model.names import IGNORED
-from istio_aux.model.pod import Metadata, Pod
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Application
 from istio_aux.model.selectors import DNS_LABEL, Selector
 
@@ -48,10 +48,6 @@ class Applications(msgspec.Struct, frozen=True):
         """Whether the pod has its sidecar because of the file; see `covers`."""
         return self.covers(pod.metadata.namespace, application_of(pod))
 
-    def places(self) -> frozenset[str]:
-        """The namespaces that the file names, of all pods that it may cover."""
-        return self.models | self.namespaces | {each.namespace for each in self.named}
-
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that choose pods, by their labels and those of their namespace."""
@@ -73,12 +69,6 @@ def left_out(pod: Pod, selector: Selector, applications: Applications) -> str | 
     """
     chosen = selector.matches(pod.labels) or applications.has(pod)
     return None if chosen else selector.mismatch
-
-
-def new_pod(application: Application) -> Pod:
-    """The next pod of the application, as far as its labels are known."""
-    labels = {LABEL: application.name}
-    return with_label(Pod(metadata=Metadata(namespace=application.namespace, labels=labels)))
 
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:

@@ -108,6 +108,7 @@ class Document(msgspec.Struct, frozen=True):
 
     place: str
     body: bytes
+    readable: bytes  # The same, without what is nested too deeply for a decoder.
     listed: bool = False  # It came in a list, whose items may lack ``kind`` and ``apiVersion``.
     cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.
 
@@ -126,6 +127,7 @@ class _Items(msgspec.Struct, frozen=True):
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, yaml.YAMLError)
 _list_decoder = msgspec.json.Decoder(_Items)
+_any_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read(body: bytes) -> Iterator[Document | BadDocument]:
@@ -134,51 +136,52 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
     JSON may be one document, one a line, or several in a row. Anything else is YAML, whose empty
     documents are skipped, as kubectl does.
     """
-    for index, item in enumerate(_split(body.removeprefix(b"\xef\xbb\xbf").strip()), start=1):
+    body = body.removeprefix(b"\xef\xbb\xbf").strip()
+    whole = _readable(body) if body.startswith(b"{") else None
+    for index, item in enumerate([body] if whole else _split(body), start=1):
         place = f"document {index}"
         if isinstance(item, bytes):
-            yield from _expand(place, item)
+            yield from _expand(place, item, whole or _readable(item) or item)
         else:
             yield BadDocument(place, problem(item))
 
 
-def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
-    """Replace a List, such as a PodList, by its items."""
-    cut = False
+def _readable(body: bytes) -> bytes | None:
+    """The text, without what is nested too deeply for a decoder; None if it is no JSON."""
+
+    def checked(text: bytes) -> bytes:
+        _any_decoder.decode(text)
+        return text
+
     try:
-        try:
-            found = _list_decoder.decode(body)
-        except RecursionError:
-            found, cut = _list_decoder.decode(shallow(body, most=sys.maxsize)), True
+        return decoded(checked, body, most=sys.maxsize)
+    except _UNREADABLE:
+        return None
+
+
+def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | BadDocument]:
+    """Replace a List, such as a PodList, by its items."""
+    try:
+        found = _list_decoder.decode(readable)
     except _UNREADABLE as error:
         yield BadDocument(place, problem(error))
         return
     if found.items is None or not found.kind.endswith("List"):
-        yield Document(place, body)
+        yield Document(place, body, readable)
         return
-    for number, item in enumerate(found.items, start=1):
-        yield Document(f"{place} item {number}", bytes(item), listed=True, cut=cut)
+    for number, item in enumerate(map(bytes, found.items), start=1):
+        yield Document(f"{place} item {number}", item, item, listed=True, cut=readable is not body)
 
 
 def _split(body: bytes) -> Iterator[bytes | Exception]:
-    if body.startswith(b"{") and _is_json(body):
-        yield body
-    elif _SEPARATOR.search(body):
+    if _SEPARATOR.search(body):
         yield from _split_yaml(body)
-    elif any(line.startswith(b"{") and _is_json(line) for line in body.splitlines()):
+    elif any(line.startswith(b"{") and _readable(line) for line in body.splitlines()):
         yield from (line for line in body.splitlines() if line.strip())
     elif body.startswith(b"{"):
         yield from _split_json(body)
     else:
         yield from _split_yaml(body)
-
-
-def _is_json(body: bytes) -> bool:
-    try:
-        decoded(msgspec.json.Decoder(msgspec.Raw).decode, body, most=sys.maxsize)
-    except _UNREADABLE:
-        return False
-    return True
 
 
 def _split_json(body: bytes) -> Iterator[bytes | Exception]:

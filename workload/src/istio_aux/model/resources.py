@@ -1,23 +1,16 @@
-"""Which resources pods hold, and which containers keep pods from completing.
-
-A pod is held when its payload, or a part of it, is finished and something else keeps it: its proxy,
-another container, an annotation or an option. Pods with the same holder are grouped.
-"""
+"""What pods request: CPUs, memory and GPUs."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Protocol
 
 import msgspec
 
-from istio_aux.model.pod import PROXY, Pod, Struct
-from istio_aux.model.text import listed
+from istio_aux.model.pod import Pod, Struct
 
 CPU, MEMORY = "cpu", "memory"
 
@@ -37,7 +30,7 @@ _MOST = 2**63 - 1
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = "KMGTPE"
 
-_Amounts = dict[str, Fraction]
+_UNIT = 10**9  # Parts of one. The API server stores no smaller ones (apimachinery Quantity).
 
 
 class Requests(Struct, frozen=True):
@@ -89,13 +82,14 @@ def requests(pod: Pod) -> Requests | None:
     try:
         amounts = _containers(pod)
         own = _read(pod.spec.resources)
-        amounts |= {name: own[name] for name in (CPU, MEMORY) if name in own}
+        for name in {CPU, MEMORY} & own.keys():
+            amounts[name] = own[name]
         if pod.spec.overhead:
-            _add(amounts, _amounts(_quantities.decode(pod.spec.overhead)))
+            amounts += _amounts(_quantities.decode(pod.spec.overhead))
         found = Requests(
-            millicpu=math.ceil(amounts.pop(CPU, Fraction()) * 1000),
-            memory=math.ceil(amounts.pop(MEMORY, Fraction())),
-            gpus=math.ceil(sum(amounts.values())),
+            millicpu=math.ceil(Fraction(amounts.pop(CPU, 0), _UNIT // 1000)),
+            memory=math.ceil(Fraction(amounts.pop(MEMORY, 0), _UNIT)),
+            gpus=math.ceil(Fraction(amounts.total(), _UNIT)),
         )
     except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
         return None
@@ -122,46 +116,34 @@ def quantity(text: str) -> Fraction:
     return number * Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
 
 
-def _containers(pod: Pod) -> _Amounts:
+def _containers(pod: Pod) -> Counter[str]:
     """What the containers need at once, at most (KEP-753)."""
-    total, before, start = _Amounts(), _Amounts(), _Amounts()
+    together, before, start = Counter[str](), Counter[str](), Counter[str]()
     for container in pod.containers:
-        _add(total, _read(container.resources))
+        together += _read(container.resources)
     for container in pod.init_containers:
         own = _read(container.resources)
         if container.restart_policy == "Always":
-            _add(total, own)
-            _add(before, own)
+            together += own
+            before += own
         else:
-            _add(own, before)
-            _raise(start, own)
-    _raise(total, start)
-    return total
+            start |= own + before
+    return together | start
 
 
-def _read(resources: msgspec.Raw) -> _Amounts:
+def _read(resources: msgspec.Raw) -> Counter[str]:
     """The requests among ``resources`` of a container or a pod."""
     found = _resources.decode(resources) if resources else None
     return _amounts(found.requests if found else None)
 
 
-def _amounts(requests: Mapping[str, str | int | float] | None) -> _Amounts:
+def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
-    return {
-        name: quantity(str(value))
+    return Counter({
+        name: math.ceil(quantity(str(value)) * _UNIT)
         for name, value in (requests or {}).items()
         if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
-    }
-
-
-def _add(amounts: _Amounts, more: _Amounts) -> None:
-    for name, amount in more.items():
-        amounts[name] = amounts.get(name, Fraction()) + amount
-
-
-def _raise(amounts: _Amounts, least: _Amounts) -> None:
-    for name, amount in least.items():
-        amounts[name] = max(amounts.get(name, Fraction()), amount)
+    })  # fmt: skip
 
 
 def _bytes(number: int) -> str:
@@ -169,86 +151,3 @@ def _bytes(number: int) -> str:
     power = max(0, min((number.bit_length() - 1) // 10, len(_BINARY)))
     unit = _BINARY[power - 1] + "i" if power else ""
     return f"{number / 1024**power:.1f}".removesuffix(".0") + unit
-
-
-MOST = 20  # Holders that are listed: tenants name their containers.
-_NAMES = 3  # Containers that the text of a holder names.
-
-
-class HeldPod(Protocol):
-    """The fields of a stuck or blocked pod that `group` reads."""
-
-    @property
-    def by(self) -> tuple[str, ...]:
-        """The containers that hold it, or an annotation or an option; empty: its proxy."""
-        ...
-
-    @property
-    def since(self) -> datetime | None:
-        """When the last of the finished payload containers ended; None: unknown."""
-        ...
-
-    @property
-    def requests(self) -> Requests | None:
-        """What it holds; None: its requests cannot be read."""
-        ...
-
-    @property
-    def fix(self) -> str:
-        """The setting that ends it, if one is known."""
-        ...
-
-
-class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The containers that keep some pods running, and what these pods request together.
-
-    Attributes:
-        by: the names of the containers.
-        since: when the first pod began to be held; None: unknown.
-        unreadable: the number of pods whose requests cannot be read.
-        text: the holder in one line for people.
-    """
-
-    by: tuple[str, ...]
-    pods: int
-    since: datetime | None
-    requests: Requests
-    unreadable: int = 0
-    fix: str = ""
-    text: str
-
-
-def group(pods: Iterable[HeldPod]) -> list[Holder]:
-    """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
-    groups = defaultdict[tuple[tuple[str, ...], str], list[HeldPod]](list)
-    for pod in pods:
-        groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
-    found = [_holder(by, fix, held) for (by, fix), held in groups.items()]
-    return sorted(found, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
-
-
-def _holder(by: tuple[str, ...], fix: str, pods: list[HeldPod]) -> Holder:
-    since = min((pod.since for pod in pods if pod.since), default=None)
-    requests = total(pod.requests for pod in pods if pod.requests is not None)
-    unreadable = sum(pod.requests is None for pod in pods)
-    return Holder(
-        by=by,
-        pods=len(pods),
-        since=since,
-        requests=requests,
-        unreadable=unreadable,
-        fix=fix,
-        text=_text(by, len(pods), since, str(requests), unreadable) + (fix and f"; {fix}"),
-    )
-
-
-def _text(
-    by: tuple[str, ...], pods: int, since: datetime | None, requests: str, unreadable: int
-) -> str:
-    """``12 pods are held by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
-    text = f"{pods} pod{' is' if pods == 1 else 's are'} held by {listed(by, most=_NAMES)}"
-    if since is not None:
-        text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-    if requests:
-        text += f": {requests}"
-    return text + (f"; the requests of {unreadable} cannot be read" if unreadable else "")

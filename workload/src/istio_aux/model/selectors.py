@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
@@ -127,87 +128,54 @@ def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
         yield Requirement(_valid_key(item.key), operator, tuple(sorted(valid)))
 
 
+_WORD = r"[^\s=!(),<>]++"
+_REQUIREMENT = re.compile(
+    rf"\s*+(?:!\s*+(?P<absent>{_WORD})|(?P<key>{_WORD})(?:"
+    rf"\s*+(?P<sign>==?|!=)\s*+(?P<value>{_WORD})?"
+    r"|\s++(?P<word>in|notin)\s*+\((?P<values>[^=!()<>]*+)\))?)\s*+(?P<comma>,|\Z)",
+    re.ASCII,
+)
+_FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
+
+
 def parse(text: str) -> Selector:
     """Parse a selector as kubectl's ``--selector`` takes it; blank text selects everything.
 
     Raises:
-        ValueError: one line with the text and what is expected where.
+        ValueError: one line with the text, what was found and what is expected.
     """
     try:
-        requirements = _Parser(text).requirements()
+        return Selector(tuple(sorted(set(_parse(text.rstrip())))))
     except ValueError as error:
         raise ValueError(f"{_quoted(text)}: {error}") from None
-    return Selector(tuple(sorted(set(requirements))))
 
 
-_TOKEN = re.compile(r"\s*(?:(==|!=|[=!(),<>])|([^\s=!(),<>]+))", re.ASCII)
-_KEYWORDS = {"in": Operator.IN, "notin": Operator.NOT_IN}
-_SIGNS = {"=": Operator.IN, "==": Operator.IN, "!=": Operator.NOT_IN}
+def _parse(rest: str) -> Iterator[Requirement]:
+    more = bool(rest)
+    while more:
+        if (match := _REQUIREMENT.match(rest)) is None:
+            where = _quoted(rest) if rest else "the end"
+            raise ValueError(f"expected {_FORMS}, found {where}")
+        yield _parsed(match)
+        rest, more = rest[match.end() :], bool(match["comma"])
 
 
-class _Parser:
-    """Recursive descent over the tokens; a token's text and whether it is a word."""
-
-    def __init__(self, text: str) -> None:
-        # The pattern matches anything but trailing space, so nothing is skipped between tokens.
-        self._tokens = [(m[1] or m[2], m[2] is not None) for m in _TOKEN.finditer(text.rstrip())]
-        self._next = 0
-
-    def requirements(self) -> list[Requirement]:
-        found: list[Requirement] = []
-        while self._tokens:
-            found.append(self._requirement())
-            if self._next == len(self._tokens):
-                break
-            self._expect(",", "after a requirement")
-        return found
-
-    def _requirement(self) -> Requirement:
-        if self._peek() == "!":
-            self._next += 1
-            return Requirement(_valid_key(self._word('a label key after "!"')), _ABSENT)
-        key = _valid_key(self._word("a label key"))
-        token = self._peek()
-        if token in {None, ","}:
-            return Requirement(key, Operator.EXISTS)
-        self._next += 1
-        if token in _SIGNS:
-            return Requirement(key, _SIGNS[token], (self._value(),))
-        if token in _KEYWORDS:
-            return Requirement(key, _KEYWORDS[token], self._values(token))
-        raise ValueError(f'expected "=", "!=", "in" or "notin" after {key}, found {_quoted(token)}')
-
-    def _values(self, keyword: str) -> tuple[str, ...]:
-        self._expect("(", f'after "{keyword}"')
-        if self._peek() == ")":
-            raise ValueError(f'expected at least one value after "{keyword}"')
-        values = {self._value()}
-        while self._peek() == ",":
-            self._next += 1
-            values.add(self._value())
-        self._expect(")", "after the values")
-        return tuple(sorted(values))
-
-    def _value(self) -> str:
-        """Take a value; as in kubectl, a missing word is the empty value."""
-        if self._next < len(self._tokens) and self._tokens[self._next][1]:
-            self._next += 1
-            return _valid_value(self._tokens[self._next - 1][0])
-        return ""
-
-    def _word(self, expected: str) -> str:
-        if self._next == len(self._tokens) or not self._tokens[self._next][1]:
-            raise ValueError(f"expected {expected}, found {_quoted(self._peek())}")
-        self._next += 1
-        return self._tokens[self._next - 1][0]
-
-    def _expect(self, token: str, where: str) -> None:
-        if self._peek() != token:
-            raise ValueError(f'expected "{token}" {where}, found {_quoted(self._peek())}')
-        self._next += 1
-
-    def _peek(self) -> str | None:
-        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
+def _parsed(match: re.Match[str]) -> Requirement:
+    """Make a requirement; as in kubectl, a missing value is the empty one."""
+    key = _valid_key(match["absent"] or match["key"])
+    if match["absent"]:
+        return Requirement(key, _ABSENT)
+    if match["sign"]:
+        operator, values = _OPERATORS[match["sign"]], {match["value"] or ""}
+    elif match["word"]:
+        operator = _OPERATORS[match["word"]]
+        values = {value.strip(string.whitespace) for value in match["values"].split(",")}
+        if not match["values"].strip(string.whitespace):
+            raise ValueError(f'expected at least one value after "{match["word"]}"')
+    else:
+        return Requirement(key, _EXISTS)
+    valid = {value and _valid_value(value) for value in values}
+    return Requirement(key, operator, tuple(sorted(valid)))
 
 
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -217,6 +185,7 @@ DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*
 """Names of pods, of at most 253 characters (IsDNS1123Subdomain)."""
 
 _ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
+_OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Operator.NOT_IN}
 # apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"
@@ -237,6 +206,6 @@ def _valid_value(value: str) -> str:
     return value
 
 
-def _quoted(text: str | None) -> str:
-    """Quote for a message of one line; None is the end of the text."""
-    return "the end" if text is None else json.dumps(text, ensure_ascii=False)
+def _quoted(text: str) -> str:
+    """Quote for a message of one line."""
+    return json.dumps(text, ensure_ascii=False)

@@ -30,6 +30,18 @@ class SidecarRule(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
 
 
+class AttemptResult(msgspec.Struct, frozen=True):
+    """The answer to an attempt. It proves nothing; only the status of the container does.
+
+    ``well``: it sounds like a success. ``sent``: the attempt may have had an effect. ``text``: one
+    line for a person, such as ``exit code 255: connection refused``.
+    """
+
+    well: bool
+    sent: bool
+    text: str
+
+
 SHIPPED: Mapping[str, SidecarRule] = {
     rule.container: rule
     for rule in (

@@ -46,6 +46,12 @@ def listed(names: Collection[str], gap: str = ", ", *, most: int = _LISTED) -> s
     return f"{gap.join([*names][:most])} and {more} more"
 
 
+def alternatives(values: Collection[str]) -> str:
+    """Join what is allowed: ``a, b or c``."""
+    *others, last = values
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def printable(text: str) -> str:
     """Escape what is not printable, as Python writes it in a string."""
     if text.isprintable():

@@ -1,6 +1,6 @@
 """Make the proxies of finished pods exit, and prove that they did.
 
-`facts` reads a pod once. `rules` decides by these facts, and `state` says what follows from one
-decision after another. All three are pure. `controller` performs that, `slots` says whose turn it
-is, `recorder` tells.
+`facts` says what follows from a pod. `rules` decides by that, and `state` says what follows from
+one decision after another. All three are pure. `controller` performs that, `slots` says whose turn
+it is, `recorder` tells.
 """

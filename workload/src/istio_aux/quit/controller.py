@@ -7,7 +7,7 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from istio_aux.kube import actions
@@ -24,19 +24,16 @@ from istio_aux.kube.errors import (
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
-from istio_aux.model.applications import Applications
+from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
-from istio_aux.model.selectors import Selector
-from istio_aux.model.webhooks import Namespace
-from istio_aux.quit import facts as pod_facts
+from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit import state as quit_state
-from istio_aux.quit.facts import Kubelet, PodFacts
+from istio_aux.quit.facts import Kubelet, PodFacts, obeys
 from istio_aux.quit.recorder import QuitRecorder
-from istio_aux.quit.slots import Slots
+from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.quit.state import (
-    AttemptResult,
     PodState,
     QuitLimits,
     QuitScope,
@@ -60,64 +57,22 @@ READS = 3
 command for another one; the next ones find both."""
 
 
-class Selection:
-    """Handler of the watch of namespaces: keeps those that ``selector`` matches in ``scope``.
-
-    ``changed`` is called with the name of a namespace that is selected now, or no longer.
-    """
-
-    def __init__(
-        self, scope: QuitScope, selector: Selector, changed: Callable[[str], None]
-    ) -> None:
-        self._scope, self._selector, self._changed = scope, selector, changed
-
-    def __contains__(self, namespace: str) -> bool:
-        return namespace in self._scope.namespaces
-
-    def names(self) -> list[str]:
-        """The names of the selected namespaces, sorted."""
-        return sorted(self._scope.namespaces)
-
-    def apply(self, resource: Namespace) -> None:
-        """A namespace was created or has changed."""
-        if not self._selector.matches(resource.labels):
-            self.delete(resource.metadata.key)
-            return
-        name, known = resource.metadata.name, self._scope.namespaces
-        new, known[name] = name not in known, resource.metadata.uid
-        if new:
-            self._changed(name)
-
-    def delete(self, key: Key, _last: Namespace | None = None) -> None:
-        """A namespace is not selected any more, unless a new one of the same name is."""
-        if self._scope.namespaces.get(key.name) == key.uid:
-            del self._scope.namespaces[key.name]
-            self._changed(key.name)
-
-    def ask(self, applications: Applications) -> None:
-        """Select also the pods of these applications, whatever their namespace."""
-        before, self._scope.applications = self._scope.applications, applications
-        if applications != before:
-            for namespace in sorted(before.places() | applications.places()):
-                self._changed(namespace)
-
-
 class _Work(NamedTuple):
     changed: asyncio.Event  # Set whenever the pod, or what may be done about it, has changed.
     task: asyncio.Task[None]
 
 
 class Controller:
-    """Handler of the watch of pods. `selection` is that of the watch of namespaces."""
+    """Handler of the watch of pods: decides about them, and makes their proxies exit."""
 
     def __init__(
         self,
         client: Client,
+        namespaces: Mapping[str, Mapping[str, str]],
         telemetry: Telemetry,
         events: Events,
         *,
-        selector: Selector | None = None,
-        pods: Selector | None = None,
+        options: PodOptions | None = None,
         policy: Policy | None = None,
         mode: QuitMode = QuitMode.ON,
         leading: bool = True,
@@ -125,16 +80,16 @@ class Controller:
         clock: Clock = system_clock,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``.
+        """Start. ``namespaces`` has the labels of each namespace, as they change.
 
-        ``leads`` is called right before each write: whether this process may still act. If it may
-        not, `lead` has been called.
+        Without ``options`` all pods count. ``leads`` is called right before each write: whether
+        this process may still act. If it may not, `lead` has been called.
         """
-        self._leads = leads
-        limits = limits or QuitLimits()
+        self._leads, self._namespaces = leads, namespaces
+        limits, self._options = limits or QuitLimits(), options or PodOptions()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
-            pods=pods or Selector(),
+            pods=self._options.pods,
         )  # fmt: skip
         self._client, self._clock = client, clock
         self._recorder = QuitRecorder(telemetry, events)
@@ -144,7 +99,6 @@ class Controller:
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
-        self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
         # Only the leader shows the others, so that a sum over all units counts each pod once.
         for gauge, count in (
@@ -183,11 +137,28 @@ class Controller:
             state.left = True
             self._steer(state)
 
+    def relabelled(self, namespace: str) -> None:
+        """A namespace was created, relabelled or deleted."""
+        labels, selected = self._namespaces.get(namespace), self._scope.namespaces
+        selected.discard(namespace)
+        if labels is not None and self._options.namespaces.matches(labels):
+            selected.add(namespace)
+        self._steer_all(namespace)
+
+    def set_applications(self, applications: Applications) -> None:
+        """Select also the pods of these applications, whatever their namespace."""
+        self._scope.applications = applications
+        self._steer_all()
+
     def lead(self, leading: bool) -> None:
         """Become the process that acts, or stop acting. Pods are followed in any case."""
         self._scope.leading = self._recorder.leading = leading
-        for state in list(self._states.values()):
-            self._steer(state)
+        self._steer_all()
+
+    @property
+    def selected(self) -> list[str]:
+        """The names of the selected namespaces, sorted."""
+        return sorted(self._scope.namespaces)
 
     @property
     def watched(self) -> int:
@@ -221,17 +192,11 @@ class Controller:
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
-        if tasks := [work.task for work in self._works.values()]:
-            _, late = await asyncio.wait(tasks, timeout=patience)
-            # In their order: that of the set is that of addresses in memory.
-            for task in tasks:
-                if task in late:
-                    task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks([work.task for work in self._works.values()], patience)
 
-    def _reselect(self, namespace: str) -> None:
+    def _steer_all(self, namespace: str | None = None) -> None:
         for state in list(self._states.values()):
-            if state.key.namespace == namespace:
+            if namespace in {None, state.key.namespace}:
                 self._steer(state)
 
     def _steer(self, state: PodState) -> None:
@@ -340,16 +305,17 @@ class Controller:
         facts = self._facts(pod)
         if not facts.asks:
             return facts
-        obeys = pod_facts.obeys(await actions.read_kubelet(self._client, facts.node))
+        node = pod.spec.node_name or ""
+        obeyed = obeys(await actions.read_kubelet(self._client, node))
         now = self._clock().monotonic
         known = {name: each for name, each in self._kubelets.items() if now < each.until}
-        self._kubelets = {**known, facts.node: Kubelet(obeys, now + KUBELET_KNOWN)}
+        self._kubelets = {**known, node: Kubelet(obeyed, now + KUBELET_KNOWN)}
         return self._facts(pod)
 
     def _facts(self, pod: Pod) -> PodFacts:
         kubelet = self._kubelets.get(pod.spec.node_name or "")
         fresh = kubelet and self._clock().monotonic < kubelet.until
-        return pod_facts.read(pod, self._scope.policy, kubelet if fresh else None)
+        return PodFacts(pod, self._scope.policy, kubelet if fresh else None)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
@@ -363,15 +329,12 @@ class Controller:
                 facts = await self._read(pod)
                 return self._leads() and task.looked(facts, self._scope, self._clock()) == what
 
-            forwarded = await forward(
+            return await forward(
                 client, pod, what.port, what.request, deadline, still=still, not_after=not_after
             )
-            well = forwarded.status is not None and 200 <= forwarded.status < 300
-            return AttemptResult(well, not forwarded.unsent, str(forwarded))
-        result = await execute(
+        return await execute(
             client, pod, what.container, what.command, deadline, not_after=not_after
         )
-        return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
         """Delete a pod with a dead proxy as it was read."""

@@ -1,4 +1,4 @@
-"""What the rules need to know of a pod. `read` makes `PodFacts` of a pod, in one place.
+"""What the rules need to know of a pod.
 
 Most of it is which containers are finished as the kubelet sees it: terminated, and never started
 again. The reason of a state (``OOMKilled``, ``Error``, ``Completed``) is shown to people and
@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import pairwise
+from functools import cached_property
 from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec import structs
 
-from istio_aux.model import annotations, owners, resources
-from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, Overrides
-from istio_aux.model.applications import application_of
+from istio_aux.model import annotations, resources
+from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER
 from istio_aux.model.pod import (
     PROXY,
     Container,
@@ -44,10 +42,6 @@ RESTARTING_ALL = "RestartingAllContainers"
 UNKNOWN = "ContainerStatusUnknown"
 _RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
-
-KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
-"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
-_KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 _MINOR = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
 _NO_STATE = ContainerState()
@@ -73,60 +67,59 @@ class ContainerVerdict(Struct, frozen=True):
     why: str
 
 
-class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as the rules see it.
+class PodFacts:
+    """A pod as the rules see it: the pod, and what follows from it. Nothing raises.
 
     Attributes:
-        version: resourceVersion.
-        created: by the clock of the API server.
-        native: the proxy is a native sidecar.
-        containers: a verdict on each, by name: the native sidecars, then the others.
-        unfinished: payload containers that may still run, each with why.
-        sidecars: rules for those that are not finished, in the pod's order.
-        target: the container that has to exit next.
-        target_runs: whether the kubelet reports it as running.
-        target_again: the rule by which the kubelet starts it again after it exits with 0.
-        exits: of the containers that are terminated, without init containers.
-        payload_ended: end of the last payload container that is finished; None: unknown.
-        proxy_ended: end of the proxy if that is finished.
-        restarting: why every container is about to start again, if so.
-        unclear: whether a container is finished depends on the kubelet's version, not known here.
-        asks: the version of the kubelet is to be read.
-        unreported: no unfinished payload container has a state.
-        irreplaceable: why the pod must not be deleted so that its controller makes a new one.
-        training: Katib's training containers, in a pod whose collector can see the proxy.
-        collectors: Katib's collectors that wait for the proxy.
-        requests: what the pod holds, once a part of its payload is finished; None: unknown.
+        pod: as the API server has it.
+        policy: of the cluster's admin.
+        overrides: the annotations that refine the policy.
     """
 
-    policy: Policy
-    version: str
-    node: str
-    application: str
-    labels: Mapping[str, str]
-    created: datetime | None
-    deleting: bool
-    phase: str | None
-    restart_policy: str
-    native: bool
-    overrides: Overrides
-    containers: Mapping[str, ContainerVerdict]
-    unfinished: Mapping[str, str]
-    sidecars: tuple[SidecarRule, ...]
-    target: str
-    target_runs: bool
-    target_again: str | None
-    exits: Mapping[str, Terminated]
-    payload_ended: datetime | None
-    proxy_ended: datetime | None
-    restarting: str | None
-    unclear: bool
-    asks: bool
-    unreported: bool
-    irreplaceable: str | None
-    training: frozenset[str]
-    collectors: frozenset[str]
-    requests: Requests | None
+    def __init__(self, pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> None:
+        """Read a pod. ``kubelet`` is None if the version of the pod's kubelet was not read."""
+        self.pod, self.policy, self._kubelet = pod, policy, kubelet
+        self._obeyed = kubelet.obeys if kubelet else None
+        self.overrides = annotations.read_overrides(pod)
+        self._rules = {r.container: r for r in policy.sidecars}
+        for name in self.overrides.after:
+            self._rules.pop(name, None)
+
+    @cached_property
+    def containers(self) -> Mapping[str, ContainerVerdict]:
+        """A verdict on each container, by name: the native sidecars, then the others."""
+        found, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
+        sidecars = {PROXY, *self._rules, *(container.name for container in native)}
+        for container in (*native, *self.pod.containers):
+            role, cause = "payload", None
+            if container.name in sidecars:
+                role = "sidecar"
+            elif cause := self._ignored(container.name):
+                role = "ignored"
+            done, why = finished(container, self.pod, obeyed=self._obeyed)
+            why = f"{why}; ignored: {cause}" if cause else why
+            found[container.name] = ContainerVerdict(role=role, finished=done, why=why)
+        return found
+
+    def _ignored(self, name: str) -> str | None:
+        """Why a container does not keep the proxy running; None: it does."""
+        after, problems = self.overrides.after, self.overrides.problems
+        if after and all(problem.annotation != QUIT_AFTER for problem in problems):
+            return None if name in after else f"not named by annotation {QUIT_AFTER}"
+        if name in self.overrides.ignored:
+            return f"annotation {IGNORE_CONTAINERS}"
+        return "option ignore-containers" if name in self.policy.ignore_containers else None
+
+    @cached_property
+    def unfinished(self) -> Mapping[str, str]:
+        """Payload containers that may still run, each with the reason."""
+        verdicts = self.containers.items()
+        return {n: v.why for n, v in verdicts if v.role == "payload" and not v.finished}
+
+    @cached_property
+    def finished_payload(self) -> list[str]:
+        """Payload containers that will not run again."""
+        return [n for n, v in self.containers.items() if v.role == "payload" and v.finished]
 
     @property
     def proxy_finished(self) -> bool:
@@ -134,127 +127,77 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return PROXY in self.containers and self.containers[PROXY].finished
 
     @property
+    def unclear(self) -> bool:
+        """Whether the unknown version of the kubelet decides if a container is finished."""
+        return self._obeyed is None and depends_on_kubelet(self.pod)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the version of the kubelet is to be read."""
+        return self._kubelet is None and self.unclear
+
+    @property
     def partly_finished(self) -> bool:
         """Whether a payload container is finished, or may be."""
-        return self.unclear or any(
-            verdict.finished for verdict in self.containers.values() if verdict.role == "payload"
+        return bool(self.finished_payload) or self.unclear
+
+    @cached_property
+    def restarting(self) -> str | None:
+        """Why every container is about to start again, if so."""
+        return restarting_all(self.pod, obeyed=self._obeyed)
+
+    @cached_property
+    def sidecars(self) -> tuple[SidecarRule, ...]:
+        """The rules for the sidecars that are not finished, in the pod's order."""
+        return tuple(
+            self._rules[container.name]
+            for container in self.pod.containers
+            if container.name in self._rules and not self.containers[container.name].finished
         )
 
+    @property
+    def target(self) -> str:
+        """The container that has to exit next."""
+        return self.sidecars[0].container if self.sidecars else PROXY
 
-def read(pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> PodFacts:
-    """Read all that matters for the quit of a pod. Never raises.
+    def state(self, container: str) -> ContainerState:
+        """What the kubelet reports of a container; an empty state if it reports nothing."""
+        return self.pod.states.get(container, _NO_STATE)
 
-    ``kubelet``: what is known about the pod's kubelet; None: its version was not read.
-    """
-    obeyed, depends = kubelet.obeys if kubelet else None, depends_on_kubelet(pod)
-    overrides = annotations.read_overrides(pod)
-    rules = {r.container: r for r in policy.sidecars if r.container not in overrides.after}
-    verdicts = dict(_verdicts(pod, overrides, policy, rules, obeyed))
-    unfinished = {
-        name: verdict.why
-        for name, verdict in verdicts.items()
-        if verdict.role == "payload" and not verdict.finished
-    }
-    sidecars = tuple(
-        rules[container.name]
-        for container in pod.containers
-        if container.name in rules and not verdicts[container.name].finished
-    )
-    target = sidecars[0].container if sidecars else PROXY
-    exits = {c.name: pod.exits[c.name] for c in pod.containers if c.name in pod.exits}
-    ends = {name: _zoned(ended.finished_at) for name, ended in exits.items()}
-    finished_payload = [n for n, v in verdicts.items() if v.role == "payload" and v.finished]
-    proxy = verdicts.get(PROXY)
-    unclear = obeyed is None and depends
-    training, collectors = _katib(pod)
-    controller = owners.controls(pod)
-    return PodFacts(
-        policy=policy,
-        version=pod.metadata.resource_version,
-        node=pod.spec.node_name or "",
-        application=application_of(pod),
-        labels=pod.labels,
-        created=_zoned(pod.metadata.creation_timestamp),
-        deleting=pod.metadata.deletion_timestamp is not None,
-        phase=pod.status.phase,
-        restart_policy=pod.restart_policy,
-        native=pod.has_native_proxy,
-        overrides=overrides,
-        containers=verdicts,
-        unfinished=unfinished,
-        sidecars=sidecars,
-        target=target,
-        target_runs=pod.states.get(target, _NO_STATE).running is not None,
-        target_again=_starts_again(pod, target),
-        exits=exits,
-        payload_ended=max(filter(None, map(ends.get, finished_payload)), default=None),
-        proxy_ended=ends.get(PROXY) if proxy and proxy.finished else None,
-        restarting=restarting_all(pod, obeyed=obeyed),
-        unclear=unclear,
-        asks=kubelet is None and depends,
-        unreported=all(pod.states.get(name, _NO_STATE) == _NO_STATE for name in unfinished),
-        irreplaceable=controller.obstacle or controller.failure or None,
-        training=training,
-        collectors=collectors,
-        requests=resources.requests(pod) if finished_payload or unclear else None,
-    )
+    @cached_property
+    def exits(self) -> Mapping[str, Terminated]:
+        """How each container exited that is terminated, without init containers."""
+        exits = self.pod.exits
+        return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
 
+    @property
+    def created(self) -> datetime | None:
+        """The creation of the pod, by the clock of the API server."""
+        return _zoned(self.pod.metadata.creation_timestamp)
 
-def _verdicts(
-    pod: Pod,
-    overrides: Overrides,
-    policy: Policy,
-    rules: Mapping[str, SidecarRule],
-    obeyed: bool | None,
-) -> Iterator[tuple[str, ContainerVerdict]]:
-    for native, containers in ((True, pod.native_sidecars), (False, pod.containers)):
-        for container in containers:
-            role, cause = "payload", None
-            if native or container.name == PROXY or container.name in rules:
-                role = "sidecar"
-            elif cause := _ignored(container.name, overrides, policy):
-                role = "ignored"
-            done, why = finished(container, pod, obeyed=obeyed)
-            why = f"{why}; ignored: {cause}" if cause else why
-            yield container.name, ContainerVerdict(role=role, finished=done, why=why)
+    @cached_property
+    def payload_ended(self) -> datetime | None:
+        """The end of the last payload container that is finished; None: unknown."""
+        return max(filter(None, map(self._ended, self.finished_payload)), default=None)
 
+    @property
+    def proxy_ended(self) -> datetime | None:
+        """The end of the proxy if it is finished."""
+        return self._ended(PROXY) if self.proxy_finished else None
 
-def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:
-    """Why a container does not keep the proxy running; None: it does."""
-    if overrides.after and all(found.annotation != QUIT_AFTER for found in overrides.problems):
-        return None if name in overrides.after else f"not named by annotation {QUIT_AFTER}"
-    if name in overrides.ignored:
-        return f"annotation {IGNORE_CONTAINERS}"
-    return "option ignore-containers" if name in policy.ignore_containers else None
+    def _ended(self, container: str) -> datetime | None:
+        ended = self.exits.get(container)
+        return _zoned(ended.finished_at) if ended else None
 
-
-def _starts_again(pod: Pod, target: str) -> str | None:
-    for container in pod.containers:
-        if container.name == target:
-            again, rule = should_restart(container, pod.spec, 0)
-            return rule if again else None
-    return None
+    @property
+    def requests(self) -> Requests | None:
+        """What the pod holds, once a part of its payload is finished; None: unknown."""
+        return resources.requests(self.pod) if self.partly_finished else None
 
 
 def _zoned(at: datetime | None) -> datetime | None:
     """A time without a zone, from a person's file, counts as UTC."""
     return at and at.replace(tzinfo=at.tzinfo or UTC)
-
-
-def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-    """The training containers, and the collectors that wait for the proxy; see `quit.rules`.
-
-    Only what Katib's webhook writes counts: other containers of these names are none of its
-    collectors. Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true
-    counts.
-    """
-    running = {name for name, state in pod.states.items() if state.running}
-    if pod.spec.share_process_namespace is not True or PROXY not in running:
-        return frozenset(), frozenset()
-    arguments = {container.name: container.args or () for container in pod.containers}
-    training = {n for n, words in arguments.items() if any(_KATIB_MARK in word for word in words)}
-    waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
-    return frozenset(training), KATIB_COLLECTORS & waiting & running
 
 
 class Finished(NamedTuple):

@@ -20,9 +20,10 @@ class QuitRecorder(Recorder):
     def decided(self, state: PodState, *, dry: bool) -> None:
         """There is a new decision on the pod; ``dry``: it will not be acted on."""
         levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
-        level = levels.get(state.verdict, logging.INFO)
-        action = "would quit" if dry and state.verdict == "quit" else state.verdict
-        self._log_pod(level, "decision", state.key, action=action, reason=state.reason)
+        action, reason = state.decision.action, state.decision.reason
+        level = levels.get(action, logging.INFO)
+        action = "would quit" if dry and action == "quit" else action
+        self._log_pod(level, "decision", state.key, action=action, reason=reason)
 
     def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
         """The proxy is about to be told to exit."""
@@ -56,10 +57,10 @@ class QuitRecorder(Recorder):
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
-                by = ", ".join(map(str, state.blocked_by))
-                kept = state.verdict == "wait"
+                decision = state.decision
+                by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                if kept and state.blocked_by[0].kind == "container" and not state.fix:
+                if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
                     note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"
                 if self._event_once(state, "Normal", event, note):
@@ -71,7 +72,7 @@ class QuitRecorder(Recorder):
 
     def lost(self, state: PodState) -> None:
         """A second look confirmed that the proxy is dead and a payload container is not."""
-        if self._event_once(state, "Warning", "ProxyLost", state.reason):
+        if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
             self._telemetry.dead_proxies.labels("reported").inc()
 
     def not_deleted(self) -> None:

@@ -15,18 +15,20 @@ pod: the collector must not wait.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from msgspec import structs
 
+from istio_aux.model import owners
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS, quit_command
-from istio_aux.model.pod import PROXY, Struct
+from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct
 from istio_aux.model.policy import DeadProxy, QuitVia, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
-from istio_aux.quit.facts import ContainerVerdict, PodFacts
+from istio_aux.quit.facts import PodFacts, should_restart
 
 KATIB_FIX = (
     "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "
@@ -34,6 +36,9 @@ KATIB_FIX = (
 )
 """The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
 
+KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
+"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
+_KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 FINISHED = "every payload container is finished"
 
@@ -50,14 +55,13 @@ class Blocker(NamedTuple):
 
 
 class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
-    """Common to all decisions: a reason for people, and a verdict on each container by name.
+    """Common to all decisions: a reason for people.
 
     ``blocked_by`` are usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
     """
 
     reason: str
-    containers: Mapping[str, ContainerVerdict]
     blocked_by: tuple[Blocker, ...] = ()
     fix: str = ""
 
@@ -119,30 +123,28 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         seen: when the caller first saw that every payload container was finished; None: the clock
             of the pod's node must do, see `payload_end`.
     """
-    policy, verdicts = facts.policy, facts.containers
+    policy = facts.policy
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is held by {_listed(holders)}"
         by = tuple(map(Blocker, holders))
-        return _fixed(Ignore(reason=reason, containers=verdicts, blocked_by=by), facts)
+        return _fixed(Ignore(reason=reason, blocked_by=by), facts)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
-        return Report(reason=reason, containers=verdicts, delete=delete)
+        return Report(reason=reason, delete=delete)
     if reason := next(_still_needed(facts), None):
-        wait = Wait(reason=reason, containers=verdicts, blocked_by=_blockers(facts))
-        return _fixed(wait, facts)
+        return _fixed(Wait(reason=reason, blocked_by=_blockers(facts)), facts)
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
-        return Wait(reason=reason, containers=verdicts, until=until, target=facts.target)
+        return Wait(reason=reason, until=until, target=facts.target)
     rule = next(iter(facts.sidecars), None)
     port = rule.port if rule else facts.overrides.status_port
     reason, ways = _ruled(rule, policy.via) if rule else _told_by(port, policy.via)
     if not ways:
-        by = (Blocker("quit-via", "option"),)
-        return Wait(reason=reason, containers=verdicts, blocked_by=by)
-    return Quit(reason=reason, containers=verdicts, status_port=port, rungs=ways, rule=rule)
+        return Wait(reason=reason, blocked_by=(Blocker("quit-via", "option"),))
+    return Quit(reason=reason, status_port=port, rungs=ways, rule=rule)
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
@@ -193,16 +195,17 @@ def command(rung: Rung, status_port: int) -> tuple[str, ...]:
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
-    if facts.deleting:
+    pod, phase = facts.pod, facts.pod.status.phase
+    if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
-    if facts.phase in {"Succeeded", "Failed"}:
-        yield f"the pod is finished: phase {facts.phase}"
-    if facts.native:
+    if phase in {"Succeeded", "Failed"}:
+        yield f"the pod is finished: phase {phase}"
+    if pod.has_native_proxy:
         if not facts.sidecars:
             yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
     elif PROXY not in facts.containers:
         yield f"the pod has no container {PROXY}"
-    if facts.restart_policy == "Always":
+    if pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
     if facts.overrides.opt_out:
         yield facts.overrides.opt_out
@@ -215,7 +218,7 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:
     """The proxy will not run again, but a payload container may (istio#45627)."""
-    if facts.restarting is not None or facts.phase == "Unknown":
+    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return
     if facts.proxy_finished and facts.unfinished:
         why = facts.containers[PROXY].why
@@ -224,42 +227,47 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    if facts.irreplaceable:
-        yield facts.irreplaceable
+    controller = owners.controls(facts.pod)
+    if why := controller.obstacle or controller.failure:
+        yield why
     for problem in facts.overrides.problems:
         yield problem.why
-    if facts.unclear or facts.unreported:
+    if facts.unclear or all(facts.state(n) == ContainerState() for n in facts.unfinished):
         yield "the state of its payload is not known"
 
 
 def _still_needed(facts: PodFacts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
+    phase = facts.pod.status.phase
     for problem in facts.overrides.problems:
         yield problem.why
-    if facts.phase == "Unknown":
+    if phase == "Unknown":
         yield "phase Unknown: the node does not report"
     if facts.restarting is not None:
         yield facts.restarting
     if facts.unfinished:
         yield f"not finished: {_listed(facts.unfinished)}"
     yield from _stays(facts)
-    if facts.phase == "Pending":
+    if phase == "Pending":
         yield "phase Pending: a container has never started"
-    if facts.phase not in {None, "", "Running"}:
-        yield f"phase {facts.phase}: unknown to istio-aux"
+    if phase not in {None, "", "Running"}:
+        yield f"phase {phase}: unknown to istio-aux"
 
 
 def _stays(facts: PodFacts) -> Iterator[str]:
     """Reasons why the container that is next cannot be made to exit."""
-    if facts.target_again:
-        yield f"{facts.target} is started again after it exits with 0 ({facts.target_again})"
-    if not facts.target_runs:
-        yield f"{facts.target} does not run: {facts.containers[facts.target].why}"
+    target, pod = facts.target, facts.pod
+    container = next((each for each in pod.containers if each.name == target), None)
+    again, rule = should_restart(container, pod.spec, 0) if container else (False, "")
+    if again:
+        yield f"{target} is started again after it exits with 0 ({rule})"
+    if not facts.state(target).running:
+        yield f"{target} does not run: {facts.containers[target].why}"
 
 
 def _blockers(facts: PodFacts) -> tuple[Blocker, ...]:
     """What keeps the pod although a container is finished: other containers, or an annotation."""
-    if facts.restarting is not None or facts.phase == "Unknown":
+    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if facts.unfinished:
         return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished else ()
@@ -274,27 +282,39 @@ def _holders(facts: PodFacts) -> dict[str, str]:
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
     Then a container that nobody ends holds the pod, even if it is ignored (katib#2614).
     """
-    ends = facts.restart_policy != "Always" and not facts.deleting
-    if not ends or facts.restarting is not None or facts.phase != "Running":
+    pod = facts.pod
+    ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
+    if not ends or facts.restarting is not None or pod.status.phase != "Running":
         return {}
-    if not (facts.native or facts.proxy_finished):
+    if not (pod.has_native_proxy or facts.proxy_finished) or not facts.finished_payload:
         return {}
-    verdicts = facts.containers
-    if not any(found.role == "payload" and found.finished for found in verdicts.values()):
-        return {}
-    return {
-        name: found.why
-        for name, found in verdicts.items()
-        if found.role != "sidecar" and not found.finished
-    }
+    verdicts = facts.containers.items()
+    return {n: v.why for n, v in verdicts if v.role != "sidecar" and not v.finished}
 
 
 def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:
     """The decision with `KATIB_FIX`, if a collector waits for the proxy after the training."""
     by = {blocker.name for blocker in decision.blocked_by}
-    if not facts.training or by & facts.training or not by & facts.collectors:
+    training, collectors = _katib(facts.pod)
+    if not training or by & training or not by & collectors:
         return decision
     return structs.replace(decision, reason=f"{decision.reason}; {KATIB_FIX}", fix=KATIB_FIX)
+
+
+def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
+    """The training containers, and the collectors that wait for the proxy.
+
+    Only what Katib's webhook writes counts: other containers of these names are none of its
+    collectors. Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true
+    counts.
+    """
+    running = {name for name, state in pod.states.items() if state.running}
+    if pod.spec.share_process_namespace is not True or PROXY not in running:
+        return frozenset(), frozenset()
+    arguments = {container.name: container.args or () for container in pod.containers}
+    training = {n for n, words in arguments.items() if any(_KATIB_MARK in word for word in words)}
+    waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
+    return frozenset(training), KATIB_COLLECTORS & waiting & running
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:

@@ -39,21 +39,23 @@ import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from typing import Literal
 
 import msgspec
+from msgspec import structs
 
 from istio_aux.model.answers import TroubledPod
-from istio_aux.model.applications import Applications
+from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key, shared
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
-from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Blocker, Quit, Report, Wait
+from istio_aux.quit.rules import Quit, Report, Wait
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
@@ -62,6 +64,8 @@ LAG = 30.0
 that comes after this time is not late: etcd was restored, and counts on from an old version."""
 
 MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
+
+UNDECIDED = quitting.Ignore(reason="")
 
 SHORTEST = 0.25  # Seconds of a sleep.
 
@@ -79,7 +83,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     mode: QuitMode = QuitMode.ON
     leading: bool = True
     stopping: bool = False
-    namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
+    namespaces: set[str] = set()  # The selected ones.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
 
@@ -157,17 +161,6 @@ class End(msgspec.Struct, frozen=True):
 Action = Sleep | Look | Send | Delete | Retry | End
 
 
-class AttemptResult(msgspec.Struct, frozen=True):
-    """The answer to an attempt. It proves nothing; only the status of the container does.
-
-    ``well``: it sounds like a success. ``sent``: the attempt may have had an effect.
-    """
-
-    well: bool
-    sent: bool
-    text: str
-
-
 @dataclass(slots=True)
 class PodState:
     """One pod, by the newest decision on it: a few facts, never the pod itself."""
@@ -176,15 +169,11 @@ class PodState:
     application: str = ""
     chosen: bool = True  # The selector of pods matches its labels.
     node: str = ""
-    verdict: str = "ignore"
-    reason: str = ""
+    decision: quitting.Action = UNDECIDED  # The newest one.
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
-    until: Moment | None = None  # End of the grace period, while it runs.
     asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
-    blocked_by: tuple[Blocker, ...] = ()
-    fix: str = ""  # The setting that ends what blocks the pod.
     first_seen: Moment | None = None  # When the decision first asked for this.
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
     requests: Requests | None = None  # What the pod holds meanwhile.
@@ -205,25 +194,24 @@ class PodState:
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
         decision = quitting.decide(facts, now, seen=seen)
-        number = len(facts.version) < 20 and facts.version.isascii() and facts.version.isdigit()
-        version = int(facts.version) if number else sys.maxsize
+        pod, text = facts.pod, facts.pod.metadata.resource_version
+        number = len(text) < 20 and text.isascii() and text.isdigit()
+        version = int(text) if number else sys.maxsize
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
         self.recorded &= same
         self.settled &= same
         # Ten thousand pods share a handful of texts.
-        self.verdict, self.reason = decision.action, shared(decision.reason)
-        self.application, self.node = shared(facts.application), shared(facts.node)
-        self.chosen = scope.pods.matches(facts.labels)
-        wait = decision if isinstance(decision, Wait) else None
-        self.until = wait.until if wait else None
-        self.asks = bool(wait) and facts.asks
+        blockers = (each._replace(name=shared(each.name)) for each in decision.blocked_by)
+        self.decision = structs.replace(
+            decision, reason=shared(decision.reason), blocked_by=(*islice(blockers, MOST_BLOCKERS),)
+        )
+        self.application = shared(application_of(pod))
+        self.node, self.chosen = shared(pod.spec.node_name or ""), scope.pods.matches(pod.labels)
+        self.asks = isinstance(decision, Wait) and facts.asks
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
-        blockers = decision.blocked_by[:MOST_BLOCKERS]
-        self.blocked_by = tuple(each._replace(name=shared(each.name)) for each in blockers)
-        self.fix = decision.fix
         if self.asks_for != before:
             self.first_seen = seen if self.asks_for == "quit" else now
         held = self.asks_for in {"quit", "blocked"}
@@ -236,13 +224,18 @@ class PodState:
         return decision
 
     @property
+    def until(self) -> Moment | None:
+        """The end of the grace period, while it runs."""
+        return self.decision.until if isinstance(self.decision, Wait) else None
+
+    @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if self.verdict == "quit" or self.until is not None or self.asks:
+        if isinstance(self.decision, Quit) or self.until is not None or self.asks:
             return "quit"
-        if self.verdict == "report":
+        if isinstance(self.decision, Report):
             return "report"
-        return "blocked" if self.blocked_by else None
+        return "blocked" if self.decision.blocked_by else None
 
     def begins(self, limits: QuitLimits) -> float | None:
         """When to do it, by the monotonic clock; None: now."""
@@ -257,7 +250,8 @@ class PodState:
         return self.settled
 
     def _is_newest(self, decision: quitting.Action) -> bool:
-        return (decision.action, decision.reason) == (self.verdict, self.reason)
+        newest = self.decision
+        return (decision.action, decision.reason) == (newest.action, newest.reason)
 
     def is_selected(self, scope: QuitScope) -> bool:
         """Whether its namespace and its labels, or its application, are selected."""
@@ -283,7 +277,7 @@ class PodState:
             return "this process is stopping"
         if not scope.leading:
             return "another process leads"
-        return self.reason if self.is_selected(scope) else "the pod is no longer selected"
+        return self.decision.reason if self.is_selected(scope) else "the pod is no longer selected"
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
@@ -292,19 +286,20 @@ class PodState:
         task, failure = self.task, self.task.failure if self.task else ""
         begins = self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
-        if self.blocked_by:
+        decision, reason = self.decision, self.decision.reason
+        if decision.blocked_by:
             return "blocked", TroubledPod(
-                *self.key, self.reason, self.since, by=tuple(map(str, self.blocked_by)),
-                requests=self.requests, fix=self.fix, lasting=lasting,
+                *self.key, reason, self.since, by=tuple(map(str, decision.blocked_by)),
+                requests=self.requests, fix=decision.fix, lasting=lasting,
             )  # fmt: skip
-        if self.verdict == "report":
-            reason = f"{self.reason}; {failure}" if failure else self.reason
+        if isinstance(decision, Report):
+            reason = f"{reason}; {failure}" if failure else reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting)
-        if scope.mode is QuitMode.DRY_RUN and self.verdict == "quit":
-            return "would quit", TroubledPod(*self.key, self.reason)
+        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
+            return "would quit", TroubledPod(*self.key, reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)
-            reason = failure + self.reason.removeprefix(quitting.FINISHED)
+            reason = failure + reason.removeprefix(quitting.FINISHED)
             by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests
@@ -351,7 +346,7 @@ class Task:
             return Sleep(max(SHORTEST, begins - now.monotonic))
         if self.due == "blocked":
             self.state.settled = True
-            return End(QuitOutcome.BLOCKED, self.state.reason)
+            return End(QuitOutcome.BLOCKED, self.state.decision.reason)
         return Look()
 
     def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:
@@ -385,7 +380,7 @@ class Task:
     def deleted(self) -> Action:
         """The pod with the dead proxy was deleted."""
         self.state.settled = True
-        return End(QuitOutcome.DELETED, self.state.reason)
+        return End(QuitOutcome.DELETED, self.state.decision.reason)
 
     def failed(
         self,
@@ -446,7 +441,7 @@ class Task:
         if not self.is_due(scope):
             return End()
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ON:
-            return Delete(facts.version)
+            return Delete(facts.pod.metadata.resource_version)
         if not self.state.settle(decision):
             return self.failed(_OLDER, scope, reading=False)
         self.failure = ""

@@ -30,6 +30,7 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.quit.slots import end_tasks
 from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
@@ -43,7 +44,7 @@ from istio_aux.repair.store import (
     Recalled,
     StoredPod,
 )
-from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
+from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.telemetry import Telemetry
 
@@ -420,16 +421,7 @@ class RepairController:
         That depends on our own admission, too, which the API server does not call yet right after
         the start of this process. Only the label that it adds matters here.
         """
-        new = {
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {
-                "generateName": probe_rules.NAME, "labels": labels,
-                "annotations": {START: "off"},
-            },
-            "spec": {
-                "automountServiceAccountToken": False, "containers": [probe_rules.CONTAINER],
-            },
-        }  # fmt: skip
+        new = probe_rules.dry_run_pod(labels, {START: "off"})
         with _needed("not known whether a new pod would get a sidecar"):
             answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
         result = probe_rules.created(answer)

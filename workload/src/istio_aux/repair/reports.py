@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from istio_aux.model.answers import ApplicationMesh, Unmeshed
-from istio_aux.model.applications import EVERY, Applications, new_pod, parse
+from istio_aux.model.applications import EVERY, LABEL, Applications, parse
+from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Application
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod
+from istio_aux.start.plan import admitted
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,8 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
-    expectation, mesh = store.expect(new_pod(asking)), store.mesh
+    new = Pod(metadata=Metadata(namespace=asking.namespace, labels={LABEL: asking.name}))
+    expectation, mesh = store.expect(admitted(new, store.applications)), store.mesh
     configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
     if live:
         live = mesh.live(configuration)

@@ -17,6 +17,7 @@ backing off `started`, not before ``retry_at``                   replacing
 failed      `observed`: a later pod has its sidecar              idle
 failed      `observed`: ``memory`` seconds have passed           idle
 failed      `observed`: as above, and `restored` left a pod      replacing
+failed      `observed`: as above, and that pod is still there    backing off
 idle        `restored`: an earlier leader evicted a pod          replacing
 replacing   `restored`: an earlier leader evicted a pod          replacing
 idle        `restored`: an earlier leader saw it fail            failed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
-from istio_aux.quit.slots import Slots
+from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspension import (
@@ -361,15 +361,6 @@ class SuspendedJobs:
 
     def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
         self._recorder.job(level, event, job.key, job.owner.kind, why)
-
-
-async def end_tasks(tasks: Collection[asyncio.Task[None]], patience: float) -> None:
-    """Give tasks ``patience`` seconds to end, then cancel them."""
-    if tasks:
-        _, late = await asyncio.wait(tasks, timeout=patience)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
 
 
 def _short(text: str) -> str:

@@ -78,6 +78,8 @@ _own = Annotation(
     _read,
     f"container names separated by commas, at most {MOST_NAMES}, and not {PROXY}",
     longest=NAMES,
+    meaning="containers that become native sidecars, none if empty; a bad value changes none",
+    overrides="native-sidecars",
 )
 
 

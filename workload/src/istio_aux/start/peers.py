@@ -19,15 +19,20 @@ from istio_aux.model.annotations import (
     MPI_OPERATOR,
     OPERATOR,
     PEERS,
-    Annotation,
     BadValueError,
+    choice,
     mark,
     text_label,
 )
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import Peers
 
-_own = Annotation(PEERS, Peers, "off or direct", longest=16)
+_own = choice(
+    PEERS,
+    Peers,
+    "whether its peers reach its undeclared ports directly; a bad value opens no port",
+    overrides="peers",
+)
 _authors = (mark(INCLUDED), mark(EXCLUDED))
 _of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 

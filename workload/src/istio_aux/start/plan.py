@@ -23,8 +23,8 @@ from istio_aux.model.annotations import (
     START,
     STARTED_WITH,
     WORKFLOW_NODE,
-    Annotation,
     BadValueError,
+    choice,
     inject_annotation,
     inject_label,
     injected,
@@ -34,7 +34,6 @@ from istio_aux.model.annotations import (
     mirrors,
     native_asked,
     start_order,
-    with_label,
 )
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
@@ -62,7 +61,7 @@ _PATHS = {
     )
 }
 
-_mode = Annotation(START, StartMode, "auto, native, hold or off", longest=16)
+_mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
 _workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
 
 
@@ -161,6 +160,12 @@ def admitted(pod: Pod, applications: Applications, inject: Selector | None = Non
     if not asks or not plan_label(pod, despite_annotation=chosen).ops:
         return pod
     return with_label(pod)
+
+
+def with_label(pod: Pod) -> Pod:
+    """The pod with the label that asks Istio for a sidecar."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def before_injection(pod: Pod) -> Pod:

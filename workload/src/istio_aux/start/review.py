@@ -87,21 +87,6 @@ class _Envelope(Struct, frozen=True):
     request: _Uid | None = None
 
 
-class _AdmissionResponse(Struct, frozen=True):
-    uid: str
-    allowed: bool
-    audit_annotations: dict[str, str]
-    patch_type: str | None = None
-    patch: bytes | None = None  # Encoded as base64, which the API server expects.
-    warnings: tuple[str, ...] = ()
-
-
-class _Answer(Struct, frozen=True, omit_defaults=False):
-    response: _AdmissionResponse
-    api_version: str = API_VERSION
-    kind: str = KIND
-
-
 _review_decoder = msgspec.json.Decoder(_AdmissionReview)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
@@ -205,15 +190,13 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewRe
     audit = {"reason": reason}
     if plan.started_with is not None:
         audit["started-with"] = plan.started_with
-    response = _AdmissionResponse(
-        uid=uid,
-        allowed=True,
-        patch_type="JSONPatch" if plan.ops else None,
-        patch=patch.encode(plan.ops) if plan.ops else None,
-        warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings),
-        audit_annotations=audit,
-    )
-    body = _encoder.encode(_Answer(response=response))
+    response: dict[str, object] = {"uid": uid, "allowed": True, "auditAnnotations": audit}
+    if plan.ops:
+        # JSON has bytes as base64, which the API server expects.
+        response |= {"patchType": "JSONPatch", "patch": patch.encode(plan.ops)}
+    if warnings:
+        response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
+    body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
         body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings
     )

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from istio_aux.kube.access import stamps
 from istio_aux.model.policy import Start
-from istio_aux.model.text import one_line, printable, shortened
+from istio_aux.model.text import one_line
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.start import review
 from istio_aux.telemetry import Closed, Telemetry
@@ -161,15 +161,14 @@ class AdmissionWebhook:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         path = request.raw_path.partition("?")[0]
         if path not in {MUTATE, INJECT}:
-            shown = shortened(printable(request.raw_path), 256)
-            raise web.HTTPNotFound(text=f"{shown}: expected {MUTATE} or {INJECT}\n")
+            text = f"{request.raw_path[:256]!r}: expected {MUTATE} or {INJECT}\n"
+            raise web.HTTPNotFound(text=text)
         if request.method != "POST":
-            text = f"{shortened(printable(request.method), 256)}: expected POST\n"
+            text = f"{request.method[:256]!r}: expected POST\n"
             raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=text)
         if request.content_type != JSON:
-            kind = shortened(printable(request.headers.get("Content-Type", "")), 256)
-            text = f'content-type "{kind}": expected {JSON}\n'
-            raise web.HTTPUnsupportedMediaType(text=text)
+            kind = request.headers.get("Content-Type", "")[:256]
+            raise web.HTTPUnsupportedMediaType(text=f"content-type {kind!r}: expected {JSON}\n")
         body = await self._read(request)
         began = time.perf_counter()
         try:

@@ -1,0 +1,484 @@
+"""What the workload's account may do when RBAC would let it do anything.
+
+The account of a workload that does not run is made an administrator, by mistake as it were, so that
+what is refused is refused by the charm's ValidatingAdmissionPolicies. Requests to pods are real up
+to the upgrade to a stream, which they do not ask for. All others are dry runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import lab
+import lightkube
+import pytest
+from lab import meshed
+from lab.accounts import PODS, QUIT, Account, administrator
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
+from lab.served import Programs
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
+from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
+
+import manifests
+from config import Applications
+
+MODEL = "narrowed"
+CHOSEN, OTHER, INJECTED = "narrowed-chosen", "narrowed-other", "narrowed-injected"
+# No shell reads a word of a command, and JSON is how the policy has it.
+SIDECARS = {
+    "helper": ("/bin/kill", "-TERM", "1"),
+    "odd": ("K", "--f=x;y|z", "$(1)", "'q'", '"q"', "\\", "{}", "[?x]"),
+}
+SEEN = ("uid", "resourceVersion")
+# Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
+IN_FORCE = 30.0
+
+Definition = create_global_resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+)
+XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
+JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+Job = create_namespaced_resource("batch", "v1", "Job", "jobs")
+JOBS = {
+    "batch": f"/apis/batch/v1/namespaces/{MODEL}/jobs",
+    "training": f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs",
+    "set": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{MODEL}/jobsets",
+}
+# The operators' own have schemas of 10,000 lines, about which the policy assumes nothing.
+SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+
+
+def definition(group: str, version: str, kind: str) -> dict[str, Any]:
+    names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
+    served = {"name": version, "served": True, "storage": True, "schema": SCHEMA}
+    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [served]}
+    return {"metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec}
+
+
+DEFINITIONS = (
+    definition("kubeflow.org", "v1", "XGBoostJob"),
+    definition("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+)
+
+
+@pytest.fixture(scope="module")
+def pods(client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
+    """In a chosen and in other namespaces a pod with a proxy, and one without; and two by label.
+
+    The proxies of those two, and of pods with the name `lost`, have terminated.
+    """
+    other = {"narrowed": "other"}
+    for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: other, INJECTED: other}.items():
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+        account = ServiceAccount(metadata=ObjectMeta(name="default", namespace=name))
+        client.apply(account, field_manager="lab")
+        kubelet.run(client.create(meshed.pod(name, "meshed")))
+        kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
+        lose(kubelet, client.create(meshed.pod(name, "lost")))
+    labelled = {"web": (INJECTED, "app.kubernetes.io/name"), "hands-off": (CHOSEN, "hands-off")}
+    for name, (namespace, key) in labelled.items():
+        pod = meshed.pod(namespace, name)
+        assert pod.metadata
+        pod.metadata.labels = {key: name}
+        lose(kubelet, client.create(pod))
+
+
+def lose(kubelet: ScriptedKubelet, pod: Pod) -> None:
+    """Run the pod, whose proxy terminates."""
+    kubelet.run(pod)
+    kubelet.finish(pod, meshed.PROXY, 137)
+
+
+@pytest.fixture(scope="module")
+def account(
+    cluster: lab.Cluster, client: lightkube.Client, programs: Programs, pods: None
+) -> Iterator[Account]:
+    """The workload's own, once its policies are in force."""
+    deployed = programs(
+        MODEL,
+        {
+            "pod-selector": "!hands-off",
+            "race-policy": "restart",
+            "restart-jobs": True,
+            "quit-sidecars": [f"{name}={' '.join(command)}" for name, command in SIDECARS.items()],
+        },
+        start=False,
+        selector="narrowed=chosen",
+        inject=(Applications(INJECTED, ("web",)),),
+    )
+    await_account(client, MODEL)
+    account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
+    lab.until(
+        lambda: (
+            "never attaches" in account.connect("attach", f"{CHOSEN}/meshed")
+            and "denied request" in account.create_lease(MODEL, {"name": "another-controller"})
+            and "403: " in account.create(nobody("kube-system"), dryRun="All")
+        ),
+        timeout=IN_FORCE,
+        what="the policies to be in force",
+    )
+    yield account
+    account.close()
+
+
+def execute(where: str, *command: str, **options: str) -> Callable[[Account], str]:
+    return lambda account: account.execute(f"{CHOSEN}/{where}", command, **options)
+
+
+def delete(where: str) -> Callable[[Account], str]:
+    return lambda account: account.delete(where, *SEEN)
+
+
+def connect(how: str, where: str, **options: str) -> Callable[[Account], str]:
+    return lambda account: account.connect(how, where, **options)
+
+
+def lease(**metadata: str) -> Callable[[Account], str]:
+    return lambda account: account.create_lease(MODEL, metadata)
+
+
+def change(subresource: str, kind: str, value: object) -> Callable[[Account], str]:
+    path = f"{PODS.format(CHOSEN)}/meshed{subresource}"
+    return lambda account: account.patch(path, {kind: value})
+
+
+ALLOWED: dict[str, Callable[[Account], str]] = {
+    **{" ".join(each): execute("meshed", *each) for each in manifests.QUIT_COMMANDS},
+    "a port is forwarded": connect("portforward", f"{CHOSEN}/meshed", ports="15020"),
+    "a pod whose proxy has terminated is deleted": delete(f"{CHOSEN}/lost"),
+    # Where an application is injected, though the namespace is not selected.
+    "injected: exec": lambda account: account.execute(f"{INJECTED}/web"),
+    "injected: forward": connect("portforward", f"{INJECTED}/web", ports="15020"),
+    "injected: delete": delete(f"{INJECTED}/web"),
+    "its own Lease": lease(name=MODEL),
+}
+COMMANDS = "executes the commands that make a container exit only"
+CONTAINERS = "executes in the containers that it makes exit only"
+WITHOUT_INPUT = "executes without input and terminal only"
+TERMINATED = "deletes pods whose container istio-proxy has terminated only"
+SELECTED = "only in namespaces that the option namespace-selector matches"
+NEVER = "never attaches, proxies or changes a pod"
+INTRUDER = {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}
+REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
+    "no command": (execute("meshed"), COMMANDS),
+    "a shell": (execute("meshed", "sh", "-c", " ".join(QUIT)), COMMANDS),
+    "the agent alone": (execute("meshed", "pilot-agent"), COMMANDS),
+    "the agent's configuration": (
+        execute("meshed", "pilot-agent", "request", "GET", "config_dump"), COMMANDS),
+    "one word more": (
+        execute("meshed", "pilot-agent", "request", "POST", "quitquitquit", "--debug-port=22"),
+        COMMANDS),
+    "another port": (
+        execute("meshed", "pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),
+        COMMANDS),
+    "a command in one word": (execute("meshed", " ".join(QUIT)), COMMANDS),
+    "the payload's container": (execute("meshed", *QUIT, container="main"), CONTAINERS),
+    "an init container": (execute("meshed", *QUIT, container="istio-init"), CONTAINERS),
+    # It would be the first container, or the one that an annotation says.
+    "no container": (execute("meshed", *QUIT, container=""), CONTAINERS),
+    "an input": (execute("meshed", *QUIT, stdin="true"), WITHOUT_INPUT),
+    "a terminal": (execute("meshed", *QUIT, tty="true"), WITHOUT_INPUT),
+    "attach": (connect("attach", f"{CHOSEN}/meshed", container="istio-proxy"), NEVER),
+    # It would reach any port of any pod by any HTTP request.
+    "the API server's proxy": (connect("proxy", f"{CHOSEN}/meshed"), NEVER),
+    "the API server's proxy, elsewhere": (connect("proxy", f"{OTHER}/meshed"), "denied request"),
+    "a pod without a proxy is deleted": (delete(f"{CHOSEN}/plain"), TERMINATED),
+    "a pod whose proxy runs is deleted": (delete(f"{CHOSEN}/meshed"), TERMINATED),
+    "not selected: exec": (lambda account: account.execute(f"{OTHER}/lost"), SELECTED),
+    "not selected: forward": (connect("portforward", f"{OTHER}/lost"), SELECTED),
+    "not selected: delete": (delete(f"{OTHER}/lost"), SELECTED),
+    "injected: a pod of another application is deleted": (
+        delete(f"{INJECTED}/lost"), "deletes pods of injected applications only"),
+    # Requests to execute show no labels: of those the workload alone judges.
+    "a pod that the pod selector does not match is deleted": (
+        delete(f"{CHOSEN}/hands-off"), "only where namespace or pod is not selected"),
+    "a label": (change("", "metadata", {"labels": {"a": "b"}}), NEVER),
+    # It runs any image beside the payload.
+    "an ephemeral container": (change("/ephemeralcontainers", "spec", INTRUDER), NEVER),
+    "a status": (change("/status", "metadata", {"labels": {"a": "b"}}), NEVER),
+    # Who creates another controller's Lease first keeps that controller from leading.
+    "another Lease": (lease(name="another-controller"), f"writes Lease {MODEL} only"),
+    "a generated Lease": (lease(generateName=MODEL), f"writes Lease {MODEL} only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_the_workload_does_is_allowed(account: Account, what: str):
+    assert ALLOWED[what](account) == ""
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_anything_else_is_refused(account: Account, what: str):
+    attempt, message = REFUSED[what]
+
+    refusal = attempt(account)
+
+    assert refusal.startswith("403: ")
+    assert message in refusal
+
+
+@pytest.mark.parametrize("name", SIDECARS)
+def test_the_command_of_another_sidecar_is_allowed_in_its_container_alone(
+    account: Account, name: str
+):
+    command = SIDECARS[name]
+
+    # The pod has no such container, which the API server finds after admission.
+    assert "403" not in account.execute(f"{CHOSEN}/meshed", command, container=name)
+    for container, other in (("istio-proxy", command), (name, manifests.QUIT_COMMANDS[0])):
+        assert COMMANDS in account.execute(f"{CHOSEN}/meshed", other, container=container)
+
+
+def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
+    account: Account, client: lightkube.Client
+):
+    client.patch(Namespace, "kube-system", {"metadata": {"labels": {"narrowed": "chosen"}}})
+    # The label has come to the policy when the same label has opened another namespace.
+    client.create(
+        Namespace(metadata=ObjectMeta(name="narrowed-later", labels={"narrowed": "chosen"}))
+    )
+    lab.until(
+        lambda: account.execute("narrowed-later/none").startswith("404: "),
+        timeout=IN_FORCE,
+        what="the policy to know a namespace",
+    )
+
+    refusal = account.execute("kube-system/none")
+
+    assert refusal.startswith("403: ")
+    assert SELECTED in refusal
+
+
+@pytest.fixture(scope="module")
+def pod(client: lightkube.Client, account: Account) -> Pod:
+    """A pod without a sidecar."""
+    return client.create(meshed.pod(MODEL, "unmeshed", sidecar=None))
+
+
+def nobody(namespace: str) -> Pod:
+    """A pod that its namespace may refuse for other reasons, but not as forbidden."""
+    return meshed.nameless(namespace, sidecar=None)
+
+
+def test_a_pod_is_created_as_a_dry_run_only(account: Account, client: lightkube.Client, pod: Pod):
+    refusal = account.create(meshed.pod(MODEL, "real", sidecar=None))
+
+    assert refusal.startswith("403: ")
+    assert "creates pods as a dry run only" in refusal
+    assert account.create(meshed.pod(MODEL, "rehearsed", sidecar=None), dryRun="All") == ""
+    assert [p.metadata.name for p in client.list(Pod, namespace=MODEL) if p.metadata] == [
+        "unmeshed"
+    ]
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease"])
+def test_nothing_is_created_or_evicted_where_istio_injects_nothing(
+    account: Account, namespace: str
+):
+    pod = meshed.pod(namespace, "none")
+    assert pod.metadata
+    pod.metadata.uid, pod.metadata.resourceVersion = "1", "1"
+
+    for refusal in (
+        account.create(nobody(namespace), dryRun="All"),
+        account.evict(pod, "uid", "resourceVersion"),
+    ):
+        assert refusal.startswith("403: ")
+        assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
+
+
+def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
+    assert account.evict(pod, "uid", "resourceVersion") == ""
+    for preconditions in ((), ("uid",), ("resourceVersion",)):
+        refusal = account.evict(pod, *preconditions)
+        assert refusal.startswith("403: ")
+        assert "evicts with the preconditions uid and resourceVersion only" in refusal
+
+
+@pytest.fixture(scope="module")
+def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
+    """Jobs of each kind: one that runs, one that we suspended, one that was suspended before."""
+    for each in DEFINITIONS:
+        client.apply(Definition.from_dict(each), field_manager="lab")
+    ours, theirs = {manifests.SUSPENDED: "sidecar"}, {"team": "a"}
+    made = {
+        "running": (theirs, {}),
+        "ours": (theirs | ours, {"suspend": True}),
+        "resumed": (theirs | ours, {"suspend": False}),
+        "suspended": (theirs, {"suspend": True}),
+    }
+    for name, (marks, suspend) in made.items():
+        metadata = {"name": name, "namespace": MODEL, "annotations": marks, "labels": marks}
+        policy = {"cleanPodPolicy": "None", **suspend}
+        training = {"runPolicy": policy, "xgbReplicaSpecs": {"Worker": {"replicas": 1}}}
+        template = meshed.pod(MODEL, "none", sidecar=None).to_dict()["spec"]
+        # It makes no pod, and some of the tests count pods.
+        batch = {"parallelism": 0, "template": {"spec": template}, **suspend}
+        client.create(Job.from_dict({"metadata": metadata, "spec": batch}))
+        jobs = [{"name": "node", "template": {"spec": batch}}]
+        specs = {XGBoostJob: training, JobSet: {"replicatedJobs": jobs, **suspend}}
+        for resource, spec in specs.items():
+            lab.until(
+                lambda resource=resource, metadata=metadata, spec=spec: client.create(
+                    resource.from_dict({"metadata": metadata, "spec": spec})
+                ),
+                timeout=IN_FORCE,
+                what="the kind to be served",
+                ignoring=(httpx2.HTTPStatusError,),
+            )
+    paths = {kind: {name: f"{path}/{name}" for name in made} for kind, path in JOBS.items()}
+    for kind in paths.values():
+        lab.until(
+            lambda path=kind["running"]: (
+                "403" in account.patch(path, {"metadata": {"labels": {"a": "b"}}})
+            ),
+            timeout=IN_FORCE,
+            what="the policy to know the kind",
+        )
+    yield paths
+    for each in DEFINITIONS:
+        client.delete(Definition, each["metadata"]["name"])
+
+
+def change_job(
+    kind: str, suspend: bool | None, *, mark: str | bool | None = False, **more: Any
+) -> dict[str, Any]:
+    """A merge patch, with more of metadata and spec; a mark of False says nothing about it."""
+    metadata: dict[str, Any] = {}
+    if mark is not False:
+        metadata = {field: {manifests.SUSPENDED: mark} for field in ("labels", "annotations")}
+    for field, extra in more.get("metadata", {}).items():
+        marked = metadata.get(field, {})
+        metadata[field] = {**marked, **extra} if isinstance(extra, dict) else extra
+    spec = {"runPolicy": {"suspend": suspend}} if kind == "training" else {"suspend": suspend}
+    return {"metadata": metadata, "spec": spec | more.get("spec", {})}
+
+
+EACH = pytest.mark.parametrize("kind", JOBS)
+
+
+# It keeps the next leader from suspending the Job again.
+KEPT = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
+MAY = [
+    ("running", True, "sidecar", {}),
+    ("ours", False, None, {}),
+    ("ours", None, None, {}),
+    ("ours", False, None, {"metadata": KEPT}),
+    ("resumed", False, None, {}),
+    ("resumed", True, "sidecar", {}),
+]
+
+
+@EACH
+@pytest.mark.parametrize(("job", "suspend", "mark", "more"), MAY)
+def test_a_job_may_be_suspended_and_resumed(
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | None, more: dict[str, Any],
+):  # fmt: skip
+    assert account.patch(jobs[kind][job], change_job(kind, suspend, mark=mark, **more)) == ""
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("job", "suspend", "mark"),
+    [
+        ("running", True, False),
+        ("running", False, "sidecar"),
+        ("ours", False, False),
+        ("ours", True, None),
+        ("ours", True, "again"),
+        ("suspended", True, "sidecar"),
+        ("suspended", False, "sidecar"),
+        ("suspended", False, False),
+        ("suspended", None, False),
+    ],
+)
+def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | bool | None,
+):  # fmt: skip
+    refusal = account.patch(jobs[kind][job], change_job(kind, suspend, mark=mark))
+
+    assert refusal.startswith("403: ")
+    assert f"suspends what runs, with label {manifests.SUSPENDED}, and resumes" in refusal
+
+
+METADATA = [
+    {"labels": {"team": "b"}},
+    {"labels": {"team": None}},
+    {"labels": {"kueue.x-k8s.io/queue-name": "mine"}},
+    {"finalizers": ["a.test/b"]},
+    {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "1"}]},
+    {"annotations": {"team": "b"}},
+    {"annotations": {"team": None}},
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, {"metadata": more}) for kind in JOBS for more in METADATA),
+        ("set", {"spec": {"replicatedJobs": []}}),
+        ("set", {"spec": {"ttlSecondsAfterFinished": 1}}),
+        ("set", {"spec": {"runPolicy": {"suspend": True}}}),
+        ("batch", {"spec": {"parallelism": 1}}),
+        ("batch", {"spec": {"backoffLimit": 0}}),
+        ("batch", {"spec": {"activeDeadlineSeconds": 1}}),
+        ("batch", {"spec": {"ttlSecondsAfterFinished": 1}}),
+        ("training", {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}}),
+        ("training", {"spec": {"xgbReplicaSpecs": None}}),
+        ("training", {"spec": {"added": "x"}}),
+        ("training", {"spec": {"suspend": True}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 1}}}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nothing_else_of_a_job_is_changed(
+    account: Account, jobs: dict[str, dict[str, str]], kind: str, more: dict[str, Any]
+):
+    refusal = account.patch(jobs[kind]["running"], change_job(kind, True, mark="sidecar", **more))
+
+    assert refusal.startswith("403: ")
+    assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
+
+
+@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-jobs", f"{MODEL}-records"])
+def test_the_api_server_has_no_doubts_about_the_expressions(
+    client: lightkube.Client, account: Account, policy: str
+):
+    """They are checked against the kinds that there are, beside being compiled."""
+    status = lab.until(
+        lambda: client.get(ValidatingAdmissionPolicy, f"istio-aux-{MODEL}-{policy}").status,
+        timeout=IN_FORCE,
+        what="the check of the policy",
+    )
+
+    assert status.typeChecking
+    assert status.typeChecking.expressionWarnings is None
+
+
+def test_no_other_account_is_affected(
+    cluster: lab.Cluster, client: lightkube.Client, account: Account, pod: Pod,
+    jobs: dict[str, dict[str, str]],
+):  # fmt: skip
+    """Another one of the same namespace with the same rights."""
+    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
+    somebody = administrator(cluster, MODEL, "somebody")
+
+    assert somebody.execute(f"{OTHER}/meshed", ("sh",), container="main", stdin="true") == ""
+    assert somebody.connect("attach", f"{OTHER}/meshed", container="main") == ""
+    assert somebody.connect("portforward", f"{OTHER}/meshed") == ""
+    assert somebody.delete(f"{OTHER}/plain") == ""
+    assert somebody.create(meshed.pod(MODEL, "somebodys", sidecar=None)) == ""
+    assert somebody.evict(pod) == ""
+    for kind in JOBS:
+        assert somebody.patch(jobs[kind]["suspended"], change_job(kind, False)) == ""
+
+    somebody.close()

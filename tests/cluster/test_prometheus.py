@@ -1,0 +1,355 @@
+"""Alerts and the dashboard, by promtool and a real Prometheus from Debian's package `prometheus`.
+
+Each alert fires for the series that it is about and stays silent for others. Each panel has an
+answer about a real workload. With DRAW_DASHBOARD=1 in the environment, the picture of
+docs/observability.md is drawn again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import lab
+import lab.istio
+import pytest
+import yaml
+from lab import debian, ports
+from lab.scene import Scene
+from lab.workload import Workload
+
+from benchmarks.svg import Line, Panel, document
+from relations import cos
+
+# Seconds. Ready in 1 s on 2 idle cores.
+READY = 60.0
+
+
+def required() -> None:
+    """Have `prometheus` and `promtool` installed, else skip the test with one line; in CI fail."""
+    try:
+        debian.ensure(["prometheus"])
+    except debian.PackageError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI is true, and there is no Prometheus: {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+class Prometheus:
+    """A server that scrapes one target each second and gives its series these labels."""
+
+    def __init__(
+        self, cluster: lab.Cluster, folder: Path, target: str, labels: Mapping[str, str]
+    ) -> None:
+        self.url = f"http://{cluster.host}:{(port := ports.reserve())}"
+        scrape = {
+            "job_name": "istio-aux",
+            "scrape_interval": "1s",
+            "static_configs": [{"targets": [target], "labels": dict(labels)}],
+        }
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
+        self.process = cluster.spawn(
+            "prometheus",
+            [
+                "/usr/bin/prometheus",
+                f"--config.file={folder}/prometheus.yaml",
+                f"--storage.tsdb.path={folder}/series",
+                f"--web.listen-address={cluster.host}:{port}",
+            ],
+        )
+        ports.await_listener(self.process, cluster.host, port, timeout=READY)
+
+    def history(self, query: str, *, start: float, end: float) -> list[dict[str, Any]]:
+        """Return the series that a query had, second by second."""
+        asked: dict[str, Any] = {"query": query, "start": start, "end": end, "step": 1}
+        answer = httpx2.get(f"{self.url}/api/v1/query_range", params=asked, timeout=READY)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]["result"]
+
+
+TOPOLOGY = cos.Topology(
+    "kubeflow", "00000000-0000-4000-8000-000000000000", "istio-aux", "istio-aux/0", "istio-aux"
+)
+# The same application in another model, about which no alert of ours is.
+OTHER = cos.Topology(
+    "other", "11111111-1111-4111-8111-111111111111", "istio-aux", "istio-aux/0", "istio-aux"
+)
+GROUPS = cos.alert_rules(TOPOLOGY)["groups"]
+ALERTS = [rule["alert"] for group in GROUPS for rule in group["rules"]]
+
+# By alert: series that make it fire and series that do not, over 90 minutes, in promtool's
+# notation: start+growth x minutes.
+FLAT, GROWS = "7+0x90", "0+3x90"
+ON, OFF = "1+0x90", "0+0x90"
+
+
+def metric(name: str, **labels: str) -> str:
+    shown = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"istio_aux_{name}{{{shown}}}"
+
+
+def gauge(name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Fires for a lasting 1, and not yet for a 1 of four minutes."""
+    return {metric(name): ON}, {metric(name): "0+0x80 1+0x9"}
+
+
+def latency(seconds: str) -> dict[str, str]:
+    """Reviews that all take as long as one bucket says."""
+    buckets = ["0.1", "0.3", "1.0", "+Inf"]
+    slow = buckets.index(seconds)
+    return {
+        metric("admission_seconds_bucket", le=le): GROWS if index >= slow else OFF
+        for index, le in enumerate(buckets)
+    }
+
+
+def token(unit: str, issued: str, expires: str) -> dict[str, str]:
+    """The life of a unit's token."""
+    return {
+        metric("token_issue_timestamp_seconds", juju_unit=unit): issued,
+        metric("token_expiration_timestamp_seconds", juju_unit=unit): expires,
+    }
+
+
+HANDSHAKES = {metric("admission_connections_closed_total", reason="handshake"): GROWS}
+REVIEWS = {metric("admission_reviews_total", outcome="hold"): GROWS}
+CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "IstioAuxJobsStuck": gauge("stuck_pods"),
+    "IstioAuxPodsBlocked": gauge("blocked_pods"),
+    "IstioAuxProxiesLost": gauge("lost_pods"),
+    "IstioAuxPodsWithoutSidecar": gauge("unmeshed_pods"),
+    "IstioAuxJobsSuspended": gauge("suspended_jobs"),
+    "IstioAuxInjectorNotLive": (
+        {metric("injectors", state="live"): OFF, metric("injectors", state="no-endpoint"): ON},
+        {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},
+    ),
+    "IstioAuxRevisionNotLive": (
+        {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},
+        {metric("injectors", state="live"): ON, metric("injectors", state="deactivated"): ON},
+    ),
+    "IstioAuxCalledAfterIstio": gauge("configurations_called_before_ours"),
+    "IstioAuxWebhookRefuses": (
+        {metric("admission_reviews_total", outcome="busy"): GROWS},
+        {metric("admission_reviews_total", outcome="busy"): FLAT, **REVIEWS},
+    ),
+    "IstioAuxWebhookSlow": (latency("1.0"), latency("0.1")),
+    "IstioAuxHandshakesFail": (HANDSHAKES, {**HANDSHAKES, **REVIEWS}),
+    "IstioAuxUnitDown": ({"up{}": OFF}, {"up{}": ON}),
+    "IstioAuxMetricsMissing": ({}, {"up{}": OFF}),
+    "IstioAuxUnready": ({metric("ready"): OFF}, {metric("ready"): ON}),
+    "IstioAuxNoLeader": ({metric("leader"): OFF}, {metric("leader"): ON}),
+    "IstioAuxTwoLeaders": (
+        {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): ON},
+        {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): OFF},
+    ),
+    # promtool's clock begins at 0, and it is asked at 5100.
+    "IstioAuxTokenExpires": (
+        token("istio-aux/0", "1+0x90", "5700+0x90"),
+        {
+            **token("istio-aux/0", OFF, OFF),  # Not known.
+            **token("istio-aux/1", "1+0x90", "8100+0x90"),  # A third is left: the charm's turn.
+            # Less than three tenths are left since 4200: a hook may be a little late.
+            **token("istio-aux/2", "1+0x90", "6000+0x90"),
+        },
+    ),
+    "IstioAuxWatchesRestart": (
+        {metric("watch_restarts_total", reason="refused"): GROWS},
+        {metric("watch_restarts_total", reason="ended"): GROWS},
+    ),
+    "IstioAuxInternalErrors": (
+        {metric("internal_errors_total"): "0+0x80 1+0x9"},
+        {metric("internal_errors_total"): FLAT},
+    ),
+    "IstioAuxUnreadableObjects": gauge("unreadable_objects"),
+}
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    required()
+    return "promtool"
+
+
+@pytest.fixture(scope="session")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the collector writes."""
+    path = tmp_path_factory.mktemp("alerts") / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": GROUPS}, width=1000))
+    return path
+
+
+def scraped(series: dict[str, str], topology: cos.Topology) -> list[dict[str, str]]:
+    """What Prometheus stores: with the labels of the unit, unless the series says otherwise."""
+    found: list[dict[str, str]] = []
+    for name, values in series.items():
+        own = name.partition("{")[2]
+        more = {k: v for k, v in topology.labels().items() if f"{k}=" not in own}
+        added = ",".join(f'{label}="{value}"' for label, value in more.items())
+        separator = "," if own != "}" else ""
+        found.append({"series": f"{name[:-1]}{separator}{added}}}", "values": values})
+    return found
+
+
+def verdict(promtool: str, rules: Path, *expected: tuple[str, list[dict[str, str]], int]) -> str:
+    """What promtool says unless so many of an alert fire for such series; empty if they do."""
+    test: dict[str, Any] = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": series,
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+                        " or vector(0)",
+                        "eval_time": "85m",
+                        "exp_samples": [{"labels": "{}", "value": firing}],
+                    }
+                ],
+            }
+            for alert, series, firing in expected
+        ],
+    }
+    path = rules.with_name(f"{expected[0][0]}.yaml")
+    path.write_text(yaml.safe_dump(test))
+    command = [promtool, "test", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(CASES) == sorted(ALERTS)
+
+
+def test_prometheus_takes_the_rules(promtool: str, rules: Path) -> None:
+    """Expressions, durations, and the templates in annotations."""
+    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_fires_for_its_trouble_and_neither_when_all_is_well_nor_for_another_model(
+    alert: str, promtool: str, rules: Path
+) -> None:
+    trouble, well = CASES[alert]
+    expected = [
+        (alert, scraped(trouble, TOPOLOGY), 1),
+        (alert, scraped(well, TOPOLOGY), 0),
+    ]
+    if alert != "IstioAuxMetricsMissing":
+        expected.append((alert, scraped(trouble, OTHER), 0))
+    assert verdict(promtool, rules, *expected) == ""
+
+
+def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(
+    promtool: str, rules: Path
+) -> None:
+    series = scraped(CASES["IstioAuxInjectorNotLive"][0], TOPOLOGY)
+    assert verdict(promtool, rules, ("IstioAuxRevisionNotLive", series, 0)) == ""
+
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+# Series that exist only after something went wrong, which it does not here.
+QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
+SOON = 60.0
+# For the picture; fewer give each panel an answer, too.
+DRAW = bool(os.environ.get("DRAW_DASHBOARD"))
+JOBS = 30 if DRAW else 6
+
+
+def query(target: dict[str, str]) -> str:
+    """A panel's query, with its variables as Grafana fills them in."""
+    text = target["expr"].replace("$__rate_interval", "15s")
+    for name in ("juju_model", "juju_model_uuid", "juju_application"):
+        text = text.replace(f'"${name}"', '".*"')
+    assert "$" not in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    cluster: lab.Cluster,
+    istio: lab.istio.Istio,
+    webhook: Workload,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Prometheus]:
+    required()
+    target = f"{cluster.host}:{webhook.status_port}"
+    folder = tmp_path_factory.mktemp("prometheus")
+    server = Prometheus(cluster, folder, target, TOPOLOGY.labels())
+    yield server
+    server.process.kill()
+
+
+@pytest.fixture
+def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
+    """When it began and ended: Jobs finish, one is stuck, another container blocks one."""
+    start = time.time()
+
+    def await_answer(*queries: str) -> None:
+        lab.until(
+            lambda: all(prometheus.history(q, start=start, end=time.time()) for q in queries),
+            timeout=SOON,
+            what=f"Prometheus to answer {', '.join(queries)}",
+        )
+
+    # A rate needs a sample from before the first quit.
+    await_answer('istio_aux_injectors{state="live"} > 0')
+    stuck = selected.start("stuck")
+    selected.kubelet.misbehave(stuck, "lie")
+    blocked = selected.start("blocked", payload=["main", "uploader"])
+    for pod in (stuck, blocked):
+        selected.kubelet.finish(pod, "main")
+    for number in range(JOBS):
+        pod = selected.start(f"train-{number}")
+        selected.kubelet.finish(pod, "main")
+        selected.await_phase(pod, "Succeeded")
+    freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
+    await_answer(freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0')
+    return start, time.time()
+
+
+def test_every_panel_has_an_answer_and_shows_what_happens(
+    prometheus: Prometheus, story: tuple[float, float]
+) -> None:
+    start, end = story
+    drawn: list[Panel] = []
+    assert {panel["title"] for panel in PANELS} > QUIET
+    for panel in PANELS:
+        lines: list[Line] = []
+        for target in panel["targets"]:
+            found = prometheus.history(query(target), start=start, end=end)
+            lines += [line(series, target, start) for series in found]
+        assert lines or panel["title"] in QUIET, panel["title"]
+        if panel["type"] == "timeseries" and (lines := strongest(lines)):
+            unit = panel["fieldConfig"]["defaults"]["unit"].replace("short", "")
+            drawn.append(Panel(panel["title"], "seconds", unit, lines))
+    if DRAW:
+        (ROOT / "docs/dashboard.svg").write_text(document(drawn, columns=3))
+
+
+def line(series: dict[str, Any], target: dict[str, str], start: float) -> Line:
+    """A series as Grafana names and draws it."""
+    name = target["legendFormat"]
+    for label, value in series["metric"].items():
+        name = name.replace(f"{{{{{label}}}}}", value)
+    points = [(moment - start, float(value)) for moment, value in series["values"]]
+    return Line(name, [point for point in points if not math.isnan(point[1])])
+
+
+def strongest(lines: list[Line]) -> list[Line]:
+    """The three lines that a small panel has room for, without those that stay at zero."""
+    most = {each.name: max((y for _, y in each.points), default=0.0) for each in lines}
+    risen = [each for each in lines if most[each.name] > 0]
+    return sorted(risen, key=lambda each: -most[each.name])[:3]

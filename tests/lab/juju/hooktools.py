@@ -1,0 +1,327 @@
+"""Hook tools of Juju 3.6, emulated: `main` runs a tool with its arguments.
+
+The charm calls these tools through ops 3.9, which chooses their arguments. The file runs under
+``python3 -I -S`` from a wrapper on the hook's PATH, outside the lab's own environment, so it
+imports nothing from the lab. Starting the tools takes half of a hook's time, so the file imports
+next to nothing: ``json`` imports ``re``, and ``re`` or ``pathlib`` takes as long as a tool runs.
+
+A hook's folder holds ``state.json`` (its working copy of the model's state), ``context.json`` (the
+event), ``trace.jsonl`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when
+the hook succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    Flags = dict[str, str]
+    # What it does, its flags with a value, its switches.
+    Tool = tuple[Callable[["Hook", Flags, Sequence[str]], Any], str, str]
+
+
+class ToolError(Exception):
+    """A failure that the tool reports as ``ERROR ...`` on stderr with exit status 1."""
+
+
+class _Rules:
+    """What ``json.JSONDecoder`` has if nothing else is asked for (Lib/json/decoder.py)."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"{value!r} has no JSON")
+
+
+# typeshed takes the scanner for its own context.
+_scan = make_scanner(_Rules)  # pyright: ignore[reportArgumentType]
+_encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+
+
+def loads(text: str) -> Any:
+    """Read one JSON value; raises ValueError or StopIteration when there is none."""
+    return _scan(text.strip(), 0)[0]
+
+
+def dumps(value: Any) -> str:
+    """Write a JSON value in one line."""
+    return "".join(_encode(value, 0))
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see the docstring of the file
+        return file.read()
+
+
+class Hook:
+    """The state as one unit sees it during one hook."""
+
+    def __init__(self, folder: str, unit: str) -> None:
+        self.folder, self.unit, self.app = folder, unit, unit.partition("/")[0]
+        self.state: dict[str, Any] = loads(_read(f"{folder}/state.json"))
+        self.event: dict[str, Any] = loads(_read(f"{folder}/context.json"))
+        self.application = self.state["applications"][self.app]
+        self.own = self.state["units"][unit]
+        self.is_leader = self.application["leader"] == unit
+
+    def relation(self, reference: str | None) -> dict[str, Any]:
+        """Return the relation that ``NAME:3`` or ``3`` names; without one, that of the event.
+
+        Raises:
+            ToolError: with Juju's words, from which ops makes RelationNotFoundError.
+        """
+        reference = reference or self.event.get("relation", "")
+        relation = self.state["relations"].get(str(reference).rpartition(":")[2])
+        if relation is None or self.app not in relation["endpoints"]:
+            raise ToolError(f'invalid value "{reference}" for option -r: relation not found')
+        return relation
+
+    def check(self, tool: str) -> None:
+        """Raise ToolError for a tool that fails in this hook, in the words that were chosen."""
+        if words := self.state["failing"].get(tool):
+            raise ToolError(words)
+
+    def save(self) -> None:
+        """Write the working copy back; the agent merges or drops it."""
+        draft = f"{self.folder}/state.json.new"
+        with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - likewise
+            file.write(dumps(self.state))
+        os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - likewise
+
+    def trace(self, tool: str, status: int) -> None:
+        """Append a call to the hook's trace."""
+        line = dumps({"tool": tool, "status": status})
+        with open(f"{self.folder}/trace.jsonl", "a", encoding="utf-8") as file:  # noqa: PTH123 - likewise
+            file.write(line + "\n")
+
+
+def is_leader(hook: Hook, flags: Flags, rest: Sequence[str]) -> bool:
+    """Say whether the unit is the leader."""
+    return hook.is_leader
+
+
+def config_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
+    """Return the options that have a value; defaults were filled in by the agent."""
+    return hook.application["config"]
+
+
+def status_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Set the unit's status, or the application's when the unit leads."""
+    record = {"status": rest[0], "message": " ".join(rest[1:])}
+    if flags.get("--application") != "True":
+        hook.own["status"] = record
+    elif hook.is_leader:
+        hook.application["status"] = record
+    else:
+        raise ToolError("this unit is not the leader")
+
+
+def application_version_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Set the workload's version."""
+    (hook.application["version"],) = rest
+
+
+def open_port(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Open a port; the agent maps open ports onto the application's Service."""
+    hook.own["ports"] = sorted({*hook.own["ports"], *rest})
+
+
+def opened_ports(hook: Hook, flags: Flags, rest: Sequence[str]) -> list[str]:
+    """List the open ports."""
+    return hook.own["ports"]
+
+
+def goal_state(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, Any]:
+    """List the application's units; those on their way out are "dying"."""
+    units = {
+        name: {"status": unit["life"], "since": "2026-01-01T00:00:00Z"}
+        for name, unit in hook.state["units"].items()
+        if unit["application"] == hook.app
+    }
+    return {"units": units, "relations": {}}
+
+
+def remote_application(hook: Hook, relation: dict[str, Any]) -> str:
+    """Return the other application; in a peer relation that is our own."""
+    others = [name for name in relation["endpoints"] if name != hook.app]
+    return others[0] if others else hook.app
+
+
+def relation_ids(hook: Hook, flags: Flags, rest: Sequence[str]) -> list[str]:
+    """List the relations of an endpoint, also the one that is being broken."""
+    (name,) = rest
+    return [
+        f"{name}:{number}"
+        for number, relation in sorted(hook.state["relations"].items())
+        if relation["endpoints"].get(hook.app) == name
+    ]
+
+
+def relation_list(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
+    """List the remote units that are in the relation's scope, or name the application."""
+    relation = hook.relation(flags.get("-r"))
+    remote = remote_application(hook, relation)
+    if "--app" in flags:
+        return remote
+    return [unit for unit in relation["units"].get(remote, []) if unit != hook.unit]
+
+
+def relation_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
+    """Return a databag; that of the own application is for the leader alone."""
+    relation = hook.relation(flags.get("-r"))
+    _, entity = rest
+    if entity == hook.app and not hook.is_leader and len(relation["endpoints"]) > 1:
+        raise ToolError("permission denied")
+    if entity.partition("/")[0] not in relation["endpoints"]:
+        raise ToolError(f'"{entity}" is not in the relation: permission denied')
+    return relation["data"].get(entity, {})
+
+
+def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Change keys of the own databag from JSON on stdin; an empty value deletes."""
+    relation = hook.relation(flags.get("-r"))
+    owner = hook.app if "--app" in flags else hook.unit
+    if owner == hook.app and not hook.is_leader:
+        raise ToolError("cannot write relation settings: permission denied")
+    databag = relation["data"].get(owner, {}) | loads(sys.stdin.read())
+    relation["data"][owner] = {key: value for key, value in databag.items() if value}
+
+
+def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
+    """Return the remote model, which is this one unless the relation says otherwise."""
+    relation = hook.relation(flags.get("-r"))
+    return {"uuid": relation.get("remote-model", hook.state["model"]["uuid"])}
+
+
+def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
+    """Make a secret; the application's own need the leader. ops deletes the files of its content.
+
+    Nothing changes a secret here: `unit/charm/test_authority.py` is about revisions.
+    """
+    owner = hook.unit if flags.get("--owner") == "unit" else hook.app
+    if owner == hook.app and not hook.is_leader:
+        raise ToolError("this unit is not the leader")
+    label = flags.get("--label", "")
+    known = hook.state["secrets"].values()
+    if any(secret["label"] == label and secret["owner"] == owner for secret in known):
+        raise ToolError(f'secret with label "{label}" already exists')
+    pairs = (argument.partition("#file=") for argument in rest)
+    name = os.urandom(10).hex()
+    content = {key: _read(path) for key, _, path in pairs}
+    hook.state["secrets"][name] = {"owner": owner, "label": label, "content": content}
+    return f"secret:{name}"
+
+
+def secret_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
+    """Return the content of a secret, which units of its application read by its id.
+
+    By the label only its owner finds it: the unit, or the leader.
+    """
+    owners = {hook.unit, hook.app} if rest or hook.is_leader else {hook.unit}
+    for name, secret in hook.state["secrets"].items():
+        wanted = f"secret:{name}" in rest or (not rest and secret["label"] == flags["--label"])
+        if wanted and secret["owner"] in owners:
+            return secret["content"]
+    raise ToolError(f'secret "{"".join(rest) or flags["--label"]}" not found')
+
+
+def _action(hook: Hook) -> dict[str, Any]:
+    """Return the record of the running action; outside one Juju's tools fail, too."""
+    if "action" not in hook.event:
+        raise ToolError("not running an action")
+    return hook.own.setdefault("action", {"results": {}, "log": [], "failed": None})
+
+
+def action_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
+    """Return the parameters; the agent filled defaults in."""
+    _action(hook)
+    return hook.event["action"]
+
+
+def action_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Record results."""
+    _action(hook)["results"].update(argument.split("=", 1) for argument in rest)
+
+
+def action_log(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Record a progress message."""
+    _action(hook)["log"].append(" ".join(rest))
+
+
+def action_fail(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Mark the action as failed."""
+    _action(hook)["failed"] = " ".join(rest)
+
+
+TOOLS: dict[str, Tool] = {
+    "action-fail": (action_fail, "", ""),
+    "action-get": (action_get, "--format", ""),
+    "action-log": (action_log, "", ""),
+    "action-set": (action_set, "", ""),
+    "application-version-set": (application_version_set, "", ""),
+    "config-get": (config_get, "--format", ""),
+    "goal-state": (goal_state, "--format", ""),
+    "is-leader": (is_leader, "--format", ""),
+    "open-port": (open_port, "", ""),
+    "opened-ports": (opened_ports, "--format", ""),
+    "relation-get": (relation_get, "-r --format", "--app"),
+    "relation-ids": (relation_ids, "--format", ""),
+    "relation-list": (relation_list, "-r --format", "--app"),
+    "relation-model-get": (relation_model_get, "-r --format", ""),
+    "relation-set": (relation_set, "-r --file", "--app"),
+    "secret-add": (secret_add, "--label --owner", ""),
+    "secret-get": (secret_get, "--format --label", "--refresh"),
+    "status-set": (status_set, "--application", ""),
+}
+
+
+def parse(arguments: Sequence[str], valued: str, switches: str) -> tuple[Flags, list[str]]:
+    """Return flags and what remains, as Juju's gnuflag does, up to a bare ``--``.
+
+    Raises:
+        ToolError: the tool does not know a flag.
+    """
+    flags: Flags = {}
+    rest: list[str] = []
+    queue = list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        flag, equals, value = argument.partition("=")
+        if argument == "--":
+            return flags, rest + queue
+        if argument == "-" or not argument.startswith("-"):
+            rest.append(argument)
+        elif flag in valued.split() and (equals or queue):
+            flags[flag] = value if equals else queue.pop(0)
+        elif argument in switches.split():
+            flags[flag] = ""
+        else:
+            raise ToolError(f"flag provided but not defined: {argument}")
+    return flags, rest
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Run the tool on the hook's working copy, append to the trace, return the exit status."""
+    hook = Hook(os.environ["JUJU_CONTEXT_ID"], os.environ["JUJU_UNIT_NAME"])
+    run, valued, switches = TOOLS[name]
+    status = 0
+    try:
+        hook.check(name)
+        answer = run(hook, *parse(arguments, valued, switches))
+        hook.save()
+        if answer is not None:
+            print(answer if name == "secret-add" else dumps(answer))
+    except ToolError as error:
+        status = 1
+        print(f"ERROR {error}", file=sys.stderr)
+    hook.trace(name, status)
+    return status

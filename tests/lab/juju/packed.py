@@ -1,0 +1,141 @@
+"""A packed charm: its metadata, options and actions, and its files.
+
+It is unpacked once for each content and handed out as a tree of hard links.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab import cache
+
+from .root import User
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """A charm's metadata.yaml, config.yaml and actions.yaml, as far as they matter here."""
+
+    name: str
+    charm_user: str
+    containers: Mapping[str, User]
+    peers: tuple[str, ...]
+    # Without peers: interface of each endpoint.
+    endpoints: Mapping[str, str]
+    options: Mapping[str, Mapping[str, Any]]
+    actions: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, charm: Path) -> Metadata:
+        """Read the packed charm."""
+        with zipfile.ZipFile(charm) as archive:
+            present = set(archive.namelist())
+            metadata, config, actions = (
+                yaml.safe_load(archive.read(name)) if name in present else {}
+                for name in ("metadata.yaml", "config.yaml", "actions.yaml")
+            )
+        containers: dict[str, Any] = metadata.get("containers") or {}
+        return cls(
+            name=metadata["name"],
+            charm_user=metadata.get("charm-user", "root"),
+            containers={
+                name: User((of or {}).get("uid", 0), (of or {}).get("gid", 0), "_daemon_")
+                for name, of in containers.items()
+            },
+            peers=tuple(metadata.get("peers") or ()),
+            endpoints={
+                name: endpoint["interface"]
+                for role in ("requires", "provides")
+                for name, endpoint in (metadata.get(role) or {}).items()
+            },
+            options=config.get("options") or {},
+            actions=actions or {},
+        )
+
+    def config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that have a value: the given ones over the defaults.
+
+        Raises:
+            ValueError: the charm lacks an option.
+        """
+        defaults = {name: option.get("default") for name, option in self.options.items()}
+        if unknown := given.keys() - defaults:
+            raise ValueError(f"{unknown}: expected options of {sorted(self.options)}")
+        merged = {**defaults, **given}
+        return {name: value for name, value in merged.items() if value is not None}
+
+    def parameters(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an action's parameters with defaults filled in.
+
+        Raises:
+            KeyError: the charm lacks the action.
+            ValueError: it lacks a parameter.
+        """
+        properties: dict[str, Any] = self.actions[action].get("params") or {}
+        if unknown := given.keys() - properties:
+            raise ValueError(f"{action}: unknown parameters {unknown}")
+        defaults = {name: of["default"] for name, of in properties.items() if "default" in of}
+        return {**defaults, **given}
+
+
+def hand_out(charm: Path, folder: Path, *, python: Path, user: User) -> None:
+    """Make `folder` the charm's content, owned by the user; its bytecode is there already."""
+    source = _unpacked(charm, python, user)
+    # What a unit writes are new files: nothing in a charm changes its own code in place.
+    shutil.copytree(source, folder, symlinks=True, copy_function=_link, dirs_exist_ok=True)
+    for path, _, _ in os.walk(folder):
+        os.chown(path, user.uid, user.gid)
+
+
+def _unpacked(charm: Path, python: Path, user: User) -> Path:
+    key = hashlib.sha256(charm.read_bytes() + f"{python} {user.uid}".encode()).hexdigest()[:16]
+    target = cache.root().parent / "unpacked" / key
+    with cache.lock(target.with_suffix(".lock"), waiting="another process unpacks the charm"):
+        if not target.exists():
+            partial = target.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            _extract(charm, partial)
+            _compile(partial, python)
+            for path in partial.rglob("*"):
+                os.chown(path, user.uid, user.gid, follow_symlinks=False)
+            partial.rename(target)
+        return cache.use(target)
+
+
+def _link(source: str, target: str) -> str:
+    Path(target).unlink(missing_ok=True)
+    os.link(source, target)
+    return target
+
+
+def _extract(charm: Path, folder: Path) -> None:
+    with zipfile.ZipFile(charm) as archive:
+        for entry in archive.infolist():
+            path = archive.extract(entry, folder)
+            # zipfile drops the permissions that an archive made on Unix keeps here.
+            if mode := entry.external_attr >> 16 & 0o777:
+                Path(path).chmod(mode)
+
+
+def _compile(folder: Path, python: Path) -> None:
+    """Import the charm once, so that not every unit's first dispatch compiles what it imports."""
+    site_packages = [str(path) for path in folder.glob("venv/lib/python*/site-packages")]
+    search = os.pathsep.join([f"{folder}/lib", f"{folder}/src", *site_packages])
+    # Whether the import works is for a dispatch to say.
+    subprocess.run(
+        [python, "-c", "import charm"],
+        env={"PYTHONPATH": search, "PATH": os.environ["PATH"]},
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )

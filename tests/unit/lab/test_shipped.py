@@ -1,0 +1,134 @@
+"""What ships: an image that follows its recipe, one version, and whole bills of materials."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from lab import packages, rock, sbom
+from lab.rock import Recipe, RecipeError
+
+METADATA = yaml.safe_load((packages.ROOT / "metadata.yaml").read_text())
+
+
+def test_the_product_has_one_version() -> None:
+    """That of the workload; the rock, the charm, its image, the chart and the bills repeat it."""
+    image = METADATA["resources"]["istio-aux-image"]["upstream-source"]
+    chart = yaml.safe_load((packages.ROOT / "chart/Chart.yaml").read_text())
+    assert {
+        chart["version"],
+        chart["appVersion"],
+        packages.version(packages.ROOT),
+        Recipe.read(packages.WORKLOAD).version,
+        image.rpartition(":")[2],
+        json.loads(sbom.of_charm())["metadata"]["component"]["version"],
+        json.loads(sbom.of_image([]))["metadata"]["component"]["version"],
+    } == {packages.version()}
+
+
+def test_the_wheel_has_the_addresses_of_the_charm() -> None:
+    project = tomllib.loads((packages.WORKLOAD / "pyproject.toml").read_text())["project"]
+    assert project["urls"] == {
+        "Homepage": METADATA["website"],
+        "Documentation": METADATA["docs"],
+        "Source": METADATA["source"],
+        "Issues": METADATA["issues"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("plugin: nil", "plugin: go", "go"),
+        ("license:", "entrypoint-service: istio-aux\nlicense:", "entrypoint-service"),
+        ("build-snaps:", "stage-snaps: [pebble]\n    build-snaps:", "stage-snaps"),
+    ],
+)
+def test_what_the_maker_does_not_understand_of_a_recipe_is_an_error(
+    tmp_path: Path, old: str, new: str, named: str
+) -> None:
+    """Otherwise the image would silently differ from the rock."""
+    text = (packages.WORKLOAD / rock.RECIPE).read_text()
+    assert old in text
+    (tmp_path / rock.RECIPE).write_text(text.replace(old, new, 1))
+    with pytest.raises(RecipeError, match=f"{named}: expected one of"):
+        Recipe.read(tmp_path)
+
+
+DEBS = [Path("libc6_2.36-9+deb12u14_amd64.deb"), Path("zlib1g_1%3a1.2.13.dfsg-1_amd64.deb")]
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The bill of an image."""
+    return sbom.of_image(DEBS)
+
+
+@pytest.fixture(scope="module")
+def charm() -> str:
+    """The bill of the charm."""
+    return sbom.of_charm()
+
+
+def pinned(project: Path, root: str) -> Iterator[str]:
+    """What a lock says that a package of its needs, with the extras that are asked for."""
+    lock = tomllib.loads((project / "uv.lock").read_text())
+    found: dict[str, dict[str, Any]] = {each["name"]: each for each in lock["package"]}
+    todo, seen = [(root, "")], set[tuple[str, str]]()
+    while todo:
+        name, extra = todo.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        package = found[name]
+        needs = package.get("optional-dependencies", {}).get(extra, []) if extra else []
+        for need in needs or package.get("dependencies", []):
+            todo += [(need["name"], each) for each in ("", *need.get("extra", []))]
+        if name != root:
+            yield f"pkg:pypi/{name}@{package['version']}"
+
+
+def held(bill: str) -> set[str]:
+    return {part["purl"] for part in json.loads(bill)["components"]}
+
+
+@pytest.mark.parametrize("bill", ["image", "charm"])
+def test_a_bill_is_what_the_standard_says(bill: str, request: pytest.FixtureRequest) -> None:
+    """CycloneDX 1.6, by its own schema."""
+    errors = JsonStrictValidator(SchemaVersion.V1_6).validate_str(request.getfixturevalue(bill))
+    assert errors is None
+
+
+def test_the_image_lists_every_package_of_the_lock_of_the_workload(image: str) -> None:
+    wanted = set(pinned(packages.WORKLOAD, "istio-aux"))
+    assert wanted
+    assert wanted - held(image) == set()
+
+
+def test_the_charm_lists_every_package_that_the_lock_installs_with_it(charm: str) -> None:
+    """Those of the tests are in the same lock; they are not in the charm."""
+    wanted = set(pinned(packages.ROOT, "istio-aux-charm"))
+    assert wanted
+    assert held(charm) == wanted
+
+
+def test_the_image_lists_pebble_its_modules_and_the_packages_of_the_base(image: str) -> None:
+    pins = (packages.ROOT / "tests/lab/tools/pebble/go.mod").read_text()
+    modules = {
+        f"pkg:golang/{n.lower()}@{v}" for n, v in re.findall(r"^\t(\S+) (v\S+)", pins, re.MULTILINE)
+    }
+    assert any("/pebble@" in module for module in modules)
+    assert modules - held(image) == set()
+    debs = [purl for purl in sorted(held(image)) if purl.startswith("pkg:deb/")]
+    assert [purl.partition("?")[0].rpartition("/")[2] for purl in debs] == [
+        "libc6@2.36-9%2Bdeb12u14",
+        "zlib1g@1%3A1.2.13.dfsg-1",
+    ]
