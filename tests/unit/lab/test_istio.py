@@ -6,22 +6,19 @@ import base64
 import dataclasses
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
 import pytest
-import yaml
 from lab.istio import decision, proxyconfig, sidecar, webhooks
 
-DATA = Path(__file__).parents[2] / "data" / "istio"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 HOLD = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: true"}
 NATIVE = {sidecar.NATIVE_ANNOTATION: "true"}
 
 
 def recording(case: str) -> Any:
-    return json.loads((DATA / f"inject-{case}.json").read_text())
+    return json.loads((webhooks.DATA / f"inject-{case}.json").read_text())
 
 
 def review(pod: dict[str, Any], namespace: str = "mesh") -> dict[str, Any]:
@@ -104,23 +101,3 @@ def test_containers_stand_where_istio_puts_them(
     assert names(after["spec"]["containers"]) == containers
     if init:
         assert names(after["spec"]["initContainers"]) == init
-
-
-@pytest.mark.parametrize(
-    ("name", "revision"),
-    [
-        ("istioctl-install-istio-revision-tag-default", "default"),
-        ("istioctl-install-istio-sidecar-injector", "default"),
-        ("revision-1-30-3", "1-30-3"),
-    ],
-)
-def test_installs_the_configurations_that_istioctl_leaves(name: str, revision: str) -> None:
-    recorded = yaml.safe_load((DATA / f"mwc-{name}.yaml").read_text())
-    for webhook in recorded["webhooks"]:
-        del webhook["clientConfig"]["caBundle"]
-
-    made = {c["metadata"]["name"]: c for c in webhooks.configurations("istio-system", revision)}
-
-    ours = made[recorded["metadata"]["name"]]
-    assert ours["webhooks"] == recorded["webhooks"]
-    assert ours["metadata"]["labels"]["istio.io/rev"] == revision
