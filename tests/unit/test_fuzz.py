@@ -14,7 +14,7 @@ from fuzz.bodies import INJECT, Ask
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
 from fuzz.server import serving
-from soak.play import play as soak
+from soak import play as soak
 from unit.hooked import review
 
 MUTATION, INJECTION = Ask(review()), Ask(review(), INJECT)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Collection
+from typing import Any
 
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
-from lab.kubelet.containers import Container, Running, Terminated, Waiting, native, now
-from lab.kubelet.record import Record
+from lab.kubelet.record import Container, Record, Running, Terminated, Waiting, native, now
 
 
 class Pods:
@@ -34,17 +34,15 @@ class Pods:
         """The pod with that UID. Raises KeyError when it never came here or is gone."""
         return self._records[uid]
 
-    async def arrived(self, uid: str) -> Record:
-        """The pod with that UID, once the watch has brought it here."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: uid in self._records)
-        return self._records[uid]
+    async def run(self, uid: str, waiting: Collection[str]) -> None:
+        """Start the pod with that UID, once the watch has brought it here.
 
-    async def run(self, record: Record, waiting: Collection[str] = ()) -> None:
-        """Init containers end with 0, native sidecars and all containers start: phase Running.
-
+        Init containers end with 0, native sidecars and all containers start: phase Running, or
         Pending while any of those in ``waiting`` waits for its first start.
         """
+        async with self._changed:
+            await self._changed.wait_for(lambda: uid in self._records)
+        record = self._records[uid]
         async with record.lock:
             running = Container(Running(now()))
             for container in record.init_containers:
@@ -139,16 +137,9 @@ class Pods:
         patch = {"metadata": {"uid": record.uid}, "status": record.status()}
         await self._unless_gone(record, "PATCH", f"{record.path}/status", patch, STRATEGIC)
 
-    async def _unless_gone(
-        self,
-        record: Record,
-        method: str,
-        path: str,
-        body: Object,
-        content_type: str = "application/json",
-    ) -> None:
+    async def _unless_gone(self, record: Record, method: str, *request: Any) -> None:
         try:
-            await self._api.request(method, path, body, content_type=content_type)
+            await self._api.request(method, *request)
         except RefusedError as error:
             # The name now belongs to a later pod. NodeRestriction refuses (403) if that one has no
             # node yet, the comparison of UIDs (409) if it has, and validation (422: the UID is
