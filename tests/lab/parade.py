@@ -167,7 +167,8 @@ RESTART_RULES = (
 RAY_AND_SPARK = (
     # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
     a_pod(
-        "a-ray-head-whose-submitter-starts-again", "Succeeded", (0, 0), named("ray-head", "sleep 8"),
+        "a-ray-head-whose-submitter-starts-again", "Succeeded", (0, 0),
+        named("ray-head", "sleep 8"),
         container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
         restarts=1, needs=CONTAINER_RESTARTS,
     ),

@@ -246,29 +246,19 @@ def _build(program: Program, place: Path) -> None:
         if program.lost:
             changed = stack.enter_context(_restored(program.folder, program.lost))
             argv.append(f"-modfile={changed}")
-        build = subprocess.Popen(
+        built = subprocess.run(
             [*argv, program.package],
             cwd=program.folder,
             env=toolchain.environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            check=False,
         )
-        while True:
-            try:
-                status = build.wait(timeout=30)
-                break
-            except subprocess.TimeoutExpired:
-                elapsed = time.monotonic() - started
-                cache.say(f"building {program.name}: {elapsed:.0f} s of about {program.seconds} s")
-            except BaseException:
-                build.kill()
-                build.wait()
-                raise
-    if status:
+    if built.returncode:
         last = (log.read_text().strip().splitlines() or ["no output"])[-1]
         raise BuildError(
-            f"{program.name}: go build: exit status {status}: {last} (all of it in {log})"
+            f"{program.name}: go build: exit status {built.returncode}: {last} (all of it in {log})"
         )
     new.rename(place)
     log.unlink()

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from lightkube import ApiError
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Secret
 
 from lab import images, upstream
 from lab.waiting import until
@@ -44,11 +42,7 @@ def install(cluster: Cluster) -> None:
         raise ValueError(f"{cluster.name}: level {cluster.level}: the operator needs level node")
     cluster.load(images.training_operator())
     cluster.load(images.alpine())
-    with cluster.client() as client:
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        # The operator makes its certificate itself and keeps it here.
-        client.apply(Secret(metadata=ObjectMeta(name=CERTIFICATE, namespace=NAMESPACE)))
-        upstream.apply(client, documents(upstream.module(NAME, MODULE)))
+    upstream.install(cluster, NAMESPACE, _documents(upstream.module(NAME, MODULE)))
 
 
 def await_ready(cluster: Cluster) -> None:
@@ -77,20 +71,17 @@ def await_ready(cluster: Cluster) -> None:
         )
 
 
-def documents(module: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the overlay `standalone`, without its namespace and its secret."""
+def _documents(module: Path) -> Iterator[dict[str, Any]]:
+    """The objects of the overlay `standalone`, without its namespace."""
     base = module / "manifests" / "base"
-    for path in sorted((base / "crds").glob("kubeflow.org_*.yaml")):
-        yield from upstream.read(path)
-    for path in sorted((base / "rbac").glob("*.yaml")):
-        yield from map(_placed, upstream.read(path))
+    where = {"namespace": NAMESPACE, "image": images.TRAINING_OPERATOR}
+    # The operator makes its certificate itself and keeps it here.
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": CERTIFICATE}}
+    yield upstream.place(secret, **where)
+    crds = sorted((base / "crds").glob("kubeflow.org_*.yaml"))
+    yield from upstream.placed(*crds, *sorted((base / "rbac").glob("*.yaml")), **where)
     [webhook] = upstream.read(base / "webhook" / "manifests.yaml")
     upstream.replace(webhook, yaml.safe_load((base / "webhook" / "patch.yaml").read_text()))
     webhook["metadata"]["labels"] = {"control-plane": "kubeflow-training-operator"}
-    yield _placed(webhook)
-    for name in ("service.yaml", "deployment.yaml"):
-        yield from map(_placed, upstream.read(base / name))
-
-
-def _placed(document: dict[str, Any]) -> dict[str, Any]:
-    return upstream.place(document, namespace=NAMESPACE, image=images.TRAINING_OPERATOR)
+    yield upstream.place(webhook, **where)
+    yield from upstream.placed(base / "service.yaml", base / "deployment.yaml", **where)

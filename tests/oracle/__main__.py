@@ -8,12 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-import msgspec
-
-from oracle.comparison import CAUTIONS, compare
+from oracle.comparison import CAUTIONS
 from oracle.kubelets import KUBELETS, Kubelet
-from oracle.play import answers, play, told
-from oracle.pods import pod
+from oracle.play import play
 
 _COUNTED = ("pods", "refused", "agreed", "cautious", "disagreed")
 _ACTIONS = ("quit", "wait", "report", "ignore")
@@ -26,14 +23,11 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=1_000_000, help="for each kubelet")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--version", action="append", help="only this one; may be repeated")
-    parser.add_argument("--only", type=int, metavar="N", help="show what all say about pod N")
     options = parser.parse_args()
     known = [kubelet.version for kubelet in KUBELETS]
     kubelets = [each for each in KUBELETS if each.version in (options.version or known)]
     if not kubelets:
         parser.error(f"--version {options.version[0]}: expected {', '.join(known)}")
-    if options.only is not None:
-        return _explain(kubelets, options.seed, options.only)
     print(f"again: --pods {options.pods} --seed {options.seed}", flush=True)
     return _play(kubelets, options.seed, options.pods)
 
@@ -58,21 +52,6 @@ def _play(kubelets: Sequence[Kubelet], seed: int, pods: int) -> int:
     good = not any(tally.counts["disagreed"] for tally in tallies.values())
     print("\ngood" if good else "\nNOT GOOD")
     return 0 if good else 1
-
-
-def _explain(kubelets: Sequence[Kubelet], seed: int, number: int) -> int:
-    """Show what each kubelet and the workload say about one pod."""
-    document, wrong = msgspec.json.encode(pod(seed, number)), False
-    print(document.decode())
-    for kubelet in kubelets:
-        for verdict, ours, complaints in answers(kubelet, [document]):
-            print(f"\n{kubelet.title}\n{told(verdict, ours)}\n{complaints}")
-            if ours is not None:
-                found = compare(kubelet, verdict, ours)
-                print("\n".join((*found.disagreements, *sorted(found.cautions))))
-                wrong |= bool(found.disagreements)
-            wrong |= ours is None and not verdict.refused
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

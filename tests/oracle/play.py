@@ -58,7 +58,7 @@ def play(
     return total
 
 
-def answers(
+def _answers(
     kubelet: Kubelet, documents: Sequence[bytes]
 ) -> Iterator[tuple[Verdict, Explained | None, str]]:
     """What kubelet and workload say about each pod, and what the workload complains of."""
@@ -72,11 +72,11 @@ def answers(
 
 def _part(kubelets: Sequence[Kubelet], seed: int, numbers: range) -> dict[Kubelet, Tally]:
     documents = [msgspec.json.encode(pod(seed, number)) for number in numbers]
-    return {kubelet: _tally(kubelet, seed, numbers, documents) for kubelet in kubelets}
+    return {kubelet: _tally(kubelet, numbers, documents) for kubelet in kubelets}
 
 
-def _tally(kubelet: Kubelet, seed: int, numbers: range, documents: Sequence[bytes]) -> Tally:
-    tally, said = Tally(), answers(kubelet, documents)
+def _tally(kubelet: Kubelet, numbers: range, documents: Sequence[bytes]) -> Tally:
+    tally, said = Tally(), _answers(kubelet, documents)
     for number, (verdict, ours, complaints) in zip(numbers, said, strict=True):
         tally.counts["pods"] += 1
         if verdict.refused:
@@ -93,13 +93,12 @@ def _tally(kubelet: Kubelet, seed: int, numbers: range, documents: Sequence[byte
         if wrong:
             tally.counts["disagreed"] += 1
             if len(tally.disagreements) < SHOWN:
-                again = f"--version {kubelet.version} --seed {seed} --only {number}"
-                what = f"{kubelet.title}, pod {number}: {'; '.join(wrong)}\nagain: {again}"
-                tally.disagreements.append(f"{what}\n{told(verdict, ours)}")
+                what = f"{kubelet.title}, pod {number}: {'; '.join(wrong)}"
+                tally.disagreements.append(f"{what}\n{_told(verdict, ours)}")
     return tally
 
 
-def told(verdict: Verdict, ours: Explained | None) -> str:
+def _told(verdict: Verdict, ours: Explained | None) -> str:
     """The pod as it is stored, and what both say about it."""
     rest = msgspec.structs.replace(verdict, pod=msgspec.Raw(b"null"))
     said = (msgspec.json.encode(each).decode() for each in (verdict.pod, rest, ours))

@@ -1,4 +1,4 @@
-"""One pod as the scripted kubelet has it: its containers' states, and what the test told it to do."""
+"""One pod as the scripted kubelet has it: its containers, and what the test told it to do."""
 
 from __future__ import annotations
 

@@ -207,7 +207,9 @@ def _end_proxy(node: ScriptedKubelet, record: Record, behaviour: Behaviour, *, q
         node.exits(record, 0)
 
 
-def _tell(node: ScriptedKubelet, record: Record, listener: Listener, line: tuple[str, ...]) -> bytes | None:
+def _tell(
+    node: ScriptedKubelet, record: Record, listener: Listener, line: tuple[str, ...]
+) -> bytes | None:
     """The answer of a container other than the proxy; None: it does not run."""
     if _not_running(record, listener.container):
         return None
