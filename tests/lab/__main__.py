@@ -111,13 +111,14 @@ def _down(options: argparse.Namespace) -> int:
         return 2
     for name in options.name or held:
         os.kill(held[name]["harness"], signal.SIGTERM)
-        until(partial(_ended, name), timeout=60, what=f"{name} to end")
+        # Not `running`, which knows a cluster no more while its last folder is being removed.
+        until(partial(_gone, name), timeout=60, what=f"{name} to end")
         print(f"{name}: ended")
     return 0
 
 
-def _ended(name: str) -> bool:
-    return name not in sweep.running()
+def _gone(name: str) -> bool:
+    return not sweep.left_by(name)
 
 
 def _status(_: argparse.Namespace) -> int:

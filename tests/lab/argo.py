@@ -39,11 +39,7 @@ Workflow = create_namespaced_resource("argoproj.io", "v1alpha1", "Workflow", "wo
 
 
 def install(cluster: Cluster) -> None:
-    """Start the controller; there is no need to wait, for it finds the Workflows that it missed.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-    """
+    """Start the controller; there is no need to wait, for it finds the Workflows that it missed."""
     place = "/usr/local/bin/workflow-controller"
     cluster.load(images.controller(images.WORKFLOW_CONTROLLER, "workflow-controller", place))
     # It runs as root, as Argo's image of this name does.

@@ -30,11 +30,7 @@ _Runtime = create_global_resource(
 
 
 def install(cluster: Cluster) -> None:
-    """Start both controllers in the cluster; `await_ready` waits for them.
-
-    Raises:
-        lab.tools.BuildError: a controller or its manifests cannot be had.
-    """
+    """Start both controllers in the cluster; `await_ready` waits for them."""
     cluster.load(images.controller(images.JOBSET, "jobset"))
     cluster.load(images.controller(images.TRAINER, "trainer"))
     upstream.install(
@@ -46,11 +42,7 @@ def install(cluster: Cluster) -> None:
 
 
 def await_ready(cluster: Cluster) -> None:
-    """Make the runtime `RUNTIME`; return when both controllers' webhooks answer.
-
-    Raises:
-        TimeoutError: they do not.
-    """
+    """Make the runtime `RUNTIME`; return when both controllers' webhooks answer."""
     # As Trainer's own runtimes are: one replicated Job, whose container is called node.
     node = {"containers": [{"name": "node", "image": images.BUSYBOX}], "restartPolicy": "Never"}
     job: dict[str, Any] = {

@@ -36,12 +36,7 @@ Admission = create_namespaced_resource("kueue.x-k8s.io", _VERSION, "Workload", "
 
 
 def install(cluster: Cluster) -> None:
-    """Start Kueue; returns when it admits Jobs.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-        TimeoutError: it does not get ready.
-    """
+    """Start Kueue; returns when it admits Jobs."""
     cluster.load(images.controller(images.KUEUE, "kueue"))
     upstream.install(cluster, NAMESPACE, _documents())
     flavor = Flavor.from_dict({"metadata": {"name": "any"}})

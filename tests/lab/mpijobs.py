@@ -37,11 +37,7 @@ MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijob
 
 
 def install(cluster: Cluster) -> None:
-    """Start the operator, and end the training-operator, which has another version of its kind.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-    """
+    """Start the operator, and end the training-operator, which has another version of its kind."""
     cluster.load(images.controller(images.MPI_OPERATOR, "mpi-operator"))
     with cluster.client() as client:
         client.patch(

@@ -81,11 +81,7 @@ def look(client: Client, workload: Workload, namespace: str) -> Seen:
 
 
 def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
-    """The workload once nothing more will happen to it.
-
-    Raises:
-        TimeoutError: it does not end.
-    """
+    """The workload once nothing more will happen to it."""
     return until(
         lambda: seen if (seen := look(client, workload, namespace)).over else None,
         timeout=SOON,
@@ -94,11 +90,7 @@ def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
 
 
 def await_payload(client: Client, workload: Workload, namespace: str) -> Seen:
-    """The workload once its payload has ended as it was written to; its sidecars may run on.
-
-    Raises:
-        TimeoutError: it does not end.
-    """
+    """The workload once its payload has ended as it was written to; its sidecars may run on."""
 
     def ended() -> Seen | None:
         seen = look(client, workload, namespace)

@@ -32,25 +32,14 @@ PyTorchJob = create_namespaced_resource("kubeflow.org", "v1", "PyTorchJob", "pyt
 
 
 def install(cluster: Cluster) -> None:
-    """Start the operator in the cluster; `await_ready` waits for it.
-
-    Raises:
-        ValueError: the cluster cannot run pods.
-        lab.tools.BuildError: the operator or its manifests cannot be had.
-    """
-    if cluster.level != "node":
-        raise ValueError(f"{cluster.name}: level {cluster.level}: the operator needs level node")
-    cluster.load(images.training_operator())
+    """Start the operator in the cluster; `await_ready` waits for it."""
+    cluster.load(images.controller(images.TRAINING_OPERATOR, "training-operator"))
     cluster.load(images.alpine())
     upstream.install(cluster, NAMESPACE, _documents(upstream.module(NAME, MODULE)))
 
 
 def await_ready(cluster: Cluster) -> None:
-    """Return when the operator's own webhook accepts a TFJob.
-
-    Raises:
-        TimeoutError: it does not.
-    """
+    """Return when the operator's own webhook accepts a TFJob."""
     container = {"name": "tensorflow", "image": images.BUSYBOX}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     job = TFJob.from_dict(

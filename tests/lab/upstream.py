@@ -60,9 +60,6 @@ def module(program: str, name: str) -> Path:
     """The folder of a module that a program is built from.
 
     It is fetched again when only the built program was kept.
-
-    Raises:
-        lab.toolchain.ToolchainError: it cannot be had.
     """
     return toolchain.module(tools.PROGRAMS[program].folder, name)
 

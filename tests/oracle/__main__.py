@@ -6,10 +6,9 @@ import argparse
 import secrets
 import sys
 import time
-from collections.abc import Sequence
 
 from oracle.comparison import CAUTIONS
-from oracle.kubelets import KUBELETS, Kubelet
+from oracle.kubelets import KUBELETS
 from oracle.play import play
 
 _COUNTED = ("pods", "refused", "agreed", "cautious", "disagreed")
@@ -22,26 +21,16 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m oracle", description=__doc__)
     parser.add_argument("--pods", type=int, default=1_000_000, help="for each kubelet")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    parser.add_argument("--version", action="append", help="only this one; may be repeated")
     options = parser.parse_args()
-    known = [kubelet.version for kubelet in KUBELETS]
-    kubelets = [each for each in KUBELETS if each.version in (options.version or known)]
-    if not kubelets:
-        parser.error(f"--version {options.version[0]}: expected {', '.join(known)}")
     print(f"again: --pods {options.pods} --seed {options.seed}", flush=True)
-    return _play(kubelets, options.seed, options.pods)
-
-
-def _play(kubelets: Sequence[Kubelet], seed: int, pods: int) -> int:
     started = time.monotonic()
 
     def show(done: int) -> None:
-        if done % _STEP == 0 or done == pods:
+        if done % _STEP == 0 or done == options.pods:
             print(f"{time.monotonic() - started:>6.0f} s {done:>9} pods", flush=True)
 
-    tallies = play(kubelets, seed, pods, show)
-    columns = [kubelet.title for kubelet in kubelets]
-    print("\n" + "  ".join(f"{column:>34}" for column in columns))
+    tallies = play(KUBELETS, options.seed, options.pods, show)
+    print("\n" + "  ".join(f"{kubelet.title:>34}" for kubelet in KUBELETS))
     reasons = {caution.what: f": {caution.reason}" for caution in CAUTIONS}
     for name in (*_COUNTED, *_ACTIONS, *reasons):
         counts = "  ".join(f"{tally.counts[name]:>34}" for tally in tallies.values())

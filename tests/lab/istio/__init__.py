@@ -105,20 +105,12 @@ class Istio:
                 client.apply(codecs.from_dict(document), force=True)
 
     def await_live(self) -> None:
-        """Return when a pod that asks for a sidecar would get one.
-
-        Raises:
-            TimeoutError: none would after `LIVE` seconds.
-        """
+        """Return when a pod that asks for a sidecar would get one."""
         what = f"Istio's injector to be live ({self.process.log})"
         until(self._injects, timeout=LIVE, what=what, ignoring=(ApiError,))
 
     def remove(self) -> None:
-        """Remove the configurations, the Service and the injector; namespace and CRD stay.
-
-        Raises:
-            TimeoutError: the API server still calls the injector after `LIVE` seconds.
-        """
+        """Remove the configurations, the Service and the injector; namespace and CRD stay."""
         with self.cluster.client() as client:
             for name in self.configurations:
                 client.delete(MutatingWebhookConfiguration, name)
@@ -177,13 +169,9 @@ def install(
         lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
-
-    Raises:
-        TimeoutError: the injector does not start or does not get live; ChildProcessError: it ended.
-            Both messages name its log.
     """
     if cluster.level == "node":
-        cluster.load(images.proxyv2_with_shell() if shell else images.proxyv2())
+        cluster.load(images.proxyv2(shell=shell))
     service = webhooks.service(revision)
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
     template = Template(namespace, image, native, proxy_ready_delay, revision, lifecycle, cni)
