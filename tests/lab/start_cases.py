@@ -92,18 +92,17 @@ class Case:
     @property
     def expected(self) -> Outcome:
         """What it is to be in the end."""
-        if self.containers is None:
-            return self.unchanged(self.added)
-        return outcome({**self.annotations, **self.added}, self.containers)
+        containers = self.pod["spec"]["containers"] if self.containers is None else self.containers
+        return outcome({**self.annotations, **self.added}, containers)
 
     @property
     def labelled(self) -> dict[str, str]:
         """Its labels in the end, without those that say who changed it."""
         return {**self.labels, **({INJECT: "true"} if self.asks else {})}
 
-    def unchanged(self, added: Mapping[str, str] | None = None) -> Outcome:
-        """What it is when nothing is changed but that `added` annotations are there."""
-        return outcome({**self.annotations, **(added or {})}, self.pod["spec"]["containers"])
+    def unchanged(self) -> Outcome:
+        """What it is when nothing is changed."""
+        return outcome(self.annotations, self.pod["spec"]["containers"])
 
     @property
     def done_by_policy(self) -> bool:
@@ -151,17 +150,10 @@ TEXTS = [
 OPT_OUTS = [
     Case(name="inject false by label", labels={INJECT: "false"}),
     Case(name="inject false by annotation", annotations={INJECT: "false"}),
-    Case(
-        name="inject false by label beats the annotation",
-        labels={INJECT: "false"},
-        annotations={INJECT: "true"},
-    ),
-    Case(
-        name="inject true by label beats the annotation",
-        labels={INJECT: "true"},
-        annotations={INJECT: "false"},
-        added=HELD,
-    ),
+    Case(name="inject false by label beats the annotation", labels={INJECT: "false"},
+         annotations={INJECT: "true"}),
+    Case(name="inject true by label beats the annotation", labels={INJECT: "true"},
+         annotations={INJECT: "false"}, added=HELD),
     Case(name="inject False is not false", labels={INJECT: "False"}, added=HELD),
     Case(name="an ambient pod", labels={DATAPLANE: "ambient"}),
     Case(name="a pod of another data plane", labels={DATAPLANE: "none"}, added=HELD),
@@ -170,7 +162,7 @@ OPT_OUTS = [
     Case(name="a mirror pod", annotations={MIRROR: "x"}, spec={"nodeName": "none"}),
     Case(name="start off", annotations={START: "off"}),
     Case(name="start off beats native", mode=StartMode.NATIVE, annotations={START: "off"}),
-]
+]  # fmt: skip
 
 ALWAYS = {"restartPolicy": "Always"}
 MODES = [
@@ -254,48 +246,25 @@ CAPABILITIES = [
          containers=[HOLDING, MAIN], left_to_webhook="containers are to be moved"),
 ]  # fmt: skip
 
+BESIDE = {"initContainers": [{**PROXY, "restartPolicy": "Always"}]}
 INJECTED_PODS = [
-    Case(
-        name="injected by hand, without hold",
-        annotations=BY_HAND,
-        spec={"containers": [MAIN, PROXY]},
-        added=HELD,
-        containers=[HOLDING, MAIN],
-        left_to_webhook="containers are to be moved",
-    ),
-    Case(
-        name="injected by hand, the proxy first, without its hook",
-        annotations={**BY_HAND, CONFIG: LINE},
-        spec={"containers": [PROXY, MAIN]},
-        added={STARTED_WITH: "hold"},
-        containers=[HOLDING, MAIN],
-        left_to_webhook="a hook is to be added",
-    ),
-    Case(
-        name="injected by hand, with an explicit false",
-        annotations={**BY_HAND, CONFIG: f"{HOLD}: false"},
-        spec={"containers": [MAIN, PROXY]},
-        left_to_webhook="containers may have to be moved",
-    ),
-    Case(
-        name="injected with hold",
-        annotations={**BY_HAND, **HELD},
-        spec={"containers": [HOLDING, MAIN]},
-    ),
-    Case(
-        name="injected natively, with hold",
-        annotations={**BY_HAND, **HELD},
-        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
-        added={STARTED_WITH: "native"},
-        left_to_webhook="Istio has injected it already",
-    ),
-    Case(
-        name="injected natively",
-        annotations={**BY_HAND, **NATIVE},
-        mode=StartMode.NATIVE,
-        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
-    ),
-]
+    Case(name="injected by hand, without hold", annotations=BY_HAND,
+         spec={"containers": [MAIN, PROXY]}, added=HELD, containers=[HOLDING, MAIN],
+         left_to_webhook="containers are to be moved"),
+    Case(name="injected by hand, the proxy first, without its hook",
+         annotations={**BY_HAND, CONFIG: LINE}, spec={"containers": [PROXY, MAIN]},
+         added={STARTED_WITH: "hold"}, containers=[HOLDING, MAIN],
+         left_to_webhook="a hook is to be added"),
+    Case(name="injected by hand, with an explicit false",
+         annotations={**BY_HAND, CONFIG: f"{HOLD}: false"}, spec={"containers": [MAIN, PROXY]},
+         left_to_webhook="containers may have to be moved"),
+    Case(name="injected with hold", annotations={**BY_HAND, **HELD},
+         spec={"containers": [HOLDING, MAIN]}),
+    Case(name="injected natively, with hold", annotations={**BY_HAND, **HELD}, spec=BESIDE,
+         added={STARTED_WITH: "native"}, left_to_webhook="Istio has injected it already"),
+    Case(name="injected natively", annotations={**BY_HAND, **NATIVE}, mode=StartMode.NATIVE,
+         spec=BESIDE),
+]  # fmt: skip
 
 NODE = {start.WORKFLOW_NODE: "two-steps[0].first"}
 LEFT = {start.SIGNALLED_WITH: start.NO_SIGNAL}
