@@ -24,12 +24,11 @@ from istio_aux.model.selectors import parse
 from istio_aux.start import plan as start
 from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
-from istio_aux.start.proxy_config import HOLD
+from istio_aux.start.proxy_config import HOLD, HOLD_PROTO
 
-from lab import start_texts
 from lab.images import BUSYBOX
-from lab.start_texts import LINE, Texts
 
+LINE = f"{HOLD}: true"
 BY_HAND = {INJECTED: "{}"}
 NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
@@ -126,25 +125,35 @@ def outcome(annotations: Mapping[str, str], containers: Sequence[Mapping[str, An
 HAS_CONFIG = "CEL cannot parse YAML"
 
 
-def _texts(texts: Texts, *, warns: str = "") -> list[Case]:
-    """Cases with these texts in the annotation `proxy.istio.io/config`."""
-    return [
-        Case(
-            name=f"a text: {name}",
-            annotations={CONFIG: text},
-            added={} if becomes is None else {CONFIG: becomes, STARTED_WITH: "hold"},
-            # This one the policy could have written.
-            left_to_webhook="" if text == LINE else HAS_CONFIG,
-            warns=warns,
-        )
-        for name, (text, becomes) in texts.items()
-    ]
+def _text(name: str, text: str, becomes: str = "", *, warns: str = "") -> Case:
+    """A case with a text in the annotation `proxy.istio.io/config`; "": the text stays."""
+    return Case(
+        name=f"a text: {name}",
+        annotations={CONFIG: text},
+        added={CONFIG: becomes, STARTED_WITH: "hold"} if becomes else {},
+        # This one the policy could have written.
+        left_to_webhook="" if text == LINE else HAS_CONFIG,
+        warns=warns,
+    )
 
 
+# `tests/data/hold` has all ways to write one.
+DEEPER = f"proxyMetadata:\n  {HOLD}: größer\n"
 TEXTS = [
-    *_texts(start_texts.CHANGED),
-    *_texts(start_texts.DECIDED),
-    *_texts(start_texts.REFUSED, warns="is left alone"),
+    _text("empty", "", LINE),
+    _text("null", "null", LINE),
+    _text("one line", "concurrency: 2", f"concurrency: 2\n{LINE}"),
+    _text("lines that end in CR and LF", "concurrency: 2\r\n", f"concurrency: 2\r\n{LINE}\r\n"),
+    _text("JSON", '{"a":{"b":"c"}}', f'{{"{HOLD}": true, "a":{{"b":"c"}}}}'),
+    _text("hold in a value, not ASCII", DEEPER, f"{DEEPER}{LINE}\n"),
+    _text("hold already", LINE),
+    _text("an explicit false, by proto name", f"concurrency: 2\n{HOLD_PROTO}: false"),
+    _text("an explicit false in JSON", f'{{"{HOLD}":false}}'),
+    # Istio refuses a pod with one of these, and its author is told.
+    _text("a list at its root", "- a\n", warns="is left alone"),
+    _text("two values in a line", "a: b: c", warns="is left alone"),
+    _text("hold, quoted", f'{HOLD}: "true"', warns="is left alone"),
+    _text("200 KiB", "a" * (200 << 10), warns="is left alone"),
 ]
 
 OPT_OUTS = [

@@ -30,56 +30,44 @@ Misbehaviour = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Waiting:
-    """Not started yet, for a reason such as ``PodInitializing``."""
-
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Running:
-    """Running since ``started_at`` (RFC 3339, seconds)."""
-
-    started_at: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Terminated:
-    """Ended with ``exit_code``; ``reason`` in the runtime's words: Completed, Error, OOMKilled."""
-
-    exit_code: int
-    reason: str
-    started_at: str
-    finished_at: str
-
-    def final(self, policy: str) -> bool:
-        """Whether the kubelet does not start the container again, by the pod's restart policy."""
-        return policy == "Never" or (policy == "OnFailure" and self.exit_code == 0)
-
-
-@dataclasses.dataclass(frozen=True)
 class Container:
-    """One container: its state, how its previous run ended, how often it was started again."""
+    """One container: its state, how its previous run ended, how often it was started again.
 
-    state: Waiting | Running | Terminated
-    last: Terminated | None = None
+    Both states are as Kubernetes writes them: ``{"running": {"startedAt": ...}}``.
+    """
+
+    state: Object
+    last: Object = dataclasses.field(default_factory=dict)
     restarts: int = 0
 
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return "running" in self.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which its process ended; None: it waits or runs."""
+        return self.state.get("terminated", {}).get("exitCode")
+
     def ended(self, exit_code: int, reason: str | None = None) -> Container:
-        """This container, its process gone with ``exit_code``. Raises ValueError unless it runs."""
-        match self.state:
-            case Running(started_at):
-                reason = reason or ("Completed" if exit_code == 0 else "Error")
-                return dataclasses.replace(
-                    self, state=Terminated(exit_code, reason, started_at, finished_at=now())
-                )
-            case other:
-                raise ValueError(f"cannot end a container that is {other}")
+        """This container, its process gone. Raises ValueError unless it runs."""
+        if not self.runs:
+            raise ValueError(f"cannot end a container that is {self.state}")
+        reason = reason or ("Completed" if exit_code == 0 else "Error")
+        times = {**self.state["running"], "finishedAt": now()}
+        ended = {"exitCode": exit_code, "reason": reason, **times}
+        return dataclasses.replace(self, state={"terminated": ended})
 
     def again(self) -> Container:
         """This container in its next run; one that never ran is started, not started again."""
-        last = self.state if isinstance(self.state, Terminated) else self.last
-        return Container(Running(now()), last, self.restarts + bool(last))
+        last = self.state if "terminated" in self.state else self.last
+        return Container(running(), last, self.restarts + bool(last))
+
+
+def running() -> Object:
+    """The state of a container that starts now."""
+    return {"running": {"startedAt": now()}}
 
 
 def now() -> str:
@@ -101,38 +89,25 @@ def statuses(declared: Sequence[Object], states: Mapping[str, Container], uid: s
     return [_status(c, states[c["name"]], uid) for c in sorted(shown, key=lambda c: c["name"])]
 
 
-def _status(container: Object, state: Container, uid: str) -> Object:
-    identity = f"containerd://{uid}-{container['name']}-{state.restarts}"
-    runs = isinstance(state.state, Running)
+def _status(container: Object, has: Container, uid: str) -> Object:
+    identity = f"containerd://{uid}-{container['name']}-{has.restarts}"
+
+    def shown(state: Object) -> Object:
+        if "terminated" not in state:
+            return state
+        return {"terminated": {**state["terminated"], "containerID": identity}}
+
     return {
         "name": container["name"],
         "image": container["image"],
         "imageID": f"sha256:{container['name']}",
         "containerID": identity,
-        "ready": runs,
-        "started": runs,
-        "restartCount": state.restarts,
-        "state": _state(state.state, identity),
-        "lastState": _state(state.last, identity) if state.last else {},
+        "ready": has.runs,
+        "started": has.runs,
+        "restartCount": has.restarts,
+        "state": shown(has.state),
+        "lastState": shown(has.last),
     }
-
-
-def _state(state: Waiting | Running | Terminated, identity: str) -> Object:
-    match state:
-        case Waiting(reason):
-            return {"waiting": {"reason": reason}}
-        case Running(started_at):
-            return {"running": {"startedAt": started_at}}
-        case Terminated():
-            return {
-                "terminated": {
-                    "containerID": identity,
-                    "exitCode": state.exit_code,
-                    "reason": state.reason,
-                    "startedAt": state.started_at,
-                    "finishedAt": state.finished_at,
-                }
-            }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,21 +209,22 @@ class Record:
         return agent.status_port(annotations, self._proxy_config)
 
     @property
-    def regular(self) -> list[Waiting | Running | Terminated]:
-        """The states of the containers that are no init containers, once the pod is started."""
-        return [self.containers[c["name"]].state for c in self.spec["containers"]]
+    def regular(self) -> list[Container]:
+        """The containers that are no init containers, once the pod is started."""
+        return [self.containers[c["name"]] for c in self.spec["containers"]]
 
     @property
     def over(self) -> bool:
-        """Whether each of these has ended and is not started again."""
+        """Whether each of these has ended, and the pod's restart policy starts none again."""
         policy = self.spec.get("restartPolicy", "Always")
-        return all(isinstance(s, Terminated) and s.final(policy) for s in self.regular)
+        final = {"Never": lambda code: code is not None, "OnFailure": lambda code: code == 0}
+        return policy in final and all(final[policy](c.exit_code) for c in self.regular)
 
     def status(self) -> Object:
         """The pod's status as the kubelet would write it now."""
         done = self.phase in ("Succeeded", "Failed")
         started = bool(self.containers)
-        ready = started and not done and all(isinstance(s, Running) for s in self.regular)
+        ready = started and not done and all(c.runs for c in self.regular)
         facts = {
             "PodReadyToStartContainers": not done,
             "Initialized": started,

@@ -22,7 +22,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from lab.kubelet import agent
-from lab.kubelet.record import PROXY, Behaviour, Listener, Record, Running, Terminated
+from lab.kubelet.record import PROXY, Behaviour, Listener, Record
 
 if TYPE_CHECKING:
     from lab.kubelet.kubelet import ScriptedKubelet
@@ -170,10 +170,10 @@ async def _forward(node: ScriptedKubelet, request: web.Request) -> web.StreamRes
 
 def _not_running(record: Record, container: str) -> str | None:
     """Why nothing can be executed in the container, in the words of kubelet and containerd."""
-    state = record.containers.get(container)
-    if state is not None and isinstance(state.state, Terminated):
+    found = record.containers.get(container)
+    if found is not None and found.exit_code is not None:
         return "container is in CONTAINER_EXITED state"
-    if state is None or not isinstance(state.state, Running):
+    if found is None or not found.runs:
         return f'container not found ("{container}")'
     return None
 

@@ -29,9 +29,8 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Start, StartMode
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, before_injection, effective_start, plan_label
-from lab import start_texts
 from lab.istio import decision, sidecar
-from lab.start_cases import CASES, Case, outcome
+from lab.start_cases import CASES, TEXTS, Case, outcome
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import RUNNING, document, job
 from unit.rules.starting import CONFIG, HOLD, STATUS, UNKNOWN, annotations_of, patched, planned
@@ -271,13 +270,12 @@ def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case:
     assert INJECTED not in (pod.metadata.annotations or {})
 
 
-TEXTS = [text for text, _ in {**start_texts.DECIDED, **start_texts.REFUSED}.values()]
 TEMPLATE = sidecar.Template("istio-system", "proxyv2")
 
 ANNOTATIONS = st.fixed_dictionaries(
     {},
     optional={
-        CONFIG: st.sampled_from(["a: b", "{a: b}", "", *TEXTS]),
+        CONFIG: st.sampled_from(["a: b", "{a: b}", *(case.annotations[CONFIG] for case in TEXTS)]),
         NATIVE_SIDECAR: st.sampled_from(["true", "false", "yes"]),
         START: st.sampled_from(["auto", "native", "hold", "off", "later"]),
         STARTED_WITH: st.sampled_from(["native", "hold"]),
