@@ -260,7 +260,7 @@ def test_where_the_policy_is_enough_no_webhook_is_called(table: Table):
 
 def test_pods_that_are_made_are_as_those_that_are_tried(table: Table, cluster: lab.Cluster):
     """The table is run with dry runs."""
-    cases = [case for case in CASES if case.name in {"hold holds", "a text: an anchor"}]
+    cases = [case for case in CASES if case.name in {"hold holds", "a text: one line"}]
     assert len(cases) == 2
     tried = [table.outcomes(form)[case.name] for case in cases for form in FORMS]
 

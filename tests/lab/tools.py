@@ -120,6 +120,7 @@ ARGO = "github.com/argoproj/argo-workflows/v3"
 _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
 _CERT = "github.com/cert-manager/cert-manager/cmd"
+_TRAINING = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
 _TRAINER = "github.com/kubeflow/trainer/v2"
 _MPI = "github.com/kubeflow/mpi-operator"
 
@@ -160,12 +161,7 @@ PROGRAMS = {
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
         Program("coredns", HERE / "tools/coredns", ".", 70),
-        Program(
-            "training-operator",
-            HERE / "tools/training-operator",
-            "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-            100,
-        ),
+        Program("training-operator", HERE / "tools/training-operator", _TRAINING, 100),
         _pinned_program("trainer", "trainer", f"{_TRAINER}/cmd/trainer-controller-manager", 120),
         _pinned_program("jobset", "trainer", "sigs.k8s.io/jobset", 35),
         _pinned_program("mpi-operator", "trainer", f"{_MPI}/cmd/mpi-operator", 40),

@@ -1,4 +1,4 @@
-"""The kubelet as oracle: `python -m oracle` (`tox -e oracle`).
+"""The kubelet as oracle: `python -m oracle.play` (`tox -e oracle`).
 
 Whether a container is finished is the kubelet's decision; `quit/facts.py` only repeats it. So
 a million generated pods are shown to both: to the rules of three kubelets, as Go programs that
