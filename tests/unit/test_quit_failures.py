@@ -17,13 +17,13 @@ from istio_aux.kube.errors import LateError
 from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Moment
-from istio_aux.model.policy import DeadProxy, Policy, QuitVia
+from istio_aux.model.policy import Policy, QuitVia
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import PodState, QuitLimits, Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import descriptors, until
-from unit.quitting import ENDED, FAST, World, cluster, freeing, nobody_listens
+from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
 from unit.store import text
 
@@ -294,21 +294,6 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         await until(lambda: world.controller.watched == 0, "all are forgotten")
         await until(lambda: objects() == [], "nothing of them is left")
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
-
-
-async def test_dead_and_blocked_pods_leave_nothing_once_they_are_gone() -> None:
-    """T25."""
-    policy = Policy(dead_proxy=DeadProxy.DELETE)
-    async with cluster(limits=replace(FAST, lost_after=30.0), policy=policy) as world:
-        world.api.on_exec = freeing(world)
-        for index in range(AT_ONCE):
-            await world.pod(f"dead-{index}", main=RUNNING, proxy=ENDED)
-            await world.pod(f"blocked-{index}", others={"side": RUNNING})
-        await until(lambda: world.controller.watched == 2 * AT_ONCE, "all are known")
-        for index in range(AT_ONCE):
-            await world.api.remove("pods", "training", f"dead-{index}")
-            await world.api.remove("pods", "training", f"blocked-{index}")
-        await until(lambda: objects() == [], "nothing of them is left")
 
 
 async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:

@@ -33,14 +33,13 @@ class Kubeflow(ApiServer):
 
     Attributes:
         served: whether there is a training operator.
-        operates: whether it is at work.
         ends: whether pods that are deleted are gone at once; see `end`.
         budget: whether a PodDisruptionBudget lets no pod go.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.served = self.operates = self.ends = True
+        self.served = self.ends = True
         self.budget = False
         self._made = 0
 
@@ -95,8 +94,6 @@ class Kubeflow(ApiServer):
 
     async def operate(self) -> None:
         """What the operator does when it sees the Job."""
-        if not self.operates:
-            return
         if self.suspended:
             await self._say("Suspended")
             for name in self.pods:
@@ -134,7 +131,6 @@ class World:
         self,
         *,
         allowed: bool = True,
-        leading: bool = True,
         leads: Callable[[], bool] = lambda: True,
         **limits: Any,
     ) -> SuspendedJobs:
@@ -147,7 +143,7 @@ class World:
             leads=leads,
         )  # fmt: skip
         self._processes.append(process)
-        process.lead(leading)
+        process.lead(True)
         return process
 
     async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT
-from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import (
-    PodFacts,
     depends_on_kubelet,
     finished,
     obeys,
@@ -240,22 +238,6 @@ def test_ignore(row: Row) -> None:
     assert row.because in decision.reason
 
 
-def test_every_container_has_a_role() -> None:
-    """Roles go by name: the proxy and native sidecars, ignored ones, and the payload (T8)."""
-    pod = job(
-        {"istio-proxy": RUNNING, "main": exited(0), "dind": RUNNING},
-        sidecars={"vault-agent": RUNNING},
-        annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
-    )
-    verdicts = PodFacts(pod, Policy()).containers
-    assert {name: verdict.role for name, verdict in verdicts.items()} == {
-        "istio-proxy": "sidecar",
-        "main": "payload",
-        "dind": "ignored",
-        "vault-agent": "sidecar",
-    }
-
-
 @pytest.mark.parametrize(
     "owner", [("kubeflow.org/v1", "TFJob"), ("a/v1", "Unheard"), None], ids=str
 )
@@ -356,17 +338,6 @@ def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) 
     pod = job({"main": state})
     result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, why)
-
-
-@pytest.mark.parametrize("reason", ["OOMKilled", "StartError", "Completed", ""])
-@pytest.mark.parametrize(
-    ("restart", "code", "expected"),
-    [("OnFailure", 0, True), ("OnFailure", 1, False), ("Never", 0, True), ("Never", 137, True)],
-)
-def test_the_reason_decides_nothing(reason: str, restart: str, code: int, expected: bool) -> None:
-    """Exit code and policy decide, whatever the reason is called (T1, T3)."""
-    pod = job({"main": exited(code, reason)}, restart=restart)
-    assert finished(pod.containers[0], pod).finished is expected
 
 
 MARKS = [
