@@ -178,19 +178,6 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
 
 
-async def test_a_process_that_takes_over_finds_the_work_at_once() -> None:
-    """T26: also what finished while another one led."""
-    async with cluster(leading=False) as world:
-        await world.pod("job")
-        await settled(world)
-        world.controller.lead(True)
-        await world.ended("exited")
-        world.controller.lead(True)  # Once more changes nothing.
-        await world.pod("next")
-        await world.ended("exited", 2)
-        assert world.told == ["job", "next"]
-
-
 async def test_a_process_that_is_deposed_while_it_tells_the_proxy_sends_no_event() -> None:
     async with cluster(limits=replace(FAST, blocked_after=0.05)) as world:
 

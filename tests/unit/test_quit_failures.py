@@ -99,29 +99,6 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
 
 
-async def test_hung_execs_delay_no_other_pod() -> None:
-    """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
-    async with cluster(limits=QuitLimits(deadline=50, at_once=4)) as world:
-        await world.select("other")
-
-        async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            if pod.startswith("hung"):
-                await asyncio.sleep(50)
-            await freeing(world)(socket, namespace, pod)
-
-        world.api.on_exec = hang
-        for number in range(5):
-            await world.pod(f"hung-{number}", spec={"nodeName": "hung"})
-        await until(lambda: world.told, "the first hangs")
-        await world.pod("neighbour", namespace="other", spec={"nodeName": "hung"})
-        await world.ended("exited")
-        for number in range(5):
-            await world.pod(f"hung-{number}", namespace="other", spec={"nodeName": "hung"})
-        await world.select("third")
-        await world.pod("healthy", namespace="third", spec={"nodeName": "healthy"})
-        await world.ended("exited", 2)
-
-
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
     """T18."""
     limits = QuitLimits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)

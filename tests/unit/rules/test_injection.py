@@ -410,10 +410,3 @@ def test_no_selector_selects_everything(nothing: object) -> None:
     hooks = hooks_of([each_webhook(DEFAULT, namespaceSelector=nothing, objectSelector=nothing)])
 
     assert expected(pod(), {}, hooks, POLICIES).expected is True
-
-
-def test_a_vendors_name_for_the_configuration_changes_nothing() -> None:
-    """Istio's injector is found by the names of its webhooks, never by the configuration's."""
-    hooks = hooks_of([renamed(DEFAULT, "asm-managed")])
-
-    assert expected(pod(), ENABLED, hooks, POLICIES).configuration == "asm-managed"
