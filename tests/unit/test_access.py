@@ -37,24 +37,19 @@ def encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-@pytest.mark.parametrize("form", ["data", "file", "relative file"])
+@pytest.mark.parametrize("form", ["data", "file", "relative file", "unseen"])
 async def test_the_cluster_s_authority_is_trusted_in_any_form(form: str, tmp_path: Path) -> None:
+    """Also unseen, where the kubeconfig says so."""
     async with ApiServer() as api:
         (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes())
         cluster = {
             "data": {"certificate-authority-data": encoded(api.ca)},
             "file": {"certificate-authority": str(api.ca)},
             "relative file": {"certificate-authority": "ca.crt"},
+            "unseen": {"insecure-skip-tls-verify": True},
         }[form]
         path = kubeconfig(tmp_path, cluster={"server": api.url + "/", **cluster})
         async with Client(access.load(path)) as client:
-            assert b"items" in await client.get("/api/v1/pods")
-
-
-async def test_a_server_may_be_trusted_unseen_if_its_kubeconfig_says_so(tmp_path: Path) -> None:
-    async with ApiServer() as api:
-        cluster = {"server": api.url, "insecure-skip-tls-verify": True}
-        async with Client(access.load(kubeconfig(tmp_path, cluster=cluster))) as client:
             assert b"items" in await client.get("/api/v1/pods")
 
 

@@ -119,6 +119,14 @@ class Kubeflow(ApiServer):
         await self.put("tfjobs", {**self.job, "status": status})
 
 
+async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
+    """Why the Job of this pod is not suspended, or nothing."""
+    pod = pods.convert(api.get("pods", "training", name) or pod_document(name))
+    owner = controller(pod)
+    assert owner
+    return await process.suspend("training", owner, pod)
+
+
 class World:
     """A TFJob with two pods, and a process that may suspend it."""
 
@@ -147,12 +155,7 @@ class World:
         return process
 
     async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:
-        """Why the Job of this pod is not suspended, or nothing."""
-        found = self.api.get("pods", "training", name)
-        pod = pods.convert(found or pod_document(name))
-        owner = controller(pod)
-        assert owner
-        return await process.suspend("training", owner, pod)
+        return await suspend(self.api, process, name)
 
     async def suspended(self) -> None:
         """A Job that some process has suspended, before its pods are gone."""
