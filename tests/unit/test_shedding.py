@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.shedding import ADDRESSES, Connections, available_memory
-from unit.asynchronous import until
 
 MOST = 4
 MIB = 1 << 20
@@ -212,10 +211,3 @@ async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
                 stack.enter_context(socket.create_connection((host, port))).send(sent)
             assert await answered(host, port) == 200
             assert len(listener.connections) <= 8
-
-
-async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> None:
-    async with opened() as (listener, host, port):
-        with socket.create_connection((host, port)):
-            await until(lambda: listener.connections, "it is there")
-        await until(lambda: not listener.connections, "it is gone")

@@ -78,12 +78,11 @@ ROWS = [
     ),
     Row("a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE),
     Row(
-        "a namespace's no beats a revision",
-        {INJECTION: "disabled", REV: REVISION},
+        "any other value is a no",
+        {INJECTION: "true", REV: REVISION},
         pod({REV: REVISION}),
-        because='; namespace label istio-injection: "disabled"',
+        because='; namespace label istio-injection: "true"',
     ),
-    Row("any other value is a no", {INJECTION: "true", REV: REVISION}, pod(TRUE), because='"true"'),
     # rev.namespace.
     Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
     Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),

@@ -81,19 +81,9 @@ def test_quit(row: Row) -> None:
 @table(
     Row("a payload that runs", pair(RUNNING), "main (running)"),
     Row(
-        "a payload whose image cannot be had",
-        pair(waiting("ImagePullBackOff"), phase="Pending"),
-        "main (waiting: ImagePullBackOff)",
-    ),
-    Row(
         "no status of the pod whatever",
         pods.convert({**document(DONE), "status": None}),
         "main (no status yet)",
-    ),
-    Row(
-        "one of two payloads without a status",
-        done(others={"wait": MISSING}),
-        "not finished: wait (no status yet)",
     ),
     Row(
         "the moment between a failure and the next start",
@@ -130,14 +120,6 @@ def test_quit(row: Row) -> None:
         "a rule of the payload restarts all containers",
         pair(exited(9), details={"main": ruled("RestartAllContainers", "NotIn", 0)}),
         "all containers will be restarted: main exited 9",
-    ),
-    Row(
-        "a rule of a native sidecar restarts all containers",
-        done(
-            sidecars={"watcher": exited(88)},
-            details={"watcher": ruled("RestartAllContainers", "In", 88, policy="Always")},
-        ),
-        "all containers will be restarted: watcher exited 88",
     ),
     Row(
         "a rule of an init container restarts all containers",
@@ -205,11 +187,6 @@ def test_wait(row: Row) -> None:
         "being deleted",
     ),
     Row(
-        "a pod that succeeded",
-        pair(exited(0), exited(0), phase="Succeeded"),
-        "phase Succeeded",
-    ),
-    Row(
         "a pod that ran into its deadline, with a proxy not yet reported as gone",
         pair(exited(137), phase="Failed"),
         "phase Failed",
@@ -219,11 +196,6 @@ def test_wait(row: Row) -> None:
         "a pod whose author misspelt the opt-out",
         done(annotations={QUIT: "False"}),
         f'{QUIT}: "False": expected true or false',
-    ),
-    Row(
-        "an opt-out of several lines and great length",
-        pair(RUNNING, annotations={QUIT: "no\n" + "o" * 200}),
-        f'{QUIT}: "no\\n{"o" * 57}…"',
     ),
     Row(
         "a pod whose proxy just quit, before the phase follows",
