@@ -71,7 +71,6 @@ def reads(source: str) -> list[tuple[str, str]]:
         ("metadata.get('annotations')", True),
         ("metadata['annotations'][KEY]", True),
         ("selector.matches(pod.labels)", False),
-        ("selector.items() <= pod.labels.items()", False),
         ("{'metadata': {'labels': labels}}", False),
     ],
 )
