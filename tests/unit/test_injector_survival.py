@@ -183,6 +183,7 @@ def namespace(uid: str = "1", **labels: str) -> Namespace:
 
 
 def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
+    """The end of an old namespace does not take a new one of its name."""
     reported = list[str]()
     namespaces = Namespaces(reported.append)
     for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
@@ -191,10 +192,6 @@ def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
     namespaces.delete(Key("", "a", "1"), None)
     assert reported == ["a"] * 4
     assert (len(namespaces), namespaces.get("a")) == (0, None)
-
-
-def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name() -> None:
-    namespaces = Namespaces(lambda _name: None)
     for uid in ("1", "2"):
         namespaces.apply(namespace(uid))
     for key in (Key("", "a", "1"), Key("", "z", "9")):
