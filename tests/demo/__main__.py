@@ -28,8 +28,7 @@ import lab.tools
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, keeping, node, report, scenes, timeline
-from demo.chart import chart
+from demo import api, keeping, node, report, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 
@@ -82,26 +81,23 @@ def main() -> int:
 def play(*, chart: bool = False) -> int:
     """Play on the best level that this machine can, show it, judge it."""
     if not os.environ.get("DEMO_KEEP"):
-        return show(_console(), lambda _status, _cluster: None, chart=chart)
+        return show(lambda _status, _cluster: None, chart=chart)
 
     def keep(stay: keeping.Stay) -> None:
         def hold(status: int, cluster: lab.Cluster) -> None:
             print(keeping.instructions(cluster))
             stay(status)
 
-        show(_console(), hold, keep=True, chart=chart)
+        show(hold, keep=True, chart=chart)
 
     return keeping.in_child(keep)
 
 
 def show(
-    console: Console,
-    afterwards: Callable[[int, lab.Cluster], None],
-    *,
-    keep: bool = False,
-    chart: bool = False,
+    afterwards: Callable[[int, lab.Cluster], None], *, keep: bool = False, chart: bool = False
 ) -> int:
     """Run the demo from start to end; `afterwards` is called while the cluster still runs."""
+    console = Console(highlight=False)
     steps = Steps(console)
     reason = lab.node.unavailable()
     if reason:
@@ -121,21 +117,14 @@ def conclude(console: Console, performance: Performance, folder: Path) -> int:
     """Judge, show in the terminal, write the report; return the exit status."""
     promise = judge(*performance.jobs, more=performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
-    console.print(timeline.render(chart(performance.jobs)))
     for check in promise.checks:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
     console.print()
-    facts = report.Facts(
-        TITLE.format(kind=performance.helped.kind), LEAD, performance.made, performance.notes
-    )
+    notes = (f"Kubernetes {scenes.KUBERNETES}. Assumed: {scenes.ASSUMED}.", *performance.notes)
+    facts = report.Facts(TITLE.format(kind=performance.helped.kind), LEAD, notes)
     report.write(folder, performance.jobs, promise, facts)
     return 0 if promise.kept else 1
-
-
-def _console() -> Console:
-    # In a pipe rich would take 80 columns; the timeline is made for 100.
-    return Console(width=None if sys.stdout.isatty() else timeline.WIDTH, highlight=False)
 
 
 if __name__ == "__main__":

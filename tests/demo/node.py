@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,28 +32,10 @@ PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
 T = TypeVar("T")
 
-# The OCI archive that the workload runs from, if one is given.
-ARCHIVE = Path(os.environ.get("LAB_IMAGE", "")).name
-
-MADE = {
-    "Assumed": scenes.ASSUMED,
-    "Kubernetes": f"{scenes.KUBERNETES}: etcd, API server, controller manager, scheduler, kubelet, "
-    "containerd",
-    "TFJob": "Kubeflow training-operator 1.9.0",
-    "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
-    "after its start",
-}
 NOTES = (
-    "The stand-ins are small programs of the test lab: they do what was observed of Istio 1.28.",
+    "Stand-ins play Istio's injector and proxy, and Juju. They are small programs of the test lab, "
+    "which do what was observed of Istio 1.28.",
 )
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """istio-aux in a cluster: what to show of it at the end, and how it was made."""
-
-    status: Callable[[], str]
-    made: Mapping[str, str]
 
 
 def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performance:
@@ -63,7 +44,7 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
     istio-aux is the charm's, or, with `chart`, the Helm chart's.
     """
     deploy = _from_chart if chart else _from_charm
-    deployed, istio = set_stage_with(steps, cluster, lambda: deploy(cluster, steps))
+    status, istio = set_stage_with(steps, cluster, lambda: deploy(cluster, steps))
     lab.trainer.await_ready(cluster)
     steps.done("training-operator ready")
     client = cluster.client()
@@ -77,8 +58,7 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
         without=without,
         helped=helped,
         native=native,
-        status=deployed.status(),
-        made={**MADE, **deployed.made},
+        status=status(),
         notes=NOTES,
         worlds=rows,
     )
@@ -184,31 +164,26 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
     steps.done("training data served at http://datasets.storage:8000")
 
 
-def _from_charm(cluster: lab.Cluster, steps: Steps) -> Deployed:
+def _from_charm(cluster: lab.Cluster, steps: Steps) -> Callable[[], str]:
     app = _charm(cluster, steps, 1)
 
     def status() -> str:
         # Juju sends this every five minutes; the status is of the last event.
         app.run("update-status")
-        return app.model.status()
+        return f"{app.name}: {' '.join(app.status())}"
 
-    made = {
-        "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"
-        + (f", from the image {ARCHIVE}" if ARCHIVE else ""),
-        "Juju": "a stand-in for the agent and the hook tools",
-    }
-    return Deployed(status, made)
+    return status
 
 
-def _from_chart(cluster: lab.Cluster, steps: Steps) -> Deployed:
-    cluster.load(Path(os.environ["LAB_IMAGE"]) if ARCHIVE else rock.image())
+def _from_chart(cluster: lab.Cluster, steps: Steps) -> Callable[[], str]:
+    archive = os.environ.get("LAB_IMAGE")
+    cluster.load(Path(archive) if archive else rock.image())
     steps.done("image of the workload loaded")
     home = Path(tempfile.mkdtemp(prefix="helm-", dir=cluster.state))
     release = Release(cluster, home, "istio-aux", "mesh-jobs")
     release.install({})
     steps.done("chart installed; its pods are ready")
-    made = {"istio-aux": "its Helm chart, installed by helm; its image under the kubelet"}
-    return Deployed(release.status, made)
+    return release.status
 
 
 def _charm(cluster: lab.Cluster, steps: Steps, units: int) -> lab.juju.App:

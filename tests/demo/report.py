@@ -1,12 +1,14 @@
 """The report: one self-contained HTML page, and its picture alone as SVG.
 
-Turns a chart into coordinates and hands them to the templates; knows no Kubernetes.
+A chart is in seconds since the job was created. The templates get coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,9 +16,8 @@ from xml.etree import ElementTree
 import jinja2
 import msgspec
 
-from demo.chart import Bar, Chart, Kind, chart
 from demo.promise import Promise
-from demo.story import JobStory
+from demo.story import JobStory, PodStory
 
 PICTURE = "timeline.svg"
 
@@ -32,6 +33,156 @@ GAP = 22
 LEGEND_ROW = 24
 
 
+class Kind(StrEnum):
+    """What a bar stands for; the value is its name in the legend."""
+
+    FAILED = "payload fails"
+    HELD = "payload held back"
+    WORKING = "payload works"
+    STARTING = "proxy starting"
+    READY = "proxy ready"
+    IDLE = "payload is over, proxy runs on"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of time in a lane; `open` when it had not ended when it was looked at last."""
+
+    kind: Kind
+    start: float
+    end: float
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One container through time, and how it ended in a few words."""
+
+    label: str
+    bars: tuple[Bar, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodLanes:
+    """One pod: its lanes, top to bottom."""
+
+    name: str
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One job."""
+
+    title: str
+    verdict: str
+    good: bool
+    pods: tuple[PodLanes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """All jobs on one scale from 0 to `span` seconds."""
+
+    groups: tuple[Group, ...]
+    span: float
+    ticks: tuple[int, ...]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of bar that occur, in the order of the legend."""
+        used = {
+            bar.kind for g in self.groups for p in g.pods for lane in p.lanes for bar in lane.bars
+        }
+        return tuple(kind for kind in Kind if kind in used)
+
+
+def chart(jobs: tuple[JobStory, ...]) -> Chart:
+    """Lay out the jobs on one scale, so that they can be compared."""
+    groups = tuple(_group(job) for job in jobs)
+    longest = max((job.seconds(job.until) for job in jobs), default=0.0)
+    ends = [bar.end for g in groups for p in g.pods for lane in p.lanes for bar in lane.bars]
+    span = max(1.0, longest, *ends)
+    # At most eight labels.
+    step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
+    return Chart(groups, span, tuple(range(0, math.floor(span) + 1, step)))
+
+
+def _group(job: JobStory) -> Group:
+    # A batch Job has no condition for the time in which it runs.
+    state = job.condition.lower() or "running"
+    return Group(
+        title=f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace {job.namespace}",
+        verdict=f"{'' if job.succeeded else 'still '}{state} after {job.seconds(job.until):.0f} s",
+        good=job.succeeded,
+        pods=tuple(_pod(job, pod) for pod in job.pods),
+    )
+
+
+def _pod(job: JobStory, pod: PodStory) -> PodLanes:
+    return PodLanes(
+        pod.name,
+        (
+            Lane("payload", tuple(_payload_bars(job, pod)), _payload_note(job, pod)),
+            Lane("istio-proxy", tuple(_proxy_bars(job, pod)), _proxy_note(job, pod)),
+        ),
+    )
+
+
+def _payload_bars(job: JobStory, pod: PodStory) -> Iterator[Bar]:
+    proxy = pod.proxy_run
+    if proxy and pod.payload and pod.proxy_ready and pod.payload[0].started > proxy.started:
+        held = job.seconds(proxy.started), job.seconds(pod.payload[0].started)
+        if held[1] - held[0] >= 0.5:  # less is the kubelet starting one container after another
+            yield Bar(Kind.HELD, *held)
+    for run in pod.payload:
+        kind = Kind.FAILED if run.failed else Kind.WORKING
+        end = run.finished or job.until
+        yield Bar(kind, job.seconds(run.started), job.seconds(end), open=run.finished is None)
+
+
+def _proxy_bars(job: JobStory, pod: PodStory) -> Iterator[Bar]:
+    run = pod.proxy_run
+    if run is None:
+        return
+    still = run.finished is None
+    end = run.finished or job.until
+    ready = min(pod.proxy_ready or end, end)
+    payload = pod.last_try
+    over = payload.finished if payload and payload.finished else end
+    over = min(max(over, ready), end)
+    edges = (
+        (Kind.STARTING, run.started, ready),
+        (Kind.READY, ready, over),
+        (Kind.IDLE, over, end),
+    )
+    for kind, start, stop in edges:
+        if stop > start:
+            yield Bar(kind, job.seconds(start), job.seconds(stop), open=still and stop == end)
+
+
+def _payload_note(job: JobStory, pod: PodStory) -> str:
+    run, tries = pod.last_try, len(pod.payload)
+    if run is None:
+        return "never starts"
+    if run.finished is None:
+        return "still running"
+    attempt = f", try {tries}" if tries > 1 else ""
+    if run.failed:
+        return f"fails with {run.exit_code}{attempt}"
+    return f"done at {job.seconds(run.finished):.1f} s{attempt}"
+
+
+def _proxy_note(job: JobStory, pod: PodStory) -> str:
+    run = pod.proxy_run
+    if run is None:
+        return "no sidecar"
+    if run.finished is None:
+        return "does not exit" if pod.hangs else "still running"
+    return f"exits {run.exit_code} at {job.seconds(run.finished):.1f} s"
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """All that a picture shows: who has it can draw it again, and see whether it is stale."""
@@ -42,12 +193,11 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the page says besides the story: its title, how it was made, what stood in."""
+    """What the page says besides the story: its title, and what stood in."""
 
     title: str
     lead: str
-    made: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 def write(folder: Path, jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> Path:

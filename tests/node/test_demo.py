@@ -121,7 +121,7 @@ def performance(
 
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     native, rows = node.natively(steps, istio, manifest, meanwhile)
-    yield Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
+    yield Performance(stories["without"], stories["with"], native, status="", worlds=rows)
     worlds.become(istio, "never", scenes.WITH.namespace)
 
 

@@ -102,7 +102,7 @@ def test_a_watched_classic_job_hangs_until_its_proxy_is_told_to_quit() -> None:
 
 
 def test_the_page_loads_nothing_and_shows_every_part_of_the_promise() -> None:
-    facts = report.Facts("A title", "A lead.", {"Kubernetes": "1.36.3"}, ("a stand-in <was> used",))
+    facts = report.Facts("A title", "A lead.", ("a stand-in <was> used",))
 
     page = report.html((WITHOUT, HELPED), judge(WITHOUT, HELPED), facts)
 
