@@ -10,7 +10,7 @@ from pathlib import Path
 import lab
 import lab.istio
 import lab.juju
-from lab.deployed import POLICIES, has_webhook, owned, serving
+from lab.deployed import POLICIES, has_webhook, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client
@@ -30,19 +30,6 @@ def container(app: lab.juju.App) -> Container:
     return app.leader.containers[CONTAINER]
 
 
-def test_it_owns_a_webhook_a_role_and_policies_with_their_bindings(
-    client: Client, istio_aux: lab.juju.App
-) -> None:
-    assert owned(client, istio_aux) == {
-        *(kind.__name__ for kind in POLICIES),
-        "MutatingWebhookConfiguration",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-    }
-
-
 def test_the_workload_has_the_rights_of_its_own_service_account_only(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
@@ -60,26 +47,25 @@ def test_pebble_and_workload_run_as_the_user_of_the_metadata(istio_aux: lab.juju
     assert Path("/proc", str(pid)).stat().st_uid == 584792
 
 
-def test_a_bad_option_blocks_while_the_last_good_configuration_runs_on(
+def test_trust_that_comes_after_its_event_is_found_by_the_charm_itself(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
-    config = container(istio_aux).files() / "etc/istio-aux/config.yaml"
-    before, pid = config.read_text(), container(istio_aux).service_pid("istio-aux")
-    istio_aux.configure(namespace_selector="team in (a")
+    """juju#12883. While the rights were gone, the workload went on."""
+    pid = container(istio_aux).service_pid("istio-aux")
+    istio_aux.trust(granted=False)
     istio_aux.settle()
     status, message = istio_aux.status()
-    assert (status, "namespace-selector" in message, "team in (a" in message) == (
-        "blocked",
-        True,
-        True,
-    )
-    assert config.read_text() == before
-    assert container(istio_aux).service_pid("istio-aux") == pid
+    assert (status, "juju trust" in message) == ("blocked", True), message
     assert has_webhook(client, istio_aux)
+    assert container(istio_aux).service_pid("istio-aux") == pid
 
-    istio_aux.configure(namespace_selector="io.datastrophic/istio-aux=enabled")
-    istio_aux.settle()
-    assert istio_aux.status()[0] == "active", istio_aux.status()
+    istio_aux.trust(late=True)
+
+    assert istio_aux.leader.history[-1].event == "config-changed"
+    # The charm looks again within a minute.
+    lab.until(
+        lambda: istio_aux.status()[0] == "active", timeout=600, what="the charm to look again"
+    )
 
 
 def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(

@@ -6,24 +6,18 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import lab
-import lab.istio
 import lab.juju
 import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
 from lab.deployed import owned
 from lab.fixtures import new_namespaces
-from lightkube import ApiError, Client
-from lightkube.generic_resource import create_namespaced_resource
+from lightkube import Client
 from lightkube.resources.core_v1 import Namespace, Pod
 
 POLICY = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
-PeerAuthentication = create_namespaced_resource(
-    "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
-)
 # Measured: the API server follows a change of either form within 1 s.
 SOON = 100
 
@@ -118,19 +112,3 @@ def test_the_policy_goes_where_the_webhook_is_asked_for_and_is_back_without(turn
 def test_no_pod_is_made_unchanged_while_webhook_and_policy_take_turns(turns: Turns) -> None:
     """T37: nor is one refused."""
     assert {started_with(made) for made in turns.made} == {"hold"}
-
-
-def test_once_istio_is_there_its_mutual_tls_is_waived_for_the_webhook_only(
-    client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App
-) -> None:
-    """T36: the API server is in no mesh."""
-
-    def waived() -> Any:
-        istio_aux.run("update-status")
-        return client.get(PeerAuthentication, istio_aux.name, namespace=istio_aux.model.name)
-
-    found = lab.until(waived, timeout=SOON, what="the exception", ignoring=(ApiError,))
-    assert found["spec"] == {
-        "selector": {"matchLabels": {"app.kubernetes.io/name": istio_aux.name}},
-        "portLevelMtls": {"8443": {"mode": "DISABLE"}},
-    }

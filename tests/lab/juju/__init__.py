@@ -6,12 +6,12 @@ plays what goes well, and
 
 * rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
   charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
-* hook tools that fail (`Model.failing`); hooks that are tried again while later ones wait;
+* hooks that fail, and are tried again while later ones wait;
 * units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
   with two revisions side by side (`App.refresh`), their containers restarted
   (`Container.process.restart`), their hooks at the same time;
-* `App.scale`, another leader or none (`App.elect`), removal without a hook
-  (`App.remove(force=True)`, `Model.destroy`).
+* `App.scale`, another leader (`App.elect`), removal without a hook (`App.remove(force=True)`,
+  `Model.destroy`).
 
 What it does not show: the order of events among units as Juju has it, the time that a leadership
 takes to run out, authorisation by a controller, revisions of secrets and their events, what a

@@ -6,7 +6,7 @@ Juju 3.6.11 and 3.6.12 replace the labels that an object has already (juju#21312
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Any
 
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
@@ -39,21 +39,11 @@ class LabelWebhook:
         self._served = f"{namespace}-operator"
         self._hooks = Hooks(cluster, self._served, {_SERVICE: answer})
         self._hooks.__enter__()
-        self._stopped = False
         with cluster.client() as client:
             client.apply(self._configuration(model), field_manager="juju")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def stop(self) -> None:
-        """Unregister it and serve no more; safe to repeat."""
-        if self._stopped:
-            return
-        self._stopped = True
+        """Unregister it and serve no more."""
         with self._cluster.client() as client:
             client.delete(MutatingWebhookConfiguration, self._name)
         self._hooks.__exit__()
