@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lab
@@ -37,11 +36,17 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-# All that it is for. A line more here is a decision, not a repair.
-ALWAYS = {
+OPTIONS = {"dead-proxy": "delete", "race-policy": "restart", "restart-jobs": True}
+# All that it is for, with these options. A line more here is a decision, not a repair. What each
+# option grants is in `tests/unit/charm/test_security.py`.
+GRANTED = {
     ("", "pods", "get list watch"),
     # Dry runs: `test_policies.py`.
     ("", "pods", "create"),
+    ("", "pods", "delete"),
+    ("", "pods/eviction", "create"),
+    ("", "pods/exec", "create get"),
+    ("", "pods/portforward", "create get"),
     ("", "namespaces", "list watch"),
     # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`. And of a
     # single one, where a container has a restart policy of its own: `quit/controller.py`.
@@ -51,15 +56,7 @@ ALWAYS = {
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
     ("discovery.k8s.io", "endpointslices", "list watch"),
     ("events.k8s.io", "events", "create"),
-    ("coordination.k8s.io", "leases", "create"),
-    ("coordination.k8s.io", "leases", "get update"),
-}
-EXECUTING = {("", "pods/exec", "create get")}
-FORWARDING = {("", "pods/portforward", "create get")}
-ACTING = EXECUTING | FORWARDING
-DELETING = {("", "pods", "delete")}
-REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
-SUSPENDING = {
+    ("batch", "jobs", "get"),
     ("batch", "jobs", "get list patch"),
     ("jobset.x-k8s.io", "jobsets", "get list patch"),
     ("trainer.kubeflow.org", "trainjobs", "get list patch"),
@@ -72,19 +69,6 @@ OWN = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
 }
-OPTIONS = ("quit", "quit-via", "dead-proxy", "race-policy", "restart-jobs")
-GRANTED = {
-    ("on", "auto", "report", "report", False): ALWAYS | ACTING,
-    ("on", "auto", "delete", "off", False): ALWAYS | ACTING | DELETING,
-    ("dry-run", "auto", "report", "report", False): ALWAYS,
-    ("dry-run", "auto", "delete", "report", False): ALWAYS,
-    ("off", "auto", "report", "report", False): ALWAYS,
-    ("off", "auto", "delete", "report", False): ALWAYS,
-    ("off", "auto", "report", "restart", False): ALWAYS | REPAIRING,
-    ("on", "auto", "report", "restart", True): ALWAYS | ACTING | REPAIRING | SUSPENDING,
-    ("on", "exec", "report", "report", False): ALWAYS | EXECUTING,
-    ("on", "port-forward", "report", "report", False): ALWAYS | FORWARDING,
-}
 # What every account may do: ask who it is and what it may (system:basic-user).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
 
@@ -94,8 +78,8 @@ LEASES, CONFIGMAPS = ("leases", "coordination.k8s.io"), ("configmaps", "")
 
 @pytest.fixture(scope="module")
 def named(programs: Programs) -> Workload:
-    """A workload that is deployed, and knows of two revisions of Istio."""
-    return programs("named", start=False, revisions=("default", "canary"))
+    """A workload that is deployed with every option, and knows of two revisions of Istio."""
+    return programs("named", OPTIONS, start=False, revisions=("default", "canary"))
 
 
 def allowed(
@@ -159,22 +143,10 @@ def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
     assert allowed(client, named, verb, *what, where=(namespace, name)) is may
 
 
-@pytest.mark.parametrize("options", GRANTED, ids=str)
-def test_the_workload_may_do_what_its_options_need_and_nothing_else(
-    cluster: lab.Cluster, tmp_path: Path, options: tuple[str, str, str, str, bool]
-):
+def test_the_workload_may_do_what_it_is_for_and_nothing_else(named: Workload) -> None:
     """T24: exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
-    deployed = Workload(
-        cluster,
-        tmp_path,
-        name="-".join(map(str, options)).lower(),
-        model="granted",
-        more=dict(zip(OPTIONS, options, strict=True)),
-    )
-    deployed.deploy()
-
-    assert granted(deployed, deployed.model) == GRANTED[options]
-    assert granted(deployed, "default") == GRANTED[options] - OWN
+    assert granted(named, named.model) == GRANTED | OWN
+    assert granted(named, "default") == GRANTED
 
 
 def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
@@ -195,12 +167,6 @@ def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
 
 
 NAME = "using"
-EVERYTHING = {
-    "lease": f"{NAME}/{NAME}",
-    "dead-proxy": "delete",
-    "race-policy": "restart",
-    "restart-jobs": True,
-}
 # Measured on 2 busy cores: 5 s after it was ready.
 ALL_USED = 100.0
 
@@ -287,7 +253,7 @@ def unmeshed(
 @pytest.fixture(scope="module")
 def workload(programs: Programs, unmeshed: None) -> Workload:
     """One that may do everything."""
-    return programs(NAME, EVERYTHING)
+    return programs(NAME, {"lease": f"{NAME}/{NAME}", **OPTIONS})
 
 
 def test_every_right_is_used(

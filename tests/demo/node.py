@@ -33,8 +33,8 @@ MODEL = "kubeflow"
 T = TypeVar("T")
 
 NOTES = (
-    "Stand-ins play Istio's injector and proxy, and Juju. They are small programs of the test lab, "
-    "which do what was observed of Istio 1.28.",
+    "Stand-ins play Istio's injector and proxy, and Juju. They are small programs of the test lab.",
+    "They do what was observed of Istio 1.28.",
 )
 
 
