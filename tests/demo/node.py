@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,24 +119,15 @@ def set_stage_with(
     """Set the stage, with istio-aux as `deploy` does it; returns what that returns, and Istio."""
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
-        images = pool.submit(_images, cluster, steps)
         deployed = pool.submit(deploy)
         istio = pool.submit(_istio, cluster, steps, proxy_ready_delay)
-        others = [
-            pool.submit(_trainer, cluster, steps),
-            pool.submit(_datasets, cluster, steps, images),
-        ]
-        for future in as_completed([images, deployed, istio, *others]):
+        others = [pool.submit(lab.trainer.install, cluster), pool.submit(_data, cluster, steps)]
+        for future in as_completed([deployed, istio, *others]):
             future.result()
         return deployed.result(), istio.result()
     finally:
         # What still runs fails with the cluster, which ends when an error gets out of here.
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _images(cluster: lab.Cluster, steps: Steps) -> None:
-    cluster.load(lab.images.busybox())
-    steps.done("image of the payload loaded")
 
 
 def _istio(cluster: lab.Cluster, steps: Steps, delay: float) -> lab.istio.Istio:
@@ -145,13 +136,8 @@ def _istio(cluster: lab.Cluster, steps: Steps, delay: float) -> lab.istio.Istio:
     return istio
 
 
-def _trainer(cluster: lab.Cluster, steps: Steps) -> None:
-    lab.trainer.install(cluster)
-    steps.done("training-operator started")
-
-
-def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
-    images.result()
+def _data(cluster: lab.Cluster, steps: Steps) -> None:
+    cluster.load(lab.images.busybox())
     client = cluster.client()
     for resource in codecs.load_all_yaml((scenes.EXAMPLES / "datasets.yaml").read_text()):
         client.apply(resource, field_manager="demo")

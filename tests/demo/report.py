@@ -1,6 +1,6 @@
 """The report: one self-contained HTML page, and its picture alone as SVG.
 
-A chart is in seconds since the job was created. The templates get coordinates.
+Bars are in seconds since the job was created. The templates get coordinates.
 """
 
 from __future__ import annotations
@@ -52,82 +52,6 @@ class Bar:
     start: float
     end: float
     open: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One container through time, and how it ended in a few words."""
-
-    label: str
-    bars: tuple[Bar, ...]
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodLanes:
-    """One pod: its lanes, top to bottom."""
-
-    name: str
-    lanes: tuple[Lane, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One job."""
-
-    title: str
-    verdict: str
-    good: bool
-    pods: tuple[PodLanes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """All jobs on one scale from 0 to `span` seconds."""
-
-    groups: tuple[Group, ...]
-    span: float
-    ticks: tuple[int, ...]
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of bar that occur, in the order of the legend."""
-        used = {
-            bar.kind for g in self.groups for p in g.pods for lane in p.lanes for bar in lane.bars
-        }
-        return tuple(kind for kind in Kind if kind in used)
-
-
-def chart(jobs: tuple[JobStory, ...]) -> Chart:
-    """Lay out the jobs on one scale, so that they can be compared."""
-    groups = tuple(_group(job) for job in jobs)
-    longest = max((job.seconds(job.until) for job in jobs), default=0.0)
-    ends = [bar.end for g in groups for p in g.pods for lane in p.lanes for bar in lane.bars]
-    span = max(1.0, longest, *ends)
-    # At most eight labels.
-    step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
-    return Chart(groups, span, tuple(range(0, math.floor(span) + 1, step)))
-
-
-def _group(job: JobStory) -> Group:
-    # A batch Job has no condition for the time in which it runs.
-    state = job.condition.lower() or "running"
-    return Group(
-        title=f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace {job.namespace}",
-        verdict=f"{'' if job.succeeded else 'still '}{state} after {job.seconds(job.until):.0f} s",
-        good=job.succeeded,
-        pods=tuple(_pod(job, pod) for pod in job.pods),
-    )
-
-
-def _pod(job: JobStory, pod: PodStory) -> PodLanes:
-    return PodLanes(
-        pod.name,
-        (
-            Lane("payload", tuple(_payload_bars(job, pod)), _payload_note(job, pod)),
-            Lane("istio-proxy", tuple(_proxy_bars(job, pod)), _proxy_note(job, pod)),
-        ),
-    )
 
 
 def _payload_bars(job: JobStory, pod: PodStory) -> Iterator[Bar]:
@@ -233,42 +157,68 @@ def drawn_from(drawing: str) -> Drawn:
 def picture(jobs: tuple[JobStory, ...], title: str) -> dict[str, Any]:
     """Place everything for the template; seconds become pixels here and nowhere else.
 
-    A panel is a job: its group, its top and bottom, and its lanes, each with its y and bars.
+    All jobs are on one scale, so that they can be compared. A panel is a job: its title, its top
+    and bottom, and its lanes. A lane is a container through time, and how it ended in a few words.
     """
-    drawn = chart(jobs)
+    bars = [bar for job in jobs for _, _, shown, _ in _lanes(job) for bar in shown]
+    span = max(1.0, *(job.seconds(job.until) for job in jobs), *(bar.end for bar in bars))
+    # At most eight labels.
+    step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
+
+    def across(seconds: float) -> float:
+        return round(NAMES + seconds / span * (WIDTH - NAMES - NOTES), 1)
+
+    def shape(bar: Bar, y: float, label: str) -> dict[str, Any]:
+        x, until = across(bar.start), "not over" if bar.open else f"{bar.end:.1f} s"
+        return {
+            "css": bar.kind.name.lower(),
+            "x": x,
+            "y": y,
+            "width": round(max(2.0, across(bar.end) - x), 1),
+            "open": bar.open,
+            "title": f"{label}: {bar.kind}, {bar.start:.1f} s to {until}",
+        }
+
     panels: list[dict[str, Any]] = []
-    top = 0.0
-    for group in drawn.groups:
-        lanes = [
-            {
-                "pod": "" if row else pod.name,
-                "lane": lane,
-                "y": (y := top + HEAD + number * POD + row * LANE),
-                "shapes": [_shape(bar, drawn, y, lane.label) for bar in lane.bars],
-            }
-            for number, pod in enumerate(group.pods)
-            for row, lane in enumerate(pod.lanes)
-        ]
-        bottom = top + HEAD + (len(group.pods) - 1) * POD + 2 * LANE + 4
-        panels.append({"group": group, "top": top, "bottom": bottom, "lanes": lanes})
+    summary, top = f"{title}.", 0.0
+    for job in jobs:
+        lanes: list[dict[str, Any]] = []
+        told: list[str] = []
+        for number, (pod, label, shown, note) in enumerate(_lanes(job)):
+            y = top + HEAD + number // 2 * POD + number % 2 * LANE
+            shapes = [shape(bar, y, label) for bar in shown]
+            lane = {"pod": "" if number % 2 else pod, "label": label, "note": note}
+            lanes.append({**lane, "y": y, "shapes": shapes})
+            told.append(f"{label} {note}." if number % 2 else f"{pod}: {label} {note},")
+        # A batch Job has no condition for the time in which it runs.
+        state = f"{'' if job.succeeded else 'still '}{job.condition.lower() or 'running'}"
+        panel = {
+            "title": f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace"
+            f" {job.namespace}",
+            "verdict": f"{state} after {job.seconds(job.until):.0f} s",
+            "good": job.succeeded,
+        }
+        bottom = top + HEAD + (len(job.pods) - 1) * POD + 2 * LANE + 4
+        panels.append({**panel, "top": top, "bottom": bottom, "lanes": lanes})
+        summary += f" {panel['title']}: {panel['verdict']}. {' '.join(told)}"
         top = bottom + SCALE + GAP
-    legend = _legend(drawn, top + 8)
-    summary = f"{title}. " + " ".join(
-        f"{group.title}: {group.verdict}. "
-        + " ".join(
-            f"{pod.name}: " + ", ".join(f"{lane.label} {lane.note}" for lane in pod.lanes) + "."
-            for pod in group.pods
-        )
-        for group in drawn.groups
-    )
+    used = {bar.kind for bar in bars}
+    legend = _legend([kind for kind in Kind if kind in used], top + 8)
     return {
         "width": WIDTH,
         "height": (legend[-1][2] if legend else top) + LEGEND_ROW,
         "panels": panels,
-        "ticks": [(_x(drawn, tick), f"{tick} s") for tick in drawn.ticks],
+        "ticks": [(across(tick), f"{tick} s") for tick in range(0, math.floor(span) + 1, step)],
         "legend": legend,
         "summary": summary,
     }
+
+
+def _lanes(job: JobStory) -> Iterator[tuple[str, str, list[Bar], str]]:
+    """Two lanes for each pod, top to bottom: pod, container, bars, how it ended."""
+    for pod in job.pods:
+        yield pod.name, "payload", [*_payload_bars(job, pod)], _payload_note(job, pod)
+        yield pod.name, "istio-proxy", [*_proxy_bars(job, pod)], _proxy_note(job, pod)
 
 
 def _templates() -> jinja2.Environment:
@@ -281,31 +231,14 @@ def _templates() -> jinja2.Environment:
     )
 
 
-def _x(chart: Chart, seconds: float) -> float:
-    return round(NAMES + seconds / chart.span * (WIDTH - NAMES - NOTES), 1)
-
-
-def _shape(bar: Bar, chart: Chart, y: float, label: str) -> dict[str, Any]:
-    x, end = _x(chart, bar.start), _x(chart, bar.end)
-    until = "not over" if bar.open else f"{bar.end:.1f} s"
-    return {
-        "css": bar.kind.name.lower(),
-        "x": x,
-        "y": y,
-        "width": round(max(2.0, end - x), 1),
-        "open": bar.open,
-        "title": f"{label}: {bar.kind}, {bar.start:.1f} s to {until}",
-    }
-
-
-def _legend(chart: Chart, top: float) -> tuple[tuple[Kind, float, float], ...]:
+def _legend(kinds: list[Kind], top: float) -> list[tuple[Kind, float, float]]:
     entries: list[tuple[Kind, float, float]] = []
     x, y = 0.0, top
-    for kind in chart.kinds:
+    for kind in kinds:
         # 6.8 px is a generous mean width of a letter at the legend's size, so nothing collides.
         width = 30 + len(kind) * 6.8 + 12
         if x and x + width > WIDTH:
             x, y = 0.0, y + LEGEND_ROW
         entries.append((kind, x, y))
         x += width
-    return tuple(entries)
+    return entries

@@ -56,13 +56,6 @@ def test_the_root_namespace_goes_with_its_relation(unit: Unit) -> None:
     assert "root-namespace" not in unit.settings
 
 
-def test_control_planes_that_disagree_block_and_name_each_other(unit: Unit) -> None:
-    assert unit.relate(PILOT, METADATA) == testing.BlockedStatus(
-        "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
-        " expected one control plane: remove one of these relations"
-    )
-
-
 WHEN = "since 2026-11-21 19:40Z"
 NO_ENDPOINT = injector("no-endpoint", "Service istiod has no ready endpoint")
 ABSENT = injector("absent", "there is no webhook configuration of Istio's injector", name="")
