@@ -188,14 +188,12 @@ class Told:
         by: the dispatch after which the asking charm was told that Istio injects.
         seconds: from the change that lets the API server trust istiod to that dispatch's begin.
         unmeshed: what the action `list-unmeshed` answers.
-        explained: what the action `explain` answers about one of those pods.
         seen: how things were then, with another charm deployed.
     """
 
     by: lab.juju.Outcome
     seconds: float
     unmeshed: Mapping[str, Any]
-    explained: Mapping[str, Any]
     seen: Seen
 
 
@@ -218,9 +216,8 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     world.await_pods(f"{LATE}-0")
     world.settle()
     unmeshed = world.istio_aux.action("list-unmeshed").results
-    explained = world.istio_aux.action("explain", pod=f"{MODEL}/{EARLY[0]}-0").results
     seen = world.await_answer(live="true", meshed="false")
-    yield Told(by, by.began - begun, unmeshed["results"], explained["results"], seen)
+    yield Told(by, by.began - begun, unmeshed["results"], seen)
     istio.remove()
 
 
@@ -241,10 +238,6 @@ def test_reporting_names_the_pods_without_a_sidecar_and_changes_none(
     assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
     assert "3 without sidecar" in told.seen.status
     assert told.seen.uids() == {**told.seen.uids(), **before.uids()}
-
-
-def test_an_action_explains_a_pod_in_the_words_of_the_workload(told: Told) -> None:
-    assert "the pod has no container istio-proxy" in told.explained["explanation"]
 
 
 def test_a_charm_that_comes_once_istio_is_live_has_its_sidecar_at_once(told: Told) -> None:
