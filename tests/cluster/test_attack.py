@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import re
 import ssl
@@ -36,20 +35,11 @@ RATE, BURST, AT_ONCE = 25, 240, 100
 HELD = HOLD.encode()
 
 
-@dataclasses.dataclass(frozen=True)
-class Leadership:
-    """Who leads, how often that has changed, and since when it has been so."""
-
-    holder: str | None
-    transitions: int | None
-    since: object
-
-
-def leadership(client: lightkube.Client, lease: str) -> Leadership:
-    """The Lease of that name in the namespace of that name."""
+def leadership(client: lightkube.Client, lease: str) -> tuple[object, ...]:
+    """Who leads by that Lease, how often that has changed, and since when it has been so."""
     spec = client.get(Lease, lease, namespace=lease).spec
     assert spec
-    return Leadership(spec.holderIdentity, spec.leaseTransitions, spec.acquireTime)
+    return spec.holderIdentity, spec.leaseTransitions, spec.acquireTime
 
 
 class Bystanders:

@@ -24,13 +24,13 @@ from lightkube import KubeConfig
 from lightkube.core.client import LabelValue
 from lightkube.models.authorization_v1 import (
     ResourceAttributes,
+    SelfSubjectAccessReviewSpec,
     SelfSubjectRulesReviewSpec,
-    SubjectAccessReviewSpec,
 )
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.authorization_v1 import SelfSubjectRulesReview, SubjectAccessReview
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview, SelfSubjectRulesReview
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -82,38 +82,9 @@ def named(programs: Programs) -> Workload:
     return programs("named", OPTIONS, start=False, revisions=("default", "canary"))
 
 
-def allowed(
-    client: lightkube.Client,
-    workload: Workload,
-    verb: str,
-    resource: str,
-    group: str,
-    *,
-    where: tuple[str | None, str | None] = (None, None),
-) -> bool:
-    """Whether it may; `where` is namespace and name, in every namespace and of any name if None."""
-    account = manifests.service_account(workload.name)
-    name, _, subresource = resource.partition("/")
-    review = SubjectAccessReview(
-        spec=SubjectAccessReviewSpec(
-            user=f"system:serviceaccount:{workload.model}:{account}",
-            groups=[
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{workload.model}",
-                "system:authenticated",
-            ],
-            resourceAttributes=ResourceAttributes(
-                verb=verb,
-                group=group,
-                resource=name,
-                subresource=subresource or None,
-                namespace=where[0],
-                name=where[1],
-            ),
-        )
-    )
-    status = client.create(review).status
-    return status is not None and status.allowed
+def account(workload: Workload) -> lightkube.Client:
+    """A client with the rights of the workload's account."""
+    return lightkube.Client(KubeConfig.from_file(workload.kubeconfig), trust_env=False)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +106,19 @@ def allowed(
     ],
 )
 def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
-    client: lightkube.Client, named: Workload,
-    *, verb: str, what: tuple[str, str], where: str, may: bool,
-):  # fmt: skip
+    named: Workload, *, verb: str, what: tuple[str, str], where: str, may: bool
+):
+    resource, group = what
     namespace, _, name = where.partition("/")
+    attributes = ResourceAttributes(
+        verb=verb, group=group, resource=resource, namespace=namespace, name=name
+    )
+    spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
+    with account(named) as client:
+        status = client.create(SelfSubjectAccessReview(spec=spec)).status
 
-    assert allowed(client, named, verb, *what, where=(namespace, name)) is may
+    assert status
+    assert status.allowed is may
 
 
 def test_the_workload_may_do_what_it_is_for_and_nothing_else(named: Workload) -> None:
@@ -151,11 +129,9 @@ def test_the_workload_may_do_what_it_is_for_and_nothing_else(named: Workload) ->
 
 def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
     """All that its account may do in a namespace, by group, resource and verbs."""
-    config = KubeConfig.from_file(workload.kubeconfig)
-    with lightkube.Client(config, trust_env=False) as account:
-        review = account.create(
-            SelfSubjectRulesReview(spec=SelfSubjectRulesReviewSpec(namespace=namespace))
-        )
+    spec = SelfSubjectRulesReviewSpec(namespace=namespace)
+    with account(workload) as client:
+        review = client.create(SelfSubjectRulesReview(spec=spec))
     assert review.status is not None
     return {
         (group, resource, " ".join(sorted(rule.verbs)))
