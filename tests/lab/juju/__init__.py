@@ -4,8 +4,8 @@ It emulates the agent and the hook tools; order of events, authorisation and ret
 The charm's `dispatch`, ops, its virtual environment, Pebble, the API server and RBAC are real. It
 plays what goes well, and
 
-* rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
-  charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
+* rights that come after config-changed (`App.trust(late=True)`); a controller's model
+  (`Model(..., namespace=...)`);
 * hooks that fail, and are tried again while later ones wait;
 * units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
   with two revisions side by side (`App.refresh`), their containers restarted

@@ -16,7 +16,6 @@ from . import kubernetes
 from .agent import Agent
 from .app import SETTLE, App
 from .image import Image, of_workload
-from .labels import LabelWebhook
 from .packed import Metadata
 from .store import Store, application, new_relation
 
@@ -39,7 +38,6 @@ class Model:
         uuid = self.store.read()["model"]["uuid"]
         kubernetes.create_model(self.client, name, uuid, namespace=self.namespace)
         self.agent = Agent(self.store, self.publish)
-        self._labels: LabelWebhook | None = None
 
     def __enter__(self) -> Self:
         """Return the model; the block's end stops its agent and its units."""
@@ -53,9 +51,6 @@ class Model:
     def close(self) -> None:
         """End the agent, then the units' containers; safe to repeat."""
         self.agent.stop()
-        if self._labels:
-            self._labels.stop()
-            self._labels = None
         for unit in self.agent.units.values():
             unit.kill()
         self.agent.units.clear()
@@ -95,10 +90,6 @@ class Model:
         for _ in range(units):
             app.add_unit()
         return app
-
-    def force_labels(self) -> None:
-        """Replace the labels of objects that the charms' accounts make, as Juju 3.6.11 does."""
-        self._labels = LabelWebhook(self.cluster, self.name, self.namespace, self.apps)
 
     def destroy(self) -> None:
         """Take everything away without a hook, as `juju destroy-model --force --no-wait` does.
