@@ -1,4 +1,4 @@
-"""The stand-in for istiod, compared with recordings of Istio 1.28.10 and 1.30.3."""
+"""The stand-ins for istiod and its agent, compared with Istio 1.28.10 and 1.30.3."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jsonpatch
 import pytest
 import yaml
 from lab.istio import decision, proxyconfig, sidecar, webhooks
+from lab.kubelet import agent
 
 DATA = Path(__file__).parents[2] / "data" / "istio"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
@@ -124,3 +125,26 @@ def test_installs_the_configurations_that_istioctl_leaves(name: str, revision: s
     ours = made[recorded["metadata"]["name"]]
     assert ours["webhooks"] == recorded["webhooks"]
     assert ours["metadata"]["labels"]["istio.io/rev"] == revision
+
+
+@pytest.mark.parametrize(
+    ("command", "port", "exit_code", "quits"),
+    [
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request --debug-port=15021 POST quitquitquit", 15020, 0, False),
+        ("pilot-agent request --debug-port=15020 GET quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15520 POST quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15020 GET stats", 15020, 0, False),
+        ("sh -c true", 15020, None, False),
+        # Without a status server, as observed with port 0: Envoy's admin ends the proxy.
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 0, 255, False),
+        ("pilot-agent request POST quitquitquit", 0, 0, True),
+    ],
+)
+def test_pilot_agent_answers_as_istios_does(
+    *, command: str, port: int, exit_code: int | None, quits: bool
+):
+    answer = agent.run(command.split(), port)
+
+    assert (answer.exit_code, answer.quits) == (exit_code, quits)
