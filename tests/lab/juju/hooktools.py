@@ -199,7 +199,7 @@ def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[st
 def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
     """Make a secret; the application's own need the leader. ops deletes the files of its content.
 
-    Nothing changes a secret here: `unit/charm/test_authority.py` is about revisions.
+    Nothing changes a secret here: `unit/charm/test_certificates.py` is about revisions.
     """
     owner = hook.unit if flags.get("--owner") == "unit" else hook.app
     if owner == hook.app and not hook.is_leader:
