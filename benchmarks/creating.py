@@ -189,7 +189,7 @@ class Forms:
     def _in_turn(self, namespace: str, count: int, *, dry_run: bool = False) -> list[Creation]:
         # One more before them, for the connection.
         pods = [self._pod(namespace) for _ in range(count + 1)]
-        return creation.create(self._cluster, *pods, dry_run=dry_run, in_turn=True)[1:]
+        return creation.create(self._cluster, *pods, dry_run=dry_run, at_once=1)[1:]
 
     def _at_once(self, each: int, places: Mapping[str, str]) -> list[Trouble]:
         """Nothing is busy while the API server waits, so all may wait at the same time."""

@@ -168,15 +168,15 @@ class Actions(ops.Object):
 
     @_action
     def _on_run_check(self, _: ops.ActionEvent) -> Results:
-        found = [*self._charms_findings(), *self._workloads_findings()]
-        found.sort(key=lambda each: _PLACES.get(each["result"], 0))
-        works = all(each["result"] in {"ok", "note"} for each in found)
+        results = [*self._charms_findings(), *self._workloads_findings()]
+        results.sort(key=lambda each: _PLACES.get(each["result"], 0))
+        works = all(each["result"] in {"ok", "note"} for each in results)
         lines = [
             f"{one['result']}: {one['check']}: {one['what']}"
             + (f"; to do: {one['do']}" if one.get("do") else "")
-            for one in found
+            for one in results
         ]
-        shown, records = _fitting(zip(map(_plain, lines), found, strict=True))
+        shown, records = _fitting(zip(map(_plain, lines), results, strict=True))
         return {"works": str(works).lower(), "findings": shown, "json": records}
 
     def _charms_findings(self) -> Iterator[Finding]:
@@ -189,7 +189,7 @@ class Actions(ops.Object):
         needed = permissions.needed(inputs.model, leader=True)
         with cluster.connect(self._kubernetes) as client:
             problem = permissions.missing(client, needed)
-            found = endpoints.look(client, inputs.app, inputs.model, inputs.now, self._transport)
+            units = endpoints.look(client, inputs.app, inputs.model, inputs.now, self._transport)
         if problem and problem.refused:
             trust = f"run `juju trust {charm.app.name} --scope=cluster`"
             yield _finding("trust", "problem", f"the charm may not {problem.reason}", trust)
@@ -197,7 +197,7 @@ class Actions(ops.Object):
             yield _finding("trust", "unknown", problem.reason)
         else:
             yield _finding("trust", "ok", "the charm has its rights")
-        silent = [found.problem.reason] if found.problem else found.silent
+        silent = [units.problem.reason] if units.problem else units.silent
         for why in silent:
             do = "see `juju status`; units answer each other on port 8080"
             yield _finding("units", "problem", why, do)
@@ -236,13 +236,15 @@ class Actions(ops.Object):
         if status and not text.strip():
             raise RefusedError(why or f"exit status {status}")
         # Those that are kept come last.
-        found = sorted(map(json.loads, text.splitlines()), key=lambda pod: pod["outcome"] == "kept")
-        lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in found]
-        pods, records = _fitting(zip(map(_plain, lines), found, strict=True))
-        outcomes = [pod["outcome"] for pod in found]
+        judged = sorted(
+            map(json.loads, text.splitlines()), key=lambda pod: pod["outcome"] == "kept"
+        )
+        lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in judged]
+        pods, records = _fitting(zip(map(_plain, lines), judged, strict=True))
+        outcomes = [pod["outcome"] for pod in judged]
         done = "would-restart" if dry_run else "restarted"
         counts = {each: outcomes.count(each) for each in (done, "kept")}
-        counts["not-shown"] = len(found) - len(pods.splitlines())
+        counts["not-shown"] = len(judged) - len(pods.splitlines())
         return {**counts, "unfinished": why if status else "", "pods": pods, "json": records}
 
     @contextlib.contextmanager
@@ -275,8 +277,8 @@ class Actions(ops.Object):
         try:
             text, errors = container.exec(argv, timeout=patience).wait_output()
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            found = (error.stdout, error.stderr)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            text, errors = (str(each or "") for each in found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            outputs = (error.stdout, error.stderr)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            text, errors = (str(each or "") for each in outputs)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             return error.exit_code, text, errors.strip()
         except (ops.pebble.Error, TimeoutError) as error:
             raise RefusedError(f"container {CONTAINER}: {error}") from error
@@ -293,13 +295,13 @@ def _listed(page: PodPage) -> Results:
         (_line(pod), {key: value for key, value in _texts(pod) if value is not None})
         for pod in page.pods
     ]
-    pods, found = _fitting(entries)
+    pods, documents = _fitting(entries)
     shown = len(pods.splitlines())
     more = page.next
     if shown < len(page.pods):
         last = page.pods[shown - 1]
         more = f"{last.namespace}/{last.name}"
-    return {"total": page.total, "next": more, "pods": pods, "json": found}
+    return {"total": page.total, "next": more, "pods": pods, "json": documents}
 
 
 def _fitting(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, str]:

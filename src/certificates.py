@@ -97,12 +97,12 @@ class Leaf:
 
 def parse_bundle(text: str) -> list[str]:
     """Return the certificates in a PEM text, normalised; what is no certificate is left out."""
-    found: list[str] = []
+    certificates: list[str] = []
     for block in _PEM.findall(text):
         with contextlib.suppress(ValueError):
             parsed = x509.load_pem_x509_certificate(block.encode())
-            found.append(Certificate(x509_object=parsed).raw)
-    return found
+            certificates.append(Certificate(x509_object=parsed).raw)
+    return certificates
 
 
 def read_authority(model: ops.Model, *, leader: bool) -> Authority | Unreadable | None:

@@ -136,11 +136,11 @@ class IstioAuxCharm(ops.CharmBase):
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
         problem = problem or failure or unseen
         if self._serves and inputs.leader and not problem:
-            found = endpoints.look(
+            answering = endpoints.look(
                 client, inputs.app, inputs.model, inputs.now, self.workload_transport
             )
-            self._notes.silent = found.silent
-            problem = objects.complete(client, inputs, found.problem)
+            self._notes.silent = answering.silent
+            problem = objects.complete(client, inputs, answering.problem)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
         self._notes.unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
         live = bool(self._answer and self._answer.live)
@@ -189,8 +189,8 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            found = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
-            event.add_status(found)
+            unit_status = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            event.add_status(unit_status)
 
 
 if __name__ == "__main__":

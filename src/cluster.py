@@ -169,14 +169,14 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:
 
     def look() -> bool:
         try:
-            found = _as_dict(client.get(kind, _name(wanted), namespace=model))
+            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
         except httpx2.HTTPStatusError as error:
             if error.response.status_code != 404:
                 raise
             return True
         goal = _as_dict(wanted)
-        labels: dict[str, str] = found["metadata"].get("labels", {})
-        return found.get("spec") != goal["spec"] or not (
+        labels: dict[str, str] = stored["metadata"].get("labels", {})
+        return stored.get("spec") != goal["spec"] or not (
             goal["metadata"]["labels"].items() <= labels.items()
         )
 
@@ -217,8 +217,8 @@ def prune(
     kept = {(resource.kind, _name(resource)) for resource in keep}
 
     def delete_strays(kind: type[Any]) -> None:
-        for found in _labelled(client, kind, labels, model) or ():
-            name = _name(found)
+        for owned in _labelled(client, kind, labels, model) or ():
+            name = _name(owned)
             if (kind.__name__, name) not in kept:
                 client.delete(kind, name, namespace=model)
                 logger.info("%s %s: deleted", kind.__name__, name)
@@ -254,7 +254,7 @@ def delete_owned(
             names = (
                 [lease]
                 if kind is Lease
-                else [_name(found) for found in _labelled(client, kind, labels, model) or ()]
+                else [_name(owned) for owned in _labelled(client, kind, labels, model) or ()]
             )
             for name in names:
                 client.delete(kind, name, namespace=model)

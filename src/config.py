@@ -130,20 +130,20 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
     Raises:
         ValueError: the message is one line that names the bad entries.
     """
-    found: list[Applications] = []
+    requested: list[Applications] = []
     wrong: list[str] = []
     for entry in _entries(text):
         where, slash, name = entry.rpartition("/")
         where = where if slash else model
         if _is_label(where) and (name == EVERY or _is_label(name)):
-            found.append(Applications(where, None if name == EVERY else (name,)))
+            requested.append(Applications(where, None if name == EVERY else (name,)))
         else:
             wrong.append(entry)
     if wrong:
         raise ValueError(f"{_quoted(wrong)}: expected {EXPECTED_APPLICATIONS}")
-    if never := [each.model for each in found if each.model in IGNORED]:
+    if never := [each.model for each in requested if each.model in IGNORED]:
         raise ValueError(f"{_quoted(never)}: expected models that Istio does not ignore")
-    return union(found)
+    return union(requested)
 
 
 def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:

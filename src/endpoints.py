@@ -57,7 +57,7 @@ def look(
         return Endpoints(Problem(f"waiting for a ready endpoint of Service {app}"))
     # Juju opens the port after the hook that asks for it. Until then the Service has another one,
     # and the API server would not find ours.
-    ports = {port.port for found in slices for port in found.ports or ()}
+    ports = {port.port for part in slices for port in part.ports or ()}
     problem = None
     if WEBHOOK_PORT not in ports:
         problem = Problem(f"waiting for port {WEBHOOK_PORT} of Service {app}")
@@ -87,10 +87,10 @@ def unit_of(pod: str) -> str:
 def _slices(client: Client, app: str, model: str) -> list[EndpointSlice] | Problem:
     def read() -> list[EndpointSlice]:
         # lightkube's label operators are untyped.
-        found = client.list(  # pyright: ignore[reportUnknownMemberType]
+        listing = client.list(  # pyright: ignore[reportUnknownMemberType]
             EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
         )
-        return [*found]
+        return [*listing]
 
     return cluster.attempt(f"EndpointSlices of Service {app}", read)
 
@@ -112,7 +112,7 @@ def _wait(client: Client, pod: str, model: str, now: datetime, why: str) -> Prob
 def _addresses(slices: Iterable[EndpointSlice]) -> dict[str, list[str]]:
     """Return the addresses of ready endpoints by pod."""
     pods: dict[str, list[str]] = {}
-    for endpoint in (end for found in slices for end in found.endpoints or ()):
+    for endpoint in (end for part in slices for end in part.endpoints or ()):
         # None means True (discovery/v1 EndpointConditions).
         if endpoint.conditions is None or endpoint.conditions.ready is not False:
             pod = endpoint.targetRef.name if endpoint.targetRef else None

@@ -84,10 +84,10 @@ class Issuers:
 
     def needed(self) -> frozenset[str]:
         """Return the issuers that some unit needs, as far as the leader knows."""
-        found = frozenset[str]().union(*self.published.values()) | {self._wanted}
+        issuers = frozenset[str]().union(*self.published.values()) | {self._wanted}
         if self.silent:  # Unknown is not unneeded.
-            found |= {self._own} | (self.trusted or frozenset())
-        return found - {""}
+            issuers |= {self._own} | (self.trusted or frozenset())
+        return issuers - {""}
 
     def bundle(self) -> tuple[str, ...]:
         """Return the certificates of the caBundle, in a stable order."""

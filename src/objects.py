@@ -275,12 +275,14 @@ def _rendered_for(policies: list[Any]) -> Capability:
 
 def _with_others(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
-    found = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
+    configurations = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
     left = (
         inputs.config is not None and not inputs.config.restart_jobs and suspended.any_left(client)
     )
     return dataclasses.replace(
         inputs,
-        revisions=tuple(sorted({configuration.labels[_REVISION] for configuration in found})),
+        revisions=tuple(
+            sorted({configuration.labels[_REVISION] for configuration in configurations})
+        ),
         jobs_suspended=left,
     )

@@ -65,8 +65,8 @@ def missing(client: Client, wanted: Iterable[Permission]) -> Problem | None:
             return None
         return next((p for p in wanted if not _allowed(client, p)), None)
 
-    found = cluster.attempt("permissions", ask)
-    return Problem(str(found), refused=True) if isinstance(found, Permission) else found
+    outcome = cluster.attempt("permissions", ask)
+    return Problem(str(outcome), refused=True) if isinstance(outcome, Permission) else outcome
 
 
 def _allowed(client: Client, permission: Permission) -> bool:

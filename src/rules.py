@@ -417,9 +417,9 @@ def injected(
     requested: Iterable[Applications], every_pod_of: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    found = {each.model: (EVERY,) if each.names is None else each.names for each in requested}
-    found |= dict.fromkeys(every_pod_of, (EVERY,))
-    return {name: names for name, names in found.items() if name not in IGNORED}
+    by_model = {each.model: (EVERY,) if each.names is None else each.names for each in requested}
+    by_model |= dict.fromkeys(every_pod_of, (EVERY,))
+    return {name: names for name, names in by_model.items() if name not in IGNORED}
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:

@@ -175,12 +175,12 @@ def _pods(client: Client, job: _Job) -> list[_Pod]:
     labels: dict[str, Any] = {job.kind.api.job_name: job.name}
     fields = _UNFINISHED if job.kind.api.keeps_finished else {}
     try:
-        found = _listed(client, _POD, job.namespace, labels, fields)
+        listing = _listed(client, _POD, job.namespace, labels, fields)
     except RecursionError:
         return [_Pod("nested too deeply")]
     return [
         _Pod(pod["uid"], pod.get("deletionGracePeriodSeconds"))
-        for pod in found
+        for pod in listing
         if job.kind.api.makes_jobs
         or any(owner["uid"] == job.uid for owner in pod.get("ownerReferences") or ())
     ]

@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 def ensure(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:
     """Have Pebble wake the charm while that is `wanted`; this `event` may reset the pauses."""
     try:
-        found = container.get_services(SERVICE).get(SERVICE)
-        stopped = found is None or found.current is ops.pebble.ServiceStatus.INACTIVE
+        service = container.get_services(SERVICE).get(SERVICE)
+        stopped = service is None or service.current is ops.pebble.ServiceStatus.INACTIVE
         if wanted and (stopped or not isinstance(event, _BY_THEMSELVES)):
             container.add_layer(SERVICE, LAYER, combine=True)
             # Nobody waits for the change: its result is the notice.

@@ -92,14 +92,12 @@ def tests_of(module: str) -> list[str]:
     wanted, stem = name(module), Path(module).stem
 
     def distance(path: str) -> int | None:
-        reached, steps = imports(path), (helpers, product)
-        for far in range(3):
+        reached = imports(path)
+        for far, through in enumerate((helpers, product, dict[str, str]())):
             if wanted in reached:
                 return far
-            through = (
-                [steps[far][each] for each in reached if each in steps[far]] if far < 2 else []
-            )
-            reached |= {each for path in through for each in imports(path)}
+            names = reached & through.keys()
+            reached |= {each for name in names for each in imports(through[name])}
         return None
 
     found = list[tuple[bool, int, int, str]]()

@@ -162,14 +162,14 @@ def _dashboards(topology: Topology) -> str:
 
 def _receivers(relation: ops.Relation) -> dict[str, str]:
     """Return where each unit of Loki takes logs; what is no URL is left out, with a warning."""
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for unit in relation.units:
         if text := relation.data[unit].get("endpoint"):
             if url := _url(text):
-                found[unit.name] = url
+                urls[unit.name] = url
             else:
                 logger.warning("%s: endpoint %s: expected a URL", unit.name, shown(text))
-    return found
+    return urls
 
 
 def _url(text: str) -> str:

@@ -46,25 +46,25 @@ def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
 
     `namespace` is that of this model.
     """
-    found: list[Requester] = []
+    asking: list[Requester] = []
     for one in SidecarProvider(charm, ENDPOINT).requests():
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         assert relation is not None  # The library has just found it.
         remote, request = relation.app.name, one.request
         if request is None:
-            found.append(Requester(one.relation_id, None, one.reason))
+            asking.append(Requester(one.relation_id, None, one.reason))
             continue
         try:
             uuid = relation.remote_model.uuid
         except ops.ModelError as error:
             refusal = f"{remote}: its model is not known: {str(error).partition(chr(10))[0]}"
-            found.append(Requester(one.relation_id, None, refusal))
+            asking.append(Requester(one.relation_id, None, refusal))
             continue
         this = Requester(one.relation_id, None, "", remote, uuid, request)
         if uuid == charm.model.uuid:
             this = _of_this_model(this, request, charm.model.name, namespace)
-        found.append(this)
-    return tuple(found)
+        asking.append(this)
+    return tuple(asking)
 
 
 def verified(requesters: Iterable[Requester], namespaces: Iterable[Found]) -> tuple[Requester, ...]:
@@ -142,10 +142,10 @@ def _of_another_model(
         return _granted(requester, request, claimed.name)
     # The namespace of a controller's model does not have the model's name.
     others = [
-        found.name
-        for found in namespaces.values()
-        if _model_id(found) == requester.remote_model
-        and found.labels.get(_MODEL_NAME) == request.model
+        namespace.name
+        for namespace in namespaces.values()
+        if _model_id(namespace) == requester.remote_model
+        and namespace.labels.get(_MODEL_NAME) == request.model
     ]
     if len(others) == 1:
         return _granted(requester, request, others[0])

@@ -15,7 +15,7 @@ import pytest
 from acceptance.conftest import chosen
 from lab import outcome
 from lab.meshed import has_sidecar
-from lab.seen import Seen, await_ends
+from lab.outcome import Seen, await_ends
 from lab.workloads import Workload
 from lightkube import ApiError, Client
 from lightkube.models.apps_v1 import DeploymentSpec

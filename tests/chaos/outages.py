@@ -27,7 +27,7 @@ import lab.juju
 from lab import outcome, ports
 from lab.juju.container import Container
 from lab.meshed import PROXY
-from lab.seen import Seen, await_ends
+from lab.outcome import Seen, await_ends
 from lab.workloads import Workload
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Event

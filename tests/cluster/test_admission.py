@@ -52,21 +52,6 @@ def test_pods_that_have_no_sidecar_or_are_needed_for_repair_are_not_even_reviewe
     assert not any("webhook" in key for key in made.audit(cluster))
 
 
-def test_kube_system_is_left_alone_whatever_its_labels(
-    cluster: lab.Cluster, webhook: Workload, scene: Scene
-):
-    webhook.select("kube-system")
-    # The API server has noticed the one that was selected first when it has noticed the other.
-    webhook.select(scene.namespace)
-    webhook.await_admission(scene.namespace)
-
-    [made] = creation.create(cluster, meshed.nameless("kube-system", sidecar=None), dry_run=True)
-
-    webhook.select("kube-system", selected=False)
-    assert annotations_of(made.pod) == {}
-    assert not any("webhook" in key for key in made.audit(cluster))
-
-
 def test_the_audit_log_says_what_was_done_and_why(cluster: lab.Cluster, served: Scene):
     changed, unchanged = creation.create(
         cluster,

@@ -20,7 +20,6 @@ from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import Programs, Stages, metric
 from lab.start_cases import HELD
-from lab.versions import NATIVE
 from lab.workload import Workload
 from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
@@ -31,18 +30,12 @@ import manifests
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 
 
-def meshes(stages: Stages, webhook: Workload, label: dict[str, str]) -> Scene:
-    """A namespace that the webhook serves and that has a label for Istio."""
+def mesh(stages: Stages, webhook: Workload, revision: str) -> Scene:
+    """A namespace that the webhook serves, and whose pods a revision of Istio injects."""
     scene = stages(webhook)
     webhook.await_admission(scene.namespace)
-    join(scene, label)
-    return scene
-
-
-def join(scene: Scene, label: dict[str, str]) -> None:
-    """Give the namespace a label for Istio; return when its pods are injected by that revision."""
-    scene.client.patch(Namespace, scene.namespace, {"metadata": {"labels": label}})
-    revision = label.get("istio.io/rev", "default")
+    labels = {"labels": {"istio.io/rev": revision}}
+    scene.client.patch(Namespace, scene.namespace, {"metadata": labels})
     pod = meshed.nameless(scene.namespace, sidecar=None)
     lab.until(
         lambda: (
@@ -51,26 +44,7 @@ def join(scene: Scene, label: dict[str, str]) -> None:
         timeout=30,
         what=f"pods of {scene.namespace} to be injected by {revision}",
     )
-
-
-@pytest.fixture(
-    scope="module", params=[{"istio-injection": "enabled"}, {"istio.io/rev": "default"}]
-)
-def mesh(
-    stages: Stages, webhook: Workload, istio: lab.istio.Istio, request: pytest.FixtureRequest
-) -> Scene:
-    """A namespace into which Istio's default revision injects."""
-    return meshes(stages, webhook, request.param)
-
-
-@pytest.fixture(scope="module")
-def vendor_mesh(cluster: lab.Cluster, stages: Stages, webhook: Workload) -> Iterator[Scene]:
-    """One into which an Istio injects whose configuration sorts before ours."""
-    name = "asm-sidecar-injector"
-    assert name < manifests.webhook_configuration(webhook.name, webhook.model)
-    vendors = lab.istio.install(cluster, "istio-vendor", configuration=name, revision="asm")
-    yield meshes(stages, webhook, {"istio.io/rev": "asm"})
-    vendors.remove()
+    return scene
 
 
 def shape(pod: Pod) -> list[tuple[str, Any]]:
@@ -79,80 +53,48 @@ def shape(pod: Pod) -> list[tuple[str, Any]]:
     return [(c.name, c.lifecycle and c.lifecycle.to_dict()) for c in pod.spec.containers]
 
 
-def test_the_sidecar_that_istio_injects_starts_before_the_payload(mesh: Scene, webhook: Workload):
-    """T33, T34: ours is called before Istio's, which then puts its proxy first and awaits it."""
-    pod = mesh.client.create(meshed.pod(mesh.namespace, "early", sidecar=None))
-
-    assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
-    assert webhook.reviewed(f"{mesh.namespace}/early") == ["hold", "unchanged"]
-
-
 def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
-    vendor_mesh: Scene, webhook: Workload
+    cluster: lab.Cluster, stages: Stages, webhook: Workload
 ):
-    """T33: what Istio would have done for hold is done for it, once.
+    """T33: what an Istio would have done for hold whose configuration sorts before ours.
 
-    The API server itself mounts a token into the new container, and calls us again after that.
+    It is done once. The API server itself mounts a token into the new container, and calls us again
+    after that.
     """
-    pod = vendor_mesh.client.create(meshed.pod(vendor_mesh.namespace, "late", sidecar=None))
+    name = "asm-sidecar-injector"
+    assert name < manifests.webhook_configuration(webhook.name, webhook.model)
+    vendors = lab.istio.install(cluster, "istio-vendor", configuration=name, revision="asm")
+    scene = mesh(stages, webhook, "asm")
+
+    pod = scene.client.create(meshed.pod(scene.namespace, "late", sidecar=None))
 
     assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
     assert annotations_of(pod)[STARTED_WITH] == "hold"
     assert yaml.safe_load(annotations_of(pod)[CONFIG]) == {HOLD: True}
-    assert webhook.reviewed(f"{vendor_mesh.namespace}/late") == ["moved", "unchanged"]
+    assert webhook.reviewed(f"{scene.namespace}/late") == ["moved", "unchanged"]
+    vendors.remove()
 
 
 HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
 
 
-@pytest.fixture(scope="module")
-def without_effect(
-    cluster: lab.Cluster, stages: Stages, webhook: Workload
-) -> Iterator[dict[str, Pod]]:
-    """A pod of each revision that does nothing with hold, by what keeps hold from an effect."""
-    installed = [
-        lab.istio.install(cluster, revision="lifecycle", lifecycle=HOOKS),
-        lab.istio.install(cluster, revision="native", native="default"),
-    ]
-    scene = stages(webhook)
-    webhook.await_admission(scene.namespace)
-    pods: dict[str, Pod] = {}
-    for istio in installed:
-        join(scene, {"istio.io/rev": istio.revision})
-        pod = meshed.pod(scene.namespace, istio.revision, sidecar=None)
-        pods[istio.revision] = scene.client.create(pod)
-    yield pods
-    for istio in installed:
-        istio.remove()
-
-
 def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
-    without_effect: dict[str, Pod], webhook: Workload
+    cluster: lab.Cluster, stages: Stages, webhook: Workload
 ):
     """T31: `global.proxy.lifecycle` leaves of hold only the order; the annotation says what was
     asked for."""
-    pod = without_effect["lifecycle"]
+    istio = lab.istio.install(cluster, revision="lifecycle", lifecycle=HOOKS)
+    scene = mesh(stages, webhook, "lifecycle")
 
-    assert pod.metadata
+    pod = scene.client.create(meshed.pod(scene.namespace, "lifecycle", sidecar=None))
+
     assert shape(pod) == [("istio-proxy", HOOKS), ("main", None)]
     assert annotations_of(pod)[STARTED_WITH] == "hold"
     lines = map(json.loads, webhook.process.log.read_text().splitlines())
-    reviews = [x for x in lines if x["message"] == f"{pod.metadata.namespace}/lifecycle"]
+    reviews = [x for x in lines if x["message"] == f"{scene.namespace}/lifecycle"]
     assert reviews[-1]["outcome"] == "unchanged"
     assert "hold has no effect" in reviews[-1]["reason"]
-
-
-@NATIVE.needed
-def test_a_pod_that_istio_makes_native_does_not_say_that_it_started_with_hold(
-    without_effect: dict[str, Pod],
-):
-    """T31: nobody had told us that it would."""
-    pod = without_effect["native"]
-
-    assert pod.spec
-    init = [container.name for container in pod.spec.initContainers or []]
-    assert init == ["istio-init", "istio-proxy"]
-    assert annotations_of(pod)[STARTED_WITH] == "native"
+    istio.remove()
 
 
 def await_told(workload: Workload, *names: str) -> None:

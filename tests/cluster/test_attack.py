@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import itertools
 import json
 import re
+import secrets
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import aiohttp
 import lab
 import lightkube
 import pytest
-from istio_aux.model.annotations import STATUS_PORT
+from istio_aux.model.annotations import NATIVE_SIDECARS, QUIT_AFTER, QUIT_GRACE, STATUS_PORT
 from istio_aux.serving import raise_descriptors
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.creation import Creation, Stream
@@ -29,6 +33,8 @@ from lab.scene import Scene
 from lab.served import Programs, Stages, end
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Pod
+from lightkube.types import PatchType
 
 # Creations a second, and further ones at once. For each of these the API server opens a
 # connection, and it keeps 25.
@@ -36,20 +42,11 @@ RATE, BURST, AT_ONCE = 25, 240, 100
 HELD = HOLD.encode()
 
 
-@dataclasses.dataclass(frozen=True)
-class Leadership:
-    """Who leads, how often that has changed, and since when it has been so."""
-
-    holder: str | None
-    transitions: int | None
-    since: object
-
-
-def leadership(client: lightkube.Client, lease: str) -> Leadership:
-    """The Lease of that name in the namespace of that name."""
+def leadership(client: lightkube.Client, lease: str) -> tuple[object, ...]:
+    """Who leads by that Lease, how often that has changed, and since when it has been so."""
     spec = client.get(Lease, lease, namespace=lease).spec
     assert spec
-    return Leadership(spec.holderIdentity, spec.leaseTransitions, spec.acquireTime)
+    return spec.holderIdentity, spec.leaseTransitions, spec.acquireTime
 
 
 class Bystanders:
@@ -103,6 +100,12 @@ MANY = 4
 # Pods as long as etcd stores them, and what a process that meets all of them may take.
 LARGE, MEMORY = 25, 200 * MIB
 COMMAND = "<" * 1_450_000
+# Levels of an object; the API server stores it.
+DEEP = 9000
+# Requests at once that change a pod.
+CHANGES = 4
+NAMES = ",".join(f"container-{n}" for n in range(130_000))
+SLOW = ("#?" + "\r" * 20) * 700 + "#\na: b"
 
 BEGUN = (
     b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -331,3 +334,137 @@ def test_pods_as_long_as_etcd_stores_them_end_nothing(
     assert resident(late, "VmHWM") < MEMORY
     end(late)
     creation.send(cluster, "DELETE", pods)
+
+
+@pytest.fixture(scope="module")
+def attackers(attacked: Workload, stages: Stages) -> Scene:
+    """A served namespace in which the attacker may create pods."""
+    scene = stages(attacked)
+    attacked.await_admission(scene.namespace)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("annotations", "number", "status"),
+    [
+        pytest.param({CONFIG: SLOW}, 30, 201, id="a text that is slow to read"),
+        # The API server looks at the length of annotations only after its webhooks.
+        pytest.param({NATIVE_SIDECARS: NAMES}, 60, 422, id="a text as long as a request"),
+    ],
+)
+def test_an_annotation_delays_the_review_of_no_other_pod(
+    cluster: lab.Cluster, attackers: Scene, bystanders: Bystanders,
+    *, annotations: dict[str, str], number: int, status: int,
+):  # fmt: skip
+    """Anybody who may create pods may have this one reviewed as often as they like."""
+    pod = meshed.nameless(attackers.namespace, sidecar=None, annotations=annotations)
+
+    with bystanders:
+        made = creation.create(cluster, *[pod] * number, dry_run=True)
+
+    assert {each.status for each in made} == {status}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(
+            {"annotations": {QUIT_GRACE: "9" * 32_000 + "x"}}, id="a grace period of digits"
+        ),
+        pytest.param({"annotations": {QUIT_AFTER: NAMES[:255_000]}}, id="many names"),
+        pytest.param({"payload": ["main", *(f"c{n}" for n in range(3000))]}, id="containers"),
+    ],
+)
+def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
+    cluster: lab.Cluster, attackers: Scene, victims: Scene, bystanders: Bystanders,
+    what: dict[str, Any],
+):  # fmt: skip
+    """Each change of it is judged, and its author changes it as often as he likes."""
+    case = secrets.token_hex(4)
+    slow = {name: attackers.start(name, **what) for name in (f"slow-{case}-{n}" for n in range(2))}
+    honest = victims.start(f"beside-{case}")
+    for pod in slow.values():
+        attackers.kubelet.finish(pod, "main")
+
+    def change(number: int) -> bool:
+        """Change each of them; whether the API server, which takes seconds, had the time."""
+        labels = {"metadata": {"labels": {"changed": f"{number}"}}}
+        try:
+            for name in slow:
+                # A strategic merge of 3,000 containers would take much longer.
+                attackers.client.patch(
+                    Pod, name, labels, namespace=attackers.namespace, patch_type=PatchType.MERGE
+                )
+        except lightkube.ApiError as error:
+            if error.status.code != 504:
+                raise
+            return False
+        return True
+
+    with bystanders, ThreadPoolExecutor(CHANGES) as threads:
+        changed = threads.map(change, range(CHANGES))
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+        assert any(changed)
+
+    for scene in (attackers, victims):
+        creation.send(cluster, "DELETE", f"/api/v1/namespaces/{scene.namespace}/pods")
+
+
+def test_a_pod_that_is_nested_deeply_ends_nothing(
+    cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
+):
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    body = meshed.pod(namespace, "deep", sidecar=None).to_dict()
+    body["metadata"]["managedFields"] = [
+        {"manager": "attacker", "operation": "Update", "apiVersion": "v1",
+         "time": "2026-11-22T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": "deep"},
+    ]  # fmt: skip
+    nested = b'{"f:a":' * DEEP + b"{}" + b"}" * DEEP
+    post = json.dumps(body).encode().replace(b'"deep"}]', nested + b"}]")
+    requests = {
+        201: ("POST", pods, post),
+        200: ("PATCH", f"{pods}/deep/status", b'{"status":{"phase":"Running"}}'),
+    }
+
+    with bystanders:
+        for expected, request in requests.items():
+            status, made = creation.send(cluster, *request)
+            assert (status, nested in made) == (expected, True), made[:1000]
+        honest = victims.start("beside-deep")
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+        late = attacked.replica("attacked-deep")
+        late.start()
+        late.await_ready()
+
+    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
+    end(late)
+
+
+def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
+    attacked: Workload, bystanders: Bystanders
+):
+    """From many clients at once, of all that the port shows."""
+    port = f"http://{attacked.cluster.host}:{attacked.status_port}"
+    paths = itertools.cycle(["/readyz", "/status", "/metrics", "/pods", "/pods?state=stuck"])
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):  # It may be closed at any time.
+                async with session.get(port + next(paths)) as answer:
+                    await answer.read()
+
+    async def run() -> None:
+        connector = aiohttp.TCPConnector(local_addr=(next(addresses(1)), 0))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            clients = [asyncio.create_task(ask(session)) for _ in range(32)]
+            await asyncio.to_thread(bystanders.burst)
+            for client in clients:
+                client.cancel()
+            await asyncio.wait(clients)
+
+    with bystanders:
+        asyncio.run(run())
+
+    assert attacked.get("/readyz") == (200, "ok\n")

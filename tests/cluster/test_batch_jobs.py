@@ -81,10 +81,7 @@ class Stage:
                     del left[name]
             return not left
 
-        try:
-            lab.until(done, timeout=SOON, what=what, ignoring=(ApiError,))
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}: { {n: self.job(n).status for n in left} }") from error
+        lab.until(done, timeout=SOON, what=what, ignoring=(ApiError,))
 
     def job(self, name: str) -> Job:
         return self.client.get(Job, name, namespace=NAME)

@@ -18,19 +18,18 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import crowd, meshed
+from lab import crowd
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar, is_ready
 from lab.scene import Scene
 from lab.workload import PROGRAM, Workload
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 # Seconds for a command. Measured on 2 busy cores: 15 s.
 ANSWER = 300
 
-OPTED_OUT = {"sidecar.istio.io/inject": "false"}
 DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
 
 
@@ -71,52 +70,6 @@ def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluste
         ("stuck", "stuck", [], "every payload container is finished"),
     ]
     assert all(item["since"] for item in found)
-
-
-def test_explain_answers_for_pods_by_their_names(cluster: lab.Cluster, audited: Scene):
-    """A pod that is not there costs a line, and not the answers for the others."""
-    done = ask(
-        cluster.kubeconfig,
-        *("explain", "stuck", "gone", f"{audited.namespace}/native", "-n", audited.namespace),
-    )
-
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(answer["name"], answer["action"]) for answer in answers] == [
-        ("stuck", "quit"),
-        ("native", "ignore"),
-    ]
-    pod = audited.client.get(Pod, "stuck", namespace=audited.namespace)
-    assert pod.metadata
-    assert answers[0]["uid"] == pod.metadata.uid
-    missing = f'{audited.namespace}/gone: 404 NotFound: pods "gone" not found\n'
-    assert (done.returncode, done.stderr) == (1, missing)
-
-
-@pytest.fixture(scope="module")
-def missed(cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[str]:
-    """A namespace whose pods were created before Istio was to inject them."""
-    name = f"missed-{secrets.token_hex(3)}"
-    make_namespace(client, name)
-    client.create(meshed.pod(name, "web", sidecar=None, restart_policy="Always"))
-    client.create(meshed.pod(name, "job", sidecar=None))
-    client.create(meshed.pod(name, "opted-out", sidecar=None, annotations=OPTED_OUT))
-    client.create(meshed.pod(name, "meshed"))
-    client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
-    yield name
-    client.delete(Namespace, name)
-
-
-def test_audit_names_the_pods_that_missed_their_sidecar(cluster: lab.Cluster, missed: str):
-    """T40: whatever their restartPolicy, and before they have begun; Istio's own policy decides."""
-    done = ask(cluster.kubeconfig, "audit", "-n", missed, "-o", "json")
-
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [(item["name"], item["state"], item["configuration"]) for item in found] == [
-        ("job", "unmeshed", "istio-revision-tag-default"),
-        ("web", "unmeshed", "istio-revision-tag-default"),
-    ]
-    assert all("injection policy: enabled" in item["reason"] and item["since"] for item in found)
 
 
 @pytest.fixture(scope="module")

@@ -191,18 +191,6 @@ def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     assert {spec.containers[0].name for spec in specs if spec} == {lab.istio.PROXY}
 
 
-@EACH_MODE
-def test_the_audit_log_says_what_was_done_and_why(
-    cluster: lab.Cluster, created: dict[tuple[str, str], Creation], mode: str
-):
-    done = created[mode, "a pod of a named application"].audit(cluster)
-    not_done = created[mode, "an annotation that says no"].audit(cluster)
-
-    reason = f"{model(mode, 'named')}.inject.istio-aux.io/reason"
-    assert done[reason].startswith(f'added label {INJECT}: "true"; ')
-    assert not_done[reason] == f'annotation {INJECT}: "false"'
-
-
 def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
     def applied(*asked: Applications) -> list[str]:
         # Of all pods it selects none.

@@ -290,22 +290,6 @@ def test_a_job_that_we_suspended_is_resumed_and_no_other(
     assert look(client, namespace) == after
 
 
-def test_a_job_is_resumed_once_its_pods_are_gone(client: lightkube.Client, namespace: str):
-    """Its controller has deleted them, and makes new ones."""
-    before = begin(client, namespace)
-    suspend(client, namespace)
-
-    suspended.resume(client, PATIENCE)
-
-    assert look(client, namespace) == (False, False)
-    (after,) = lab.until(
-        lambda: list(client.list(Pod, namespace=namespace)), timeout=SOON, what="its new pod"
-    )
-    assert before.metadata
-    assert after.metadata
-    assert before.metadata.uid != after.metadata.uid
-
-
 def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
     client: lightkube.Client,
     kubelet: ScriptedKubelet,

@@ -1,20 +1,24 @@
-"""A namespace selector means in CEL, on a real API server, what it means to the workload."""
+"""A selector means in CEL, on a real API server, what it means to the workload.
+
+A policy warns about pods that a selector does not match: pods may have any labels, or none.
+"""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 
-import httpx2
 import lab
 import lightkube
 import pytest
 from istio_aux.model import selectors
+from lab import creation, meshed
+from lab.fixtures import make_namespace
 from lightkube import codecs
 from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
+from lightkube.resources.core_v1 import Namespace
 
 import config
 import rules
@@ -38,7 +42,7 @@ SELECTORS = [
     "!a,b",
     "io.example/a=x",
 ]
-# Stands for what no namespace matches.
+# Stands for what no pod matches.
 NEVER = "never"
 LABELS: list[dict[str, str]] = [
     {},
@@ -52,44 +56,30 @@ LABELS: list[dict[str, str]] = [
 ]
 
 
-class ApiServer:
-    """Says of a new namespace, which is not made, which of SELECTORS do not match it."""
-
-    def __init__(self, cluster: lab.Cluster) -> None:
-        tls = ssl.create_default_context(cafile=str(cluster.ca))
-        pair = cluster.issue(NAME, NAME, organizations=["system:masters"])
-        tls.load_cert_chain(pair.certificate, pair.key)
-        self.http = httpx2.Client(base_url=cluster.server, verify=tls, timeout=30, trust_env=False)
-
-    def not_matched(self, labels: dict[str, str]) -> set[str]:
-        """The selectors, and NEVER; nothing while the policy is not in force."""
-        namespace = {"metadata": {"name": NAME, "labels": labels}}
-        answer = self.http.post(
-            "/api/v1/namespaces", params={"dryRun": "All"}, json=namespace
-        ).raise_for_status()
-        warnings = answer.headers.get_list("warning")
-        return {text for text in [*SELECTORS, NEVER] if any(f"<{text}>" in w for w in warnings)}
-
-
 @pytest.fixture(scope="module")
-def api(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[ApiServer]:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["namespaces"]}
+def namespace(client: lightkube.Client) -> Iterator[str]:
+    """The namespace about whose pods the policy warns."""
+    make_namespace(client, NAME)
     validations = [
         {
             "expression": rules.selector_expression(
-                config.parse_selector(text), "object.metadata.labels"
+                config.parse_selector(text), "variables.labels"
             ),
             "message": f"<{text}>",
         }
         for text in SELECTORS
     ]
+    labels = "has(object.metadata.labels) ? object.metadata.labels : {}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    mine = {"matchLabels": {"kubernetes.io/metadata.name": NAME}}
     policy = {
         "kind": "ValidatingAdmissionPolicy",
         "spec": {
-            "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
-            "matchConditions": [
-                {"name": "mine", "expression": f"object.metadata.name == '{NAME}'"}
-            ],
+            "matchConstraints": {
+                "namespaceSelector": mine,
+                "resourceRules": [{**rule, "operations": ["CREATE"]}],
+            },
+            "variables": [{"name": "labels", "expression": labels}],
             "validations": [*validations, {"expression": "false", "message": f"<{NEVER}>"}],
         },
     }
@@ -100,18 +90,24 @@ def api(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[ApiServer]:
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": NAME}}
     for document in (policy, binding):
         client.create(codecs.from_dict({**head, **document}))
-    api = ApiServer(cluster)
-    lab.until(lambda: api.not_matched({}), timeout=IN_FORCE, what="the policy to be in force")
-    yield api
-    api.http.close()
+    yield NAME
     client.delete(ValidatingAdmissionPolicyBinding, NAME)
     client.delete(ValidatingAdmissionPolicy, NAME)
+    client.delete(Namespace, NAME)
 
 
-@pytest.mark.parametrize("labels", LABELS, ids=str)
-def test_the_policy_and_the_workload_select_the_same_namespaces(
-    api: ApiServer, labels: dict[str, str]
-):
-    not_selected = {text for text in SELECTORS if not selectors.parse(text).matches(labels)}
+def test_the_policy_and_the_workload_select_the_same(cluster: lab.Cluster, namespace: str) -> None:
+    pods = [meshed.nameless(namespace, sidecar=None, labels=labels) for labels in LABELS]
 
-    assert api.not_matched(labels) == {*not_selected, NEVER}
+    def warned() -> list[set[str]]:
+        """The selectors of which each pod's author is warned, and NEVER once it is in force."""
+        made = creation.create(cluster, *pods, dry_run=True)
+        every = [*SELECTORS, NEVER]
+        return [{t for t in every if any(f"<{t}>" in w for w in each.warnings)} for each in made]
+
+    lab.until(lambda: all(warned()), timeout=IN_FORCE, what="the policy to be in force")
+
+    assert warned() == [
+        {NEVER, *(text for text in SELECTORS if not selectors.parse(text).matches(labels))}
+        for labels in LABELS
+    ]

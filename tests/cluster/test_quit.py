@@ -291,8 +291,7 @@ class Seen:
     """A handler that keeps what a watch tells of one pod, in order."""
 
     def __init__(self, name: str) -> None:
-        self.told: list[tuple[str, str | None, int | None]] = []
-        self._name, self._more = name, asyncio.Event()
+        self._name, self._told = name, asyncio.Queue[tuple[str, str | None, int | None]]()
 
     def apply(self, resource: Watched) -> None:
         if resource.metadata.name == self._name:
@@ -305,14 +304,10 @@ class Seen:
 
     def _note(self, verb: str, pod: Watched) -> None:
         exited = pod.exits.get(PROXY)
-        self.told.append((verb, pod.status.phase, exited.exit_code if exited else None))
-        self._more.set()
+        self._told.put_nowait((verb, pod.status.phase, exited.exit_code if exited else None))
 
-    async def until(self, number: int) -> None:
-        async with asyncio.timeout(30):
-            while len(self.told) < number:
-                self._more.clear()
-                await self._more.wait()
+    async def next(self) -> tuple[str, str | None, int | None]:
+        return await asyncio.wait_for(self._told.get(), 30)
 
 
 def status(phase: str, *, exited: bool) -> dict[str, Any]:
@@ -353,14 +348,14 @@ def test_a_pod_that_leaves_a_selection_comes_as_it_was_before(
             watch = asyncio.create_task(
                 Watch(api, actions.PODS, Watched, seen, selection=selection).run()
             )
-            await seen.until(1)
-            for number, (phase, exited) in enumerate(changes, 2):
+            told = [await seen.next()]
+            for phase, exited in changes:
                 await asyncio.to_thread(patch, name, phase, exited=exited)
-                await seen.until(number)
+                told.append(await seen.next())
         # Only now: the client aborts connections that are in use, and waits until they are closed.
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
-        return seen.told
+        return told
 
     assert asyncio.run(watched("twice", ("Running", True), ("Succeeded", True))) == [
         ("apply", "Running", None), ("apply", "Running", 0), ("delete", "Running", 0),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lab
@@ -25,23 +24,29 @@ from lightkube import KubeConfig
 from lightkube.core.client import LabelValue
 from lightkube.models.authorization_v1 import (
     ResourceAttributes,
+    SelfSubjectAccessReviewSpec,
     SelfSubjectRulesReviewSpec,
-    SubjectAccessReviewSpec,
 )
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.authorization_v1 import SelfSubjectRulesReview, SubjectAccessReview
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview, SelfSubjectRulesReview
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-# All that it is for. A line more here is a decision, not a repair.
-ALWAYS = {
+OPTIONS = {"dead-proxy": "delete", "race-policy": "restart", "restart-jobs": True}
+# All that it is for, with these options. A line more here is a decision, not a repair. What each
+# option grants is in `tests/unit/charm/test_security.py`.
+GRANTED = {
     ("", "pods", "get list watch"),
     # Dry runs: `test_policies.py`.
     ("", "pods", "create"),
+    ("", "pods", "delete"),
+    ("", "pods/eviction", "create"),
+    ("", "pods/exec", "create get"),
+    ("", "pods/portforward", "create get"),
     ("", "namespaces", "list watch"),
     # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`. And of a
     # single one, where a container has a restart policy of its own: `quit/controller.py`.
@@ -51,15 +56,7 @@ ALWAYS = {
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
     ("discovery.k8s.io", "endpointslices", "list watch"),
     ("events.k8s.io", "events", "create"),
-    ("coordination.k8s.io", "leases", "create"),
-    ("coordination.k8s.io", "leases", "get update"),
-}
-EXECUTING = {("", "pods/exec", "create get")}
-FORWARDING = {("", "pods/portforward", "create get")}
-ACTING = EXECUTING | FORWARDING
-DELETING = {("", "pods", "delete")}
-REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
-SUSPENDING = {
+    ("batch", "jobs", "get"),
     ("batch", "jobs", "get list patch"),
     ("jobset.x-k8s.io", "jobsets", "get list patch"),
     ("trainer.kubeflow.org", "trainjobs", "get list patch"),
@@ -72,19 +69,6 @@ OWN = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
 }
-OPTIONS = ("quit", "quit-via", "dead-proxy", "race-policy", "restart-jobs")
-GRANTED = {
-    ("on", "auto", "report", "report", False): ALWAYS | ACTING,
-    ("on", "auto", "delete", "off", False): ALWAYS | ACTING | DELETING,
-    ("dry-run", "auto", "report", "report", False): ALWAYS,
-    ("dry-run", "auto", "delete", "report", False): ALWAYS,
-    ("off", "auto", "report", "report", False): ALWAYS,
-    ("off", "auto", "delete", "report", False): ALWAYS,
-    ("off", "auto", "report", "restart", False): ALWAYS | REPAIRING,
-    ("on", "auto", "report", "restart", True): ALWAYS | ACTING | REPAIRING | SUSPENDING,
-    ("on", "exec", "report", "report", False): ALWAYS | EXECUTING,
-    ("on", "port-forward", "report", "report", False): ALWAYS | FORWARDING,
-}
 # What every account may do: ask who it is and what it may (system:basic-user).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
 
@@ -94,42 +78,13 @@ LEASES, CONFIGMAPS = ("leases", "coordination.k8s.io"), ("configmaps", "")
 
 @pytest.fixture(scope="module")
 def named(programs: Programs) -> Workload:
-    """A workload that is deployed, and knows of two revisions of Istio."""
-    return programs("named", start=False, revisions=("default", "canary"))
+    """A workload that is deployed with every option, and knows of two revisions of Istio."""
+    return programs("named", OPTIONS, start=False, revisions=("default", "canary"))
 
 
-def allowed(
-    client: lightkube.Client,
-    workload: Workload,
-    verb: str,
-    resource: str,
-    group: str,
-    *,
-    where: tuple[str | None, str | None] = (None, None),
-) -> bool:
-    """Whether it may; `where` is namespace and name, in every namespace and of any name if None."""
-    account = manifests.service_account(workload.name)
-    name, _, subresource = resource.partition("/")
-    review = SubjectAccessReview(
-        spec=SubjectAccessReviewSpec(
-            user=f"system:serviceaccount:{workload.model}:{account}",
-            groups=[
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{workload.model}",
-                "system:authenticated",
-            ],
-            resourceAttributes=ResourceAttributes(
-                verb=verb,
-                group=group,
-                resource=name,
-                subresource=subresource or None,
-                namespace=where[0],
-                name=where[1],
-            ),
-        )
-    )
-    status = client.create(review).status
-    return status is not None and status.allowed
+def account(workload: Workload) -> lightkube.Client:
+    """A client with the rights of the workload's account."""
+    return lightkube.Client(KubeConfig.from_file(workload.kubeconfig), trust_env=False)
 
 
 @pytest.mark.parametrize(
@@ -151,39 +106,32 @@ def allowed(
     ],
 )
 def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
-    client: lightkube.Client, named: Workload,
-    *, verb: str, what: tuple[str, str], where: str, may: bool,
-):  # fmt: skip
-    namespace, _, name = where.partition("/")
-
-    assert allowed(client, named, verb, *what, where=(namespace, name)) is may
-
-
-@pytest.mark.parametrize("options", GRANTED, ids=str)
-def test_the_workload_may_do_what_its_options_need_and_nothing_else(
-    cluster: lab.Cluster, tmp_path: Path, options: tuple[str, str, str, str, bool]
+    named: Workload, *, verb: str, what: tuple[str, str], where: str, may: bool
 ):
-    """T24: exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
-    deployed = Workload(
-        cluster,
-        tmp_path,
-        name="-".join(map(str, options)).lower(),
-        model="granted",
-        more=dict(zip(OPTIONS, options, strict=True)),
+    resource, group = what
+    namespace, _, name = where.partition("/")
+    attributes = ResourceAttributes(
+        verb=verb, group=group, resource=resource, namespace=namespace, name=name
     )
-    deployed.deploy()
+    spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
+    with account(named) as client:
+        status = client.create(SelfSubjectAccessReview(spec=spec)).status
 
-    assert granted(deployed, deployed.model) == GRANTED[options]
-    assert granted(deployed, "default") == GRANTED[options] - OWN
+    assert status
+    assert status.allowed is may
+
+
+def test_the_workload_may_do_what_it_is_for_and_nothing_else(named: Workload) -> None:
+    """T24: exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
+    assert granted(named, named.model) == GRANTED | OWN
+    assert granted(named, "default") == GRANTED
 
 
 def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
     """All that its account may do in a namespace, by group, resource and verbs."""
-    config = KubeConfig.from_file(workload.kubeconfig)
-    with lightkube.Client(config, trust_env=False) as account:
-        review = account.create(
-            SelfSubjectRulesReview(spec=SelfSubjectRulesReviewSpec(namespace=namespace))
-        )
+    spec = SelfSubjectRulesReviewSpec(namespace=namespace)
+    with account(workload) as client:
+        review = client.create(SelfSubjectRulesReview(spec=spec))
     assert review.status is not None
     return {
         (group, resource, " ".join(sorted(rule.verbs)))
@@ -195,12 +143,6 @@ def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
 
 
 NAME = "using"
-EVERYTHING = {
-    "lease": f"{NAME}/{NAME}",
-    "dead-proxy": "delete",
-    "race-policy": "restart",
-    "restart-jobs": True,
-}
 # Measured on 2 busy cores: 5 s after it was ready.
 ALL_USED = 100.0
 
@@ -287,7 +229,7 @@ def unmeshed(
 @pytest.fixture(scope="module")
 def workload(programs: Programs, unmeshed: None) -> Workload:
     """One that may do everything."""
-    return programs(NAME, EVERYTHING)
+    return programs(NAME, {"lease": f"{NAME}/{NAME}", **OPTIONS})
 
 
 def test_every_right_is_used(

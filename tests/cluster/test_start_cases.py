@@ -15,6 +15,7 @@ import lightkube
 import pytest
 from istio_aux.model.annotations import START, STARTED_WITH
 from istio_aux.model.policy import Capability, Start
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from lab import creation, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account
@@ -258,9 +259,23 @@ def test_where_the_policy_is_enough_no_webhook_is_called(table: Table):
     }
 
 
+@POLICY.needed
+def test_who_copies_the_label_of_the_policy_gets_what_the_policy_alone_does(
+    table: Table, cluster: lab.Cluster
+):
+    """The webhook is not asked about such a pod. It decides nothing else."""
+    left = {CONFIG: "a: &x 1\nb: *x\n"}
+    copied = Case(name="copied", labels={rules.STARTED_BY: "policy"}, annotations=left)
+
+    [made] = create(cluster, (copied, "both"))
+
+    assert became(made)[0] == left
+    assert not any(key.startswith("mutation.webhook.") for key in made.audit(cluster))
+
+
 def test_pods_that_are_made_are_as_those_that_are_tried(table: Table, cluster: lab.Cluster):
     """The table is run with dry runs."""
-    cases = [case for case in CASES if case.name in {"hold holds", "a text: an anchor"}]
+    cases = [case for case in CASES if case.name in {"hold holds", "a text: one line"}]
     assert len(cases) == 2
     tried = [table.outcomes(form)[case.name] for case in cases for form in FORMS]
 

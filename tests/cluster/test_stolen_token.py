@@ -150,15 +150,10 @@ def checkpoint(length: int) -> dict[str, str]:
 
 SMALL = {"lab.test/team": "a"}
 HONEST: dict[str, Callable[[Thief], str]] = {
-    "an eviction": lambda it: it.account.evict(it.running, *SEEN),
-    "a deletion of a pod whose proxy has terminated": lambda it: it.delete(it.lost, *SEEN),
-    "a Job that runs is suspended": lambda it: it.patch("running", True, "sidecar"),
-    "a Lease": lambda it: it.hold(leaseDurationSeconds=15),
     "a Lease with a checkpoint": lambda it: it.hold(metadata={"annotations": checkpoint(65_536)}),
     "a Lease to which somebody's webhook adds a label": lambda it: it.hold(
         metadata={"labels": SMALL}
     ),
-    "an Event": lambda it: it.tell(),
     "an Event to which somebody's webhook adds": lambda it: it.tell(
         metadata={"labels": SMALL, "annotations": SMALL}
     ),
@@ -196,7 +191,6 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
         lambda it: it.account.request_token(
             f"{NAME}/{manifests.service_account(NAME)}", expirationSeconds=YEARS),
         'cannot create resource "serviceaccounts/token"'),
-    "a user's suspension is resumed": (lambda it: it.patch("theirs", False, None), SUSPENDS),
     "a Job gets a long annotation": (
         lambda it: it.patch("running", True, "sidecar", "x" * 513), SUSPENDS),
     "a Job is created by a patch, which makes pods": (

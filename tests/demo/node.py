@@ -190,7 +190,7 @@ def _from_charm(cluster: lab.Cluster, steps: Steps) -> Deployed:
     def status() -> str:
         # Juju sends this every five minutes; the status is of the last event.
         app.run("update-status")
-        return app.model.status()
+        return f"{app.name}: {' '.join(app.status())}"
 
     made = {
         "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"

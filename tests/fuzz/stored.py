@@ -6,15 +6,12 @@ read costs that object alone.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import io
 import json
-import math
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -35,10 +32,11 @@ from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
-from soak.play import MIB, Simulated, memory
+from soak import MIB, Simulated, memory
 from unit.rules import mesh
 
 from fuzz import pods
+from fuzz.play import CORPUS, ENOUGH, GROWTH, least
 from fuzz.texts import deepest
 
 BUDGET = 0.02
@@ -52,14 +50,6 @@ MEMORY = 64.0
 """MiB while a pod is handled: what 480,000 texts take as objects of Python, twice."""
 KEPT = 2.0
 """MiB that stay for a pod which is followed, as for 3,000 containers without a sidecar."""
-GROWTH = 10.0
-"""MiB that 200,000 pods may leave behind after the first fifth of them."""
-ENOUGH = 100_000
-"""Pods. With fewer, the first large ones may come late, and with them their buffers."""
-CORPUS = Path(__file__).parent / "corpus"
-TRIES = 8
-"""The smallest of so many measurements counts, because other load only adds to it."""
-
 NOW = Moment(1000.0, 1_795_000_000.0)
 """Any time after those in the pods."""
 NAMESPACES = {"training": mesh.ENABLED}
@@ -125,11 +115,6 @@ def read_file(body: bytes) -> None:
             report.explain(pod, Policy(), None)
 
 
-def observe(pod: Pod) -> None:
-    """What the quit controller does with each event."""
-    PodState(key_of(pod)).observe(PodFacts(pod, Policy()), QuitScope(), NOW)
-
-
 class Judge:
     """Runs the steps of one pod, and collects findings."""
 
@@ -140,21 +125,14 @@ class Judge:
 
     async def step(self, what: str, work: Callable[[], Any]) -> Any:
         """Return what ``work``, a function or a coroutine function, returns; None if it raises."""
-        least, found = math.inf, None
         allowed = self._allowed * (SLICES if self._slices and what in _READING else 1)
-        for _ in range(TRIES):
-            began = time.thread_time()
-            try:
-                found = work()
-                if asyncio.iscoroutine(found):
-                    found = await found
-            except Exception as error:  # Anything is a finding.
-                self.add(f"{what}: {error!r:.300}")
-                return None
-            least = min(least, time.thread_time() - began)
-            if least <= allowed:
-                return found
-        self.add(f"{what}: {least * 1000:.0f} ms of CPU, {allowed * 1000:.0f} allowed")
+        try:
+            seconds, found = await least(work, time.thread_time, allowed)
+        except Exception as error:  # Anything is a finding.
+            self.add(f"{what}: {error!r:.300}")
+            return None
+        if seconds > allowed:
+            self.add(f"{what}: {seconds * 1000:.0f} ms of CPU, {allowed * 1000:.0f} allowed")
         return found
 
     def add(self, what: str) -> None:
@@ -172,7 +150,10 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     if not isinstance(pod, Pod):
         return judge.findings
     await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
-    await judge.step("observe", lambda: observe(pod))
+    scope = QuitScope()
+    await judge.step(
+        "observe", lambda: PodState(key_of(pod)).observe(PodFacts(pod, Policy()), scope, NOW)
+    )
     await judge.step("store", lambda: followers.follow(pod))
     answers = [
         await judge.step("explain", lambda: explained(pod)),

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +33,26 @@ EXPECTED = (
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab", description=lab.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="leave a cluster running and print its kubeconfig")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(run: Callable[[argparse.Namespace], int], **more: Any) -> argparse.ArgumentParser:
+        added = commands.add_parser(run.__name__.removeprefix("_"), **more)
+        added.set_defaults(run=run)
+        return added
+
+    up = command(_up, help="leave a cluster running and print its kubeconfig")
     up.add_argument("--level", choices=["api", "node"], help="node where possible, else api")
-    down = commands.add_parser("down", help="end what `up` left running")
+    down = command(_down, help="end what `up` left running")
     down.add_argument("name", nargs="*", help="the clusters to end; without names all of them")
-    commands.add_parser("status", help="the clusters that run, and what this machine can do")
-    build = commands.add_parser("build", help="build programs that are missing")
+    command(_status, help="the clusters that run, and what this machine can do")
+    build = command(_build, help="build programs that are missing")
     build.add_argument("program", nargs="*", metavar="PROGRAM")
-    commands.add_parser("sweep", help="remove what killed harnesses left")
+    command(_sweep, help="remove what killed harnesses left")
     # What `up` starts: a harness that holds its cluster until it is told to end.
-    hold = commands.add_parser("hold")
-    hold.add_argument("level", choices=["api", "node"])
+    command(_hold).add_argument("level", choices=["api", "node"])
     options = parser.parse_args(arguments)
     try:
-        return COMMANDS[options.command](options)
+        return options.run(options)
     except EXPECTED as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
@@ -104,31 +111,23 @@ def _down(options: argparse.Namespace) -> int:
         return 2
     for name in options.name or held:
         os.kill(held[name]["harness"], signal.SIGTERM)
-        _await_end(name)
+        # Not `running`, which knows a cluster no more while its last folder is being removed.
+        until(partial(_gone, name), timeout=60, what=f"{name} to end")
         print(f"{name}: ended")
     return 0
 
 
-def _await_end(name: str) -> None:
-    until(lambda: name not in sweep.running(), timeout=60, what=f"{name} to end")
+def _gone(name: str) -> bool:
+    return not sweep.left_by(name)
 
 
 def _status(_: argparse.Namespace) -> int:
-    clusters = sweep.running()
-    for name, record in clusters.items():
-        print(f"{name}: {_described(record)}")
-    if not clusters:
-        print("no cluster runs")
+    for name, record in sweep.running().items():
+        owner = "left by `up`" if record.get("held") else f"of process {record.get('harness')}"
+        print(f"{name}: level {record.get('level')}, {owner}, {record.get('kubeconfig')}")
     print(f"node level: {node.unavailable() or 'possible'}")
     print(f"programs to build: {', '.join(tools.missing()) or 'none'}")
     return 0
-
-
-def _described(record: dict[str, Any]) -> str:
-    if not record:
-        return "starting"
-    owner = "left by `up`" if record["held"] else f"of process {record['harness']}"
-    return f"level {record['level']}, {owner}, KUBECONFIG={record['kubeconfig']}"
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -142,15 +141,6 @@ def _sweep(_: argparse.Namespace) -> int:
     print("\n".join(f"{name}: removed" for name in swept) or "nothing to remove")
     return 0
 
-
-COMMANDS = {
-    "build": _build,
-    "down": _down,
-    "hold": _hold,
-    "status": _status,
-    "sweep": _sweep,
-    "up": _up,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -21,6 +21,7 @@ PODS = "/api/v1/namespaces/{}/pods"
 QUIT = manifests.QUIT_COMMANDS[2]
 EVENTS, LEASES = "events.k8s.io/v1", "coordination.k8s.io/v1"
 RBAC = "rbac.authorization.k8s.io"
+DRY_RUN = {"dryRun": "All"}
 
 
 class Account:
@@ -39,11 +40,13 @@ class Account:
     def close(self) -> None:
         self._http.close()
 
+    def _ask(self, method: str, path: str, body: Any = None, **options: Any) -> str:
+        """Send a request; returns why it is refused, or nothing."""
+        return _refusal(self._http.request(method, path, json=body, params=options))
+
     def connect(self, subresource: str, where: str, **options: str | Sequence[str]) -> str:
         """Connect to a pod (`namespace/name`); returns why it is refused, or nothing."""
-        namespace, _, name = where.partition("/")
-        path = f"{PODS.format(namespace)}/{name}/{subresource}"
-        refusal = _refusal(self._http.post(path, params={"stdout": "true", **options}))
+        refusal = self._ask("POST", f"{_path(where)}/{subresource}", stdout="true", **options)
         return "" if refusal == "400: Upgrade request required" else refusal
 
     def execute(
@@ -55,24 +58,20 @@ class Account:
 
     def delete(self, where: str, *preconditions: str, **options: Any) -> str:
         """Ask for the deletion of a pod, which stays, if these fields of it are as they were."""
-        namespace, _, name = where.partition("/")
-        path = f"{PODS.format(namespace)}/{name}"
-        found: dict[str, Any] = self._http.get(path).json().get("metadata", {})
+        found: dict[str, Any] = self._http.get(_path(where)).json().get("metadata", {})
         seen = {field: found.get(field) for field in preconditions}
         body = {"dryRun": ["All"], "preconditions": seen, **options}
-        return _refusal(self._http.request("DELETE", path, json=body))
+        return self._ask("DELETE", _path(where), body)
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
         assert pod.metadata
-        path = PODS.format(pod.metadata.namespace)
-        return _refusal(self._http.post(path, params=options, json=pod.to_dict()))
+        return self._ask("POST", PODS.format(pod.metadata.namespace), pod.to_dict(), **options)
 
     def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
         """Create a Lease, as a dry run; returns as `connect` does."""
         lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
-        path = f"/apis/{LEASES}/namespaces/{namespace}/leases"
-        return _refusal(self._http.post(path, params={"dryRun": "All"}, json=lease))
+        return self._ask("POST", f"/apis/{LEASES}/namespaces/{namespace}/leases", lease, **DRY_RUN)
 
     def update_lease(self, namespace: str, name: str, metadata: dict[str, Any], **spec: Any) -> str:
         """Replace fields of a Lease, as a dry run; returns as `connect` does."""
@@ -81,23 +80,22 @@ class Account:
             lease = self._http.get(path).json()
             lease["metadata"] |= metadata
             lease["spec"] |= spec
-            answer = self._http.put(path, params={"dryRun": "All"}, json=lease)
+            refusal = self._ask("PUT", path, lease, **DRY_RUN)
             # Its holder renews it meanwhile.
-            if answer.status_code != 409:
-                return _refusal(answer)
+            if not refusal.startswith("409"):
+                return refusal
 
     def create_event(self, namespace: str, event: dict[str, Any]) -> str:
         """Create an Event, as a dry run; returns as `connect` does."""
-        path = f"/apis/{EVENTS}/namespaces/{namespace}/events"
         body = {"apiVersion": EVENTS, "kind": "Event", **event}
-        return _refusal(self._http.post(path, params={"dryRun": "All"}, json=body))
+        return self._ask("POST", f"/apis/{EVENTS}/namespaces/{namespace}/events", body, **DRY_RUN)
 
     def request_token(self, account: str, **spec: Any) -> str:
         """Request a token for a ServiceAccount (`namespace/name`); returns as `connect` does."""
         namespace, _, name = account.partition("/")
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return _refusal(self._http.post(path, json=request))
+        return self._ask("POST", path, request)
 
     def evict(self, pod: Pod, *preconditions: str, **options: Any) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
@@ -110,23 +108,21 @@ class Account:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"dryRun": ["All"], "preconditions": seen, **options},
         }
-        path = f"{PODS.format(namespace)}/{name}/eviction"
-        return _refusal(self._http.post(path, json=eviction))
+        return self._ask("POST", f"{_path(f'{namespace}/{name}')}/eviction", eviction)
 
     def patch(self, path: str, change: dict[str, Any]) -> str:
         """Merge `change` into what is at `path`, as a dry run; returns as `connect` does."""
-        headers = {"content-type": "application/merge-patch+json"}
-        answer = self._http.patch(
-            path, params={"dryRun": "All"}, headers=headers, content=json.dumps(change)
-        )
-        return _refusal(answer)
+        return self._patch("merge-patch+json", path, change, DRY_RUN)
 
     def apply(self, path: str, wanted: dict[str, Any]) -> str:
         """Apply an object on the server's side, as a dry run; returns as `connect` does."""
-        headers = {"content-type": "application/apply-patch+yaml"}
-        params = {"dryRun": "All", "fieldManager": "lab"}
-        answer = self._http.patch(path, params=params, headers=headers, content=json.dumps(wanted))
-        return _refusal(answer)
+        return self._patch("apply-patch+yaml", path, wanted, {**DRY_RUN, "fieldManager": "lab"})
+
+    def _patch(self, kind: str, path: str, body: dict[str, Any], params: dict[str, str]) -> str:
+        headers = {"content-type": f"application/{kind}"}
+        return _refusal(
+            self._http.patch(path, params=params, headers=headers, content=json.dumps(body))
+        )
 
 
 def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account:
@@ -139,6 +135,11 @@ def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account
     with cluster.client() as client:
         client.create(binding)
     return Account(cluster, cluster.kubeconfig_for(namespace, account))
+
+
+def _path(pod: str) -> str:
+    namespace, _, name = pod.partition("/")
+    return f"{PODS.format(namespace)}/{name}"
 
 
 def _refusal(answer: httpx2.Response) -> str:

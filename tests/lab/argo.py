@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Pod
 
 from lab import images, tools, upstream
 
@@ -40,28 +39,20 @@ Workflow = create_namespaced_resource("argoproj.io", "v1alpha1", "Workflow", "wo
 
 
 def install(cluster: Cluster) -> None:
-    """Start the controller; there is no need to wait, for it finds the Workflows that it missed.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-    """
+    """Start the controller; there is no need to wait, for it finds the Workflows that it missed."""
     place = "/usr/local/bin/workflow-controller"
     cluster.load(images.controller(images.WORKFLOW_CONTROLLER, "workflow-controller", place))
     # It runs as root, as Argo's image of this name does.
     cluster.load(images.controller(images.ARGOEXEC, "argoexec", "/bin/argoexec", user=""))
-    with cluster.client() as client:
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        upstream.apply(client, _documents())
+    upstream.install(cluster, NAMESPACE, _documents())
 
 
 def allow(client: Client, namespace: str) -> None:
     """Let the pods of Workflows in a namespace report their results, as Argo's documents say."""
     manifests = upstream.module("argoexec", tools.ARGO) / "manifests/quick-start/base"
-    documents = [
-        *upstream.read(manifests / "executor/emissary/executor-role.yaml"),
-        *upstream.read(manifests / "executor-default-rolebinding.yaml"),
-    ]
-    upstream.apply(client, (upstream.place(d, namespace=namespace, image="") for d in documents))
+    role = manifests / "executor/emissary/executor-role.yaml"
+    binding = manifests / "executor-default-rolebinding.yaml"
+    upstream.apply(client, upstream.placed(role, binding, namespace=namespace, image=""))
 
 
 def store() -> dict[str, Any]:
@@ -140,20 +131,15 @@ def results(workflow: Any) -> list[str]:
 
 def _documents() -> Iterator[dict[str, Any]]:
     manifests = upstream.module("workflow-controller", tools.ARGO) / "manifests"
-
-    def placed(document: dict[str, Any]) -> dict[str, Any]:
-        image = images.WORKFLOW_CONTROLLER
-        return upstream.place(document, namespace=NAMESPACE, image=image)
-
-    for path in sorted((manifests / "base/crds/minimal").glob("argoproj.io_*.yaml")):
-        yield from upstream.read(path)
+    crds = sorted((manifests / "base/crds/minimal").glob("argoproj.io_*.yaml"))
     rbac = manifests / "cluster-install/workflow-controller-rbac"
-    for path in sorted(rbac.glob("workflow-controller-*.yaml")):
-        yield from map(placed, upstream.read(path))
     base = manifests / "base/workflow-controller"
-    for name in ("sa", "configmap", "priorityclass", "deployment"):
-        for document in upstream.read(base / f"workflow-controller-{name}.yaml"):
-            if document["kind"] == "Deployment":
-                [container] = document["spec"]["template"]["spec"]["containers"]
-                container["args"] = ["--executor-image", images.ARGOEXEC]
-            yield placed(document)
+    names = ("sa", "configmap", "priorityclass", "deployment")
+    files = (base / f"workflow-controller-{name}.yaml" for name in names)
+    roles = sorted(rbac.glob("workflow-controller-*.yaml"))
+    image = images.WORKFLOW_CONTROLLER
+    for document in upstream.placed(*crds, *roles, *files, namespace=NAMESPACE, image=image):
+        if document["kind"] == "Deployment":
+            [container] = document["spec"]["template"]["spec"]["containers"]
+            container["args"] = ["--executor-image", images.ARGOEXEC]
+        yield document

@@ -24,11 +24,7 @@ Certificate = create_namespaced_resource("cert-manager.io", "v1", "Certificate",
 
 
 def install(cluster: Cluster) -> None:
-    """Start its controller and its CA injector; they end with the cluster.
-
-    Raises:
-        lab.tools.BuildError: it cannot be had.
-    """
+    """Start its controller and its CA injector; they end with the cluster."""
     folder = upstream.module("cert-manager-controller", MODULE)
     with cluster.client() as client:
         for path in sorted((folder / "deploy/crds").glob("crd-*.yaml")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import sys
@@ -41,11 +40,6 @@ def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
 
     Its logs are kept when the block ends by an exception or `keep_logs` was set. `held` notes that
     nothing else happens in the block, so that `python -m lab down` may end this process.
-
-    Raises:
-        lab.node.UnavailableError: level is `node` and this machine cannot run it.
-        lab.tools.BuildError: a program could not be built.
-        ChildProcessError: a component ended; TimeoutError: one is not ready. Both name its log.
     """
     sweep.sweep()
     if level == "node":
@@ -105,17 +99,13 @@ class Cluster:
         self.harness = cable.outside if cable else "127.0.0.1"
         self.server = self._endpoints.server
         self.ca = self._files.authority.pair.certificate
-        self.kubeconfig = kubeconfig.with_certificate(
-            tree.state / "kubeconfig", self.server, self.ca, user="admin", pair=self._files.admin
+        self.kubeconfig = kubeconfig.write(
+            tree.state / "kubeconfig", self.server, self.ca, user="admin", has=self._files.admin
         )
         self._config = KubeConfig.from_file(self.kubeconfig)
 
     def start(self, *, held: bool = False) -> None:
-        """Start every component and return when pods can be made.
-
-        Raises:
-            ChildProcessError: one ended; TimeoutError: one is not ready in time. Both name its log.
-        """
+        """Start every component and return when pods can be made."""
         at, files, programs = self._endpoints, self._files, self._programs
         self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
         server, manager = "kube-apiserver", "kube-controller-manager"
@@ -161,19 +151,14 @@ class Cluster:
         return egress.configuration(self.state, at)
 
     def await_api(self, timeout: float = START) -> None:
-        """Return when the API server is ready.
-
-        Raises:
-            ChildProcessError: it ended; TimeoutError: it is not ready. Both name its log.
-        """
+        """Return when the API server is ready."""
 
         def ready() -> bool:
             self.process("kube-apiserver").check()
             return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
 
-        log = self.logs / "kube-apiserver.log"
-        not_yet = (ConnectionError, TimeoutError, http.client.HTTPException)
-        until(ready, timeout=timeout, what=f"the API server to be ready ({log})", ignoring=not_yet)
+        what = f"the API server to be ready ({self.logs / 'kube-apiserver.log'})"
+        until(ready, timeout=timeout, what=what, ignoring=(httpx2.HTTPError,))
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
@@ -190,18 +175,9 @@ class Cluster:
         while self._clients:
             self._clients.pop().close()
 
-    def issue(
-        self,
-        name: str,
-        common_name: str,
-        *,
-        organizations: Sequence[str] = (),
-        hosts: Sequence[str] = (),
-    ) -> KeyPair:
-        """A certificate of the cluster's authority, for a client and for a server at `hosts`."""
-        return self._files.authority.issue(
-            name, common_name, organizations=organizations, hosts=hosts
-        )
+    def issue(self, name: str, common_name: str, **more: Sequence[str]) -> KeyPair:
+        """A certificate of the cluster's authority; further arguments as of `Authority.issue`."""
+        return self._files.authority.issue(name, common_name, **more)
 
     def kubeconfig_for(self, namespace: str, service_account: str) -> Path:
         """A kubeconfig with a token of the ServiceAccount, good for an hour."""
@@ -214,13 +190,9 @@ class Cluster:
             answer = client.create(request, service_account, namespace=namespace)
         assert answer.status
         assert answer.status.token
-        return kubeconfig.with_token(
-            self.state / "kubeconfigs" / f"{namespace}-{service_account}",
-            self.server,
-            self.ca,
-            user=service_account,
-            token=answer.status.token,
-            namespace=namespace,
+        path, token = self.state / f"kubeconfigs/{namespace}-{service_account}", answer.status.token
+        return kubeconfig.write(
+            path, self.server, self.ca, user=service_account, has=token, namespace=namespace
         )
 
     def load(self, image: Path) -> None:
@@ -286,10 +258,6 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Process:
-        """Start a process inside the cluster's namespaces; it dies with the cluster.
-
-        Raises:
-            OSError: there is no such program, or it cannot be run.
-        """
+        """Start a process inside the cluster's namespaces; it dies with the cluster."""
         self._processes[name] = process = self.tree.spawn(name, argv, env=env, cwd=cwd)
         return process

@@ -165,6 +165,5 @@ def kube_scheduler(program: Path, endpoints: Endpoints, files: Credentials) -> l
 def _component(endpoints: Endpoints, files: Credentials, name: str) -> Path:
     pair = files.authority.issue(name, f"system:{name}")
     ca = files.authority.pair.certificate
-    return kubeconfig.with_certificate(
-        files.folder / f"{name}.kubeconfig", endpoints.server, ca, user=f"system:{name}", pair=pair
-    )
+    path = files.folder / f"{name}.kubeconfig"
+    return kubeconfig.write(path, endpoints.server, ca, user=f"system:{name}", has=pair)

@@ -83,19 +83,15 @@ def create(
     cluster: Cluster,
     *pods: Pod,
     dry_run: bool = False,
-    in_turn: bool = False,
     at_once: int = AT_ONCE,
 ) -> list[Creation]:
-    """Create pods as an administrator, ``at_once``, or on one connection in turn.
-
-    Returns how each went, in their order.
-    """
+    """Create pods as an administrator, so many ``at_once``; returns how each went, in order."""
     query = "?dryRun=All" if dry_run else ""
     requests = [_request(cluster, pod) for pod in pods]
 
     async def run() -> list[Creation]:
         # A creation's time does not include the wait for its turn.
-        turns = asyncio.Semaphore(1 if in_turn else at_once)
+        turns = asyncio.Semaphore(at_once)
 
         async def one(url: str, body: bytes) -> Creation:
             async with turns:

@@ -61,11 +61,7 @@ def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.isti
 
 
 def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:
-    """Select a namespace; return when its pods are injected by Istio and held by the charm.
-
-    Raises:
-        TimeoutError: they are not.
-    """
+    """Select a namespace; return when its pods are injected by Istio and held by the charm."""
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     lab.until(
         lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),

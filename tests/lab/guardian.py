@@ -168,14 +168,19 @@ def _kill_descendants() -> None:
 def _isolate() -> int:
     """Fork PID 1 of new namespaces; returns its pid in the parent and 0 in the child."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    unshared, done = os.pipe()
     _call("unshare", _NEWPID)
     child = os.fork()
     if child:
         # Otherwise nothing could be forked here once the new namespace is dead.
         _call("setns", own, _NEWPID)
+        # The harness lays a cable into the child's network, which is the host's until then.
+        os.close(done)
+        os.read(unshared, 1)
     if child == 0:
         _die_with_parent()
         _call("unshare", _NEWNS | _NEWNET | _NEWIPC | _NEWUTS)
+        os.write(done, b"1")
         # Private, so that nothing reaches the host, then shared within, as kubelets expect it.
         _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
         _call("mount", b"none", b"/", None, _MS_REC | _MS_SHARED, None)

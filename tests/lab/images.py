@@ -87,30 +87,17 @@ def image(
     return place
 
 
-def proxyv2() -> Path:
-    """Stand-in for Istio's distroless proxy image: the lab's pilot-agent, and no shell."""
-    return image(
-        PROXYV2,
-        {"/usr/local/bin/pilot-agent": tools.path("pilot-agent")},
-        entrypoint=["/usr/local/bin/pilot-agent"],
-        user="1337:1337",
-    )
-
-
-def proxyv2_with_shell() -> Path:
-    """Stand-in for Istio's usual proxy image, in which others can run a shell."""
-    agent: dict[str, Path | bytes] = {"/usr/local/bin/pilot-agent": tools.path("pilot-agent")}
-    return _with_busybox(
-        PROXYV2_WITH_SHELL, agent, entrypoint="/usr/local/bin/pilot-agent", user="1337:1337"
-    )
+def proxyv2(*, shell: bool = False) -> Path:
+    """Stand-in for Istio's distroless proxy image, the lab's pilot-agent, or for the usual one."""
+    place, user = "/usr/local/bin/pilot-agent", "1337:1337"
+    agent = {place: tools.path("pilot-agent")}
+    if shell:
+        return _with_busybox(PROXYV2_WITH_SHELL, agent, entrypoint=place, user=user)
+    return image(PROXYV2, agent, entrypoint=[place], user=user)
 
 
 def busybox() -> Path:
-    """Debian's static busybox with a link for each of its commands; what payloads run in.
-
-    Raises:
-        lab.debian.PackageError: no busybox-static is installed, and the package cannot be had.
-    """
+    """Debian's static busybox with a link for each of its commands; what payloads run in."""
     return _with_busybox(BUSYBOX, {})
 
 
@@ -119,27 +106,15 @@ def alpine() -> Path:
 
     Debian's nslookup fails when one of the search domains does not know a name, Alpine's does not.
     So this image's shell, which runs one command line, looks the name up in the pod's own domain.
-
-    Raises:
-        lab.debian.PackageError: as for `busybox`.
     """
     return _with_busybox(ALPINE, {"/bin/sh": SHELL})
 
 
 def pause() -> Path:
-    """The container that keeps a pod's namespaces: a shell that sleeps.
-
-    Raises:
-        lab.debian.PackageError: as for `busybox`.
-    """
+    """The container that keeps a pod's namespaces: a shell that sleeps."""
     return image(
         PAUSE, {"/bin/busybox": _busybox()}, entrypoint=["/bin/busybox", "sh", "-c", SLEEP]
     )
-
-
-def training_operator() -> Path:
-    """Kubeflow's training-operator, unmodified."""
-    return controller(TRAINING_OPERATOR, "training-operator")
 
 
 def controller(name: str, program: str, place: str = "/manager", user: str = "65532:65532") -> Path:

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 from lab import images, upstream
-from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 NAMESPACE = "kubeflow-system"
 TRAINER_CERTIFICATE = "kubeflow-trainer-webhook-cert"
 RUNTIME = "shell"
-# Measured beside other work on 2 cores: ready after 60 s, most of it the delays of their probes.
-READY = 600
 
 TrainJob = create_namespaced_resource("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
@@ -35,27 +30,19 @@ _Runtime = create_global_resource(
 
 
 def install(cluster: Cluster) -> None:
-    """Start both controllers in the cluster; `await_ready` waits for them.
-
-    Raises:
-        lab.tools.BuildError: a controller or its manifests cannot be had.
-    """
+    """Start both controllers in the cluster; `await_ready` waits for them."""
     cluster.load(images.controller(images.JOBSET, "jobset"))
     cluster.load(images.controller(images.TRAINER, "trainer"))
-    with cluster.client() as client:
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        upstream.apply(client, _jobset(upstream.module("jobset", "sigs.k8s.io/jobset")))
-        upstream.apply(
-            client, _trainer(upstream.module("trainer", "github.com/kubeflow/trainer/v2"))
-        )
+    upstream.install(
+        cluster,
+        NAMESPACE,
+        _jobset(upstream.module("jobset", "sigs.k8s.io/jobset")),
+        _trainer(upstream.module("trainer", "github.com/kubeflow/trainer/v2")),
+    )
 
 
 def await_ready(cluster: Cluster) -> None:
-    """Make the runtime `RUNTIME`; return when both controllers' webhooks answer.
-
-    Raises:
-        TimeoutError: they do not.
-    """
+    """Make the runtime `RUNTIME`; return when both controllers' webhooks answer."""
     # As Trainer's own runtimes are: one replicated Job, whose container is called node.
     node = {"containers": [{"name": "node", "image": images.BUSYBOX}], "restartPolicy": "Never"}
     job: dict[str, Any] = {
@@ -74,58 +61,39 @@ def await_ready(cluster: Cluster) -> None:
         }
     )
     with cluster.client() as client:
-        for made, what in (
-            (lambda: client.create(probe, dry_run=True), "JobSet"),
-            (lambda: client.apply(runtime, field_manager="lab", force=True), "Trainer"),
-        ):
-            until(
-                made,
-                timeout=READY,
-                what=f"{what} to be ready",
-                # lightkube has no ApiError for a kind that is not served yet.
-                ignoring=(Exception,),
-                every=0.5,
-            )
+        upstream.await_served(lambda: client.create(probe, dry_run=True), "JobSet")
+        upstream.await_served(
+            lambda: client.apply(runtime, field_manager="lab", force=True), "Trainer"
+        )
 
 
 def _jobset(module: Path) -> Iterator[dict[str, Any]]:
     config = module / "config"
     parts = config / "components"
-
-    def placed(document: dict[str, Any]) -> dict[str, Any]:
-        return upstream.place(document, namespace=NAMESPACE, image=images.JOBSET, prefix="jobset-")
-
-    yield from upstream.read(parts / "crd" / "bases" / "jobset.x-k8s.io_jobsets.yaml")
-    for name in ("service_account", "role", "role_binding", "leader_election_role",
-                 "leader_election_role_binding"):  # fmt: skip
-        yield from map(placed, upstream.read(parts / "rbac" / f"{name}.yaml"))
-    yield from map(placed, upstream.read(parts / "internalcert" / "secret.yaml"))
+    where = {"namespace": NAMESPACE, "image": images.JOBSET, "prefix": "jobset-"}
+    yield from upstream.components(parts, **where)
     webhooks = upstream.read(parts / "webhook" / "manifests.yaml")
     for webhook, patch in zip(webhooks, ("mutating", "validating"), strict=True):
         operations = (parts / "webhook" / "patches" / f"{patch}-patch.yaml").read_text()
         upstream.replace(webhook, yaml.safe_load(operations))
-        yield placed(webhook)
-    yield from map(placed, upstream.read(parts / "webhook" / "service.yaml"))
+        yield upstream.place(webhook, **where)
+    yield from upstream.placed(parts / "webhook" / "service.yaml", **where)
     _, deployment = upstream.read(parts / "manager" / "manager.yaml")
     [patch] = upstream.read(config / "default" / "manager_webhook_patch.yaml")
     upstream.merge(deployment, {"spec": patch["spec"]})
-    yield placed(deployment)
+    yield upstream.place(deployment, **where)
 
 
 def _trainer(module: Path) -> Iterator[dict[str, Any]]:
     base = module / "manifests" / "base"
-
-    def placed(document: dict[str, Any]) -> dict[str, Any]:
-        return upstream.place(document, namespace=NAMESPACE, image=images.TRAINER)
-
-    for path in sorted((base / "crds").glob("trainer.kubeflow.org_*.yaml")):
-        yield from upstream.read(path)
-    for path in ("service_account", "role", "role_binding"):
-        yield from map(placed, upstream.read(base / "rbac" / f"{path}.yaml"))
+    where = {"namespace": NAMESPACE, "image": images.TRAINER}
+    rbac = (base / f"rbac/{name}.yaml" for name in ("service_account", "role", "role_binding"))
+    crds = sorted((base / "crds").glob("trainer.kubeflow.org_*.yaml"))
+    yield from upstream.placed(*crds, *rbac, **where)
     # The controller makes its certificate itself and keeps it here.
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": TRAINER_CERTIFICATE}}
-    yield placed(secret)
+    yield upstream.place(secret, **where)
     [webhook] = upstream.read(base / "webhook" / "manifests.yaml")
     upstream.replace(webhook, yaml.safe_load((base / "webhook" / "patch.yaml").read_text()))
-    yield placed(webhook)
-    yield from map(placed, upstream.read(base / "manager" / "manager.yaml"))
+    yield upstream.place(webhook, **where)
+    yield from upstream.placed(base / "manager" / "manager.yaml", **where)

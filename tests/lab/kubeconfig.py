@@ -3,63 +3,25 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx2
 
 from lab.certificates import KeyPair
 
 
-def with_certificate(path: Path, server: str, ca: Path, *, user: str, pair: KeyPair) -> Path:
-    """Write a kubeconfig whose user has a client certificate; returns its path."""
-    credentials = {
-        "client-certificate-data": _data(pair.certificate),
-        "client-key-data": _data(pair.key),
-    }
-    return _write(path, server, ca, user=user, credentials=credentials)
-
-
-def with_token(path: Path, server: str, ca: Path, *, user: str, token: str, namespace: str) -> Path:
-    """Write a kubeconfig whose user has a bearer token; returns its path."""
-    return _write(path, server, ca, user=user, credentials={"token": token}, namespace=namespace)
-
-
-def get(server: str, ca: Path, pair: KeyPair, path: str) -> int:
-    """The status of an HTTPS GET with a client certificate.
-
-    Raises:
-        OSError: no connection; http.client.HTTPException: no answer.
-    """
-    address = urlsplit(server)
-    context = ssl.create_default_context(cafile=ca)
-    context.load_cert_chain(pair.certificate, pair.key)
-    assert address.hostname
-    connection = http.client.HTTPSConnection(
-        address.hostname, address.port, context=context, timeout=10
-    )
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-def _data(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
-
-
-def _write(
-    path: Path,
-    server: str,
-    ca: Path,
-    *,
-    user: str,
-    credentials: dict[str, str],
-    namespace: str = "default",
+def write(
+    path: Path, server: str, ca: Path, *, user: str, has: KeyPair | str, namespace: str = "default"
 ) -> Path:
+    """Write a kubeconfig whose user has a certificate or a bearer token; returns its path."""
+    if isinstance(has, str):
+        credentials = {"token": has}
+    else:
+        files = {"client-certificate-data": has.certificate, "client-key-data": has.key}
+        credentials = {key: _data(file) for key, file in files.items()}
     # JSON is YAML: every reader of kubeconfigs takes it.
     config: dict[str, Any] = {
         "apiVersion": "v1",
@@ -80,3 +42,15 @@ def _write(
     path.touch(mode=0o600)
     path.write_text(json.dumps(config, indent=2) + "\n")
     return path
+
+
+def get(server: str, ca: Path, pair: KeyPair, path: str) -> int:
+    """The status of an HTTPS GET with a client certificate. Raises httpx2.HTTPError."""
+    context = ssl.create_default_context(cafile=ca)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with httpx2.Client(verify=context, trust_env=False, timeout=10) as client:
+        return client.get(f"{server}{path}").status_code
+
+
+def _data(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from lightkube import Client
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import Namespace
 
 from lab import images, upstream
-from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -30,8 +27,6 @@ MANAGER = "controller-manager"
 QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
 # The CPU of each Job, and of a queue: one Job at a time.
 SHARE = "100m"
-# Measured beside other work on 2 cores: ready after 60 s, most of it the delays of its probes.
-READY = 600
 
 _VERSION = "v1beta1"
 Flavor = create_global_resource("kueue.x-k8s.io", _VERSION, "ResourceFlavor", "resourceflavors")
@@ -41,24 +36,13 @@ Admission = create_namespaced_resource("kueue.x-k8s.io", _VERSION, "Workload", "
 
 
 def install(cluster: Cluster) -> None:
-    """Start Kueue; returns when it admits Jobs.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-        TimeoutError: it does not get ready.
-    """
+    """Start Kueue; returns when it admits Jobs."""
     cluster.load(images.controller(images.KUEUE, "kueue"))
+    upstream.install(cluster, NAMESPACE, _documents())
+    flavor = Flavor.from_dict({"metadata": {"name": "any"}})
     with cluster.client() as client:
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        upstream.apply(client, _documents())
-        flavor = Flavor.from_dict({"metadata": {"name": "any"}})
-        until(
-            lambda: client.apply(flavor, field_manager="lab", force=True),
-            timeout=READY,
-            what="Kueue to be ready",
-            # lightkube has no ApiError for a kind that is not served yet.
-            ignoring=(Exception,),
-            every=0.5,
+        upstream.await_served(
+            lambda: client.apply(flavor, field_manager="lab", force=True), "Kueue"
         )
 
 
@@ -100,33 +84,24 @@ def _documents() -> Iterator[dict[str, Any]]:
     parts = upstream.module("kueue", "sigs.k8s.io/kueue") / "config/components"
     overlay = parts.parent / "default"
     labels = {"control-plane": MANAGER}
-
-    def placed(document: dict[str, Any]) -> dict[str, Any]:
-        return upstream.place(document, namespace=NAMESPACE, image=images.KUEUE, prefix=PREFIX)
-
-    for path in sorted((parts / "crd/bases").glob("*.yaml")):
-        yield from upstream.read(path)
-    for name in ("service_account", "role", "role_binding", "leader_election_role",
-                 "leader_election_role_binding"):  # fmt: skip
-        yield from map(placed, upstream.read(parts / f"rbac/{name}.yaml"))
-    yield from map(placed, upstream.read(parts / "internalcert/secret.yaml"))
+    where = {"namespace": NAMESPACE, "image": images.KUEUE, "prefix": PREFIX}
+    yield from upstream.components(parts, **where)
     file = parts / "manager/controller_manager_config.yaml"
-    yield placed(
-        {
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "manager-config"},
-            "data": {file.name: file.read_text()},
-        }
-    )  # fmt: skip
+    settings = {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "manager-config"},
+        "data": {file.name: file.read_text()},
+    }  # fmt: skip
+    yield upstream.place(settings, **where)
     [kustomization] = upstream.read(parts / "webhook/kustomization.yaml")
     patches = [yaml.safe_load(each["patch"]) for each in kustomization["patches"]]
     for webhook in upstream.read(parts / "webhook/manifests.yaml"):
         for patch in patches:
             if patch["kind"] == webhook["kind"]:
                 upstream.merge(webhook, patch)
-        yield placed(webhook)
+        yield upstream.place(webhook, **where)
     [service] = upstream.read(parts / "webhook/service.yaml")
     service["spec"]["selector"] = labels
-    yield placed(service)
+    yield upstream.place(service, **where)
     _, deployment = upstream.read(parts / "manager/manager.yaml")
     for name in ("webhook", "config"):
         [patch] = upstream.read(overlay / f"manager_{name}_patch.yaml")
@@ -139,4 +114,4 @@ def _documents() -> Iterator[dict[str, Any]]:
     for volume in template["spec"]["volumes"]:
         if "configMap" in volume:
             volume["configMap"]["name"] = PREFIX + volume["configMap"]["name"]
-    yield placed(deployment)
+    yield upstream.place(deployment, **where)

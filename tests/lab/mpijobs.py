@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import Namespace
 
 from lab import images, trainer, upstream
 from lab.waiting import until
@@ -39,11 +37,7 @@ MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijob
 
 
 def install(cluster: Cluster) -> None:
-    """Start the operator, and end the training-operator, which has another version of its kind.
-
-    Raises:
-        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
-    """
+    """Start the operator, and end the training-operator, which has another version of its kind."""
     cluster.load(images.controller(images.MPI_OPERATOR, "mpi-operator"))
     with cluster.client() as client:
         client.patch(
@@ -51,8 +45,7 @@ def install(cluster: Cluster) -> None:
         )
         client.delete(CustomResourceDefinition, CRD)
         until(lambda: _gone(client), timeout=SOON, what=f"{CRD} to be gone")
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        upstream.apply(client, _documents())
+    upstream.install(cluster, NAMESPACE, _documents())
 
 
 def mpi_job(launch: str = LAUNCH) -> dict[str, Any]:
@@ -86,7 +79,7 @@ def _gone(client: Client) -> bool:
 
 def _documents() -> Iterator[dict[str, Any]]:
     base = upstream.module("mpi-operator", "github.com/kubeflow/mpi-operator") / "manifests/base"
-    for name in ("kubeflow.org_mpijobs", "service-account", "cluster-role", "cluster-role-binding",
-                 "deployment"):  # fmt: skip
-        for document in upstream.read(base / f"{name}.yaml"):
-            yield upstream.place(document, namespace=NAMESPACE, image=images.MPI_OPERATOR)
+    names = ("kubeflow.org_mpijobs", "service-account", "cluster-role", "cluster-role-binding",
+             "deployment")  # fmt: skip
+    files = (base / f"{name}.yaml" for name in names)
+    return upstream.placed(*files, namespace=NAMESPACE, image=images.MPI_OPERATOR)

@@ -178,17 +178,8 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
 
 def load(tree: Tree, image: Path) -> None:
     """Import an image tarball."""
-    ctr = [
-        "ctr",
-        "--address",
-        node_config.SOCKET,
-        "--namespace",
-        "k8s.io",
-        "images",
-        "import",
-        image,
-    ]
-    tree.run("ctr", ctr, timeout=START)
+    where = ["--address", node_config.SOCKET, "--namespace", "k8s.io"]
+    tree.run("ctr", ["ctr", *where, "images", "import", image], timeout=START)
 
 
 def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.Credentials) -> None:
@@ -197,7 +188,7 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.C
     name = f"system:node:{node_config.NODE_NAME}"
     pair = authority.issue("node", name, organizations=["system:nodes"])
     config = cluster.state / "kubelet.kubeconfig"
-    kubeconfig.with_certificate(config, cluster.server, ca, user=name, pair=pair)
+    kubeconfig.write(config, cluster.server, ca, user=name, has=pair)
     settings = cluster.state / "kubelet.json"
     settings.write_text(node_config.kubelet(cluster.name, cluster.logs, files))
     flags = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from lab.versions import CONTAINER_RESTARTS, RESTART_ALL
+from lab.versions import CONTAINER_RESTARTS, RESTART_ALL, Difference
 from lab.workloads import (
     RETRY,
     TALK,
@@ -50,83 +51,76 @@ TRIES = {
 LISTEN = "until echo welcome | nc -l -p $MASTER_PORT | grep hello; do usleep 200000; done"
 ASK = "until echo hello | nc $MASTER_ADDR $MASTER_PORT | grep welcome; do usleep 200000; done"
 
+
+def a_job(
+    name: str,
+    ends: str,
+    codes: tuple[int, ...],
+    *containers: dict[str, Any],
+    spec: Mapping[str, Any] | None = None,
+    restarts: int = 0,
+    needs: Difference | None = None,
+    **of_pod: Any,
+) -> Workload:
+    """A Job of these containers, which ends in that condition with these exit codes."""
+    manifest = job(template(*containers, **of_pod), **(spec or {}))
+    return Workload(name, manifest, ends, codes, restarts=restarts, needs=needs)
+
+
+def a_pod(
+    name: str,
+    ends: str,
+    codes: tuple[int, ...],
+    *containers: dict[str, Any],
+    restarts: int = 0,
+    needs: Difference | None = None,
+    **of_pod: Any,
+) -> Workload:
+    """The same as a pod that nobody owns."""
+    return Workload(name, pod(*containers, **of_pod), ends, codes, restarts=restarts, needs=needs)
+
+
+UPLOADER = container(UPLOAD, name="uploader")
+BY_INDEX = {"completionMode": "Indexed", "completions": 1, "parallelism": 1}
+FAILURE_POLICY = {
+    "rules": [
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [RETRY]}},
+    ]
+}
 JOBS = (
-    Workload("a-job-succeeds", job(template(container(OK))), "Complete", (0,)),
-    Workload("a-job-fails", job(template(container(FAIL))), "Failed", (3,)),
-    Workload(
-        "a-job-on-failure-succeeds",
-        job(template(container(OK), restart="OnFailure")),
-        "Complete",
-        (0,),
+    a_job("a-job-succeeds", "Complete", (0,), container(OK)),
+    a_job("a-job-fails", "Failed", (3,), container(FAIL)),
+    a_job("a-job-on-failure-succeeds", "Complete", (0,), container(OK), restart="OnFailure"),
+    # The Job controller deletes the pod that has used up its tries.
+    a_job(
+        "a-job-on-failure-gives-up", "Failed", (), container(FAIL),
+        restart="OnFailure", spec={"backoffLimit": 1},
     ),
-    Workload(
-        # The Job controller deletes the pod that has used up its tries.
-        "a-job-on-failure-gives-up",
-        job(template(container(FAIL), restart="OnFailure"), backoffLimit=1),
-        "Failed",
-        (),
+    a_job(
+        "a-job-on-failure-succeeds-in-its-second-try", "Complete", (0,), container(fails_once()),
+        restart="OnFailure", spec={"backoffLimit": 4}, restarts=1,
     ),
-    Workload(
-        "a-job-on-failure-succeeds-in-its-second-try",
-        job(template(container(fails_once()), restart="OnFailure"), backoffLimit=4),
-        "Complete",
-        (0,),
-        restarts=1,
+    a_job(
+        "a-job-succeeds-with-its-second-pod", "Complete", (0, 3),
+        container('sleep 1; [ "$TRIES" -gt 0 ] || exit 3', env=[TRIES]),
+        spec={"backoffLimit": 6, "backoffLimitPerIndex": 1, **BY_INDEX},
     ),
-    Workload(
-        "a-job-succeeds-with-its-second-pod",
-        job(
-            template(container('sleep 1; [ "$TRIES" -gt 0 ] || exit 3', env=[TRIES])),
-            backoffLimit=6,
-            backoffLimitPerIndex=1,
-            completionMode="Indexed",
-            completions=1,
-            parallelism=1,
-        ),
-        "Complete",
-        (0, 3),
+    a_job("a-job-with-two-payloads-succeeds", "Complete", (0, 0), container(OK), UPLOADER),
+    a_job("a-job-with-two-payloads-fails-by-one", "Failed", (0, 3), container(FAIL), UPLOADER),
+    a_job("a-job-is-oom-killed", "Failed", (137,), container("", **GLUTTON)),
+    a_job(
+        "a-job-fails-by-its-pod-failure-policy", "Failed", (RETRY,),
+        container(f"sleep 1; exit {RETRY}"),
+        spec={"backoffLimit": 6, "podFailurePolicy": FAILURE_POLICY},
     ),
-    Workload(
-        "a-job-with-two-payloads-succeeds",
-        job(template(container(OK), container(UPLOAD, name="uploader"))),
-        "Complete",
-        (0, 0),
-    ),
-    Workload(
-        "a-job-with-two-payloads-fails-by-one",
-        job(template(container(FAIL), container(UPLOAD, name="uploader"))),
-        "Failed",
-        (0, 3),
-    ),
-    Workload("a-job-is-oom-killed", job(template(container("", **GLUTTON))), "Failed", (137,)),
-    Workload(
-        "a-job-fails-by-its-pod-failure-policy",
-        job(
-            template(container(f"sleep 1; exit {RETRY}")),
-            backoffLimit=6,
-            podFailurePolicy={
-                "rules": [
-                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}},
-                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [RETRY]}},
-                ]
-            },
-        ),
-        "Failed",
-        (RETRY,),
-    ),
-    Workload(
-        # A process that is not the first of its namespace can kill itself. Kubernetes makes one
-        # dollar sign of two.
-        "a-job-whose-wrappers-are-killed",
-        job(
-            template(
-                container("sleep 1000 & sleep 1; kill -KILL $$$$"),
-                container("kill -TERM $$$$; sleep 1000", name="before-its-child"),
-                shareProcessNamespace=True,
-            )
-        ),
-        "Failed",
-        (137, 143),
+    # A process that is not the first of its namespace can kill itself. Kubernetes makes one dollar
+    # sign of two.
+    a_job(
+        "a-job-whose-wrappers-are-killed", "Failed", (137, 143),
+        container("sleep 1000 & sleep 1; kill -KILL $$$$"),
+        container("kill -TERM $$$$; sleep 1000", name="before-its-child"),
+        shareProcessNamespace=True,
     ),
     Workload(
         "a-cron-job-that-forbids-overlap-runs-again",
@@ -134,37 +128,22 @@ JOBS = (
         "Complete",
         (0, 0),
     ),
-)
+)  # fmt: skip
 
 RESTART_RULES = (
-    Workload(
-        "a-container-restarts-by-its-rule-in-a-pod-that-never-does",
-        job(
-            template(
-                container(
-                    fails_once(), restartPolicy="Never", restartPolicyRules=rule("Restart", RETRY)
-                )
-            )
-        ),
-        "Complete",
-        (0,),
-        restarts=1,
-        needs=CONTAINER_RESTARTS,
+    a_job(
+        "a-container-restarts-by-its-rule-in-a-pod-that-never-does", "Complete", (0,),
+        container(fails_once(), restartPolicy="Never", restartPolicyRules=rule("Restart", RETRY)),
+        restarts=1, needs=CONTAINER_RESTARTS,
     ),
-    Workload(
-        "a-container-restarts-on-failure-in-a-pod-that-never-does",
-        job(template(container(fails_once(), restartPolicy="OnFailure"))),
-        "Complete",
-        (0,),
-        restarts=1,
-        needs=CONTAINER_RESTARTS,
+    a_job(
+        "a-container-restarts-on-failure-in-a-pod-that-never-does", "Complete", (0,),
+        container(fails_once(), restartPolicy="OnFailure"),
+        restarts=1, needs=CONTAINER_RESTARTS,
     ),
-    Workload(
-        "a-container-never-restarts-in-a-pod-that-does",
-        pod(container(FAIL, restartPolicy="Never"), restart="OnFailure"),
-        "Failed",
-        (3,),
-        needs=CONTAINER_RESTARTS,
+    a_pod(
+        "a-container-never-restarts-in-a-pod-that-does", "Failed", (3,),
+        container(FAIL, restartPolicy="Never"), restart="OnFailure", needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "all-containers-restart-by-the-rule-of-one",
@@ -182,53 +161,39 @@ RESTART_RULES = (
         everything_restarts=True,
         needs=RESTART_ALL,
     ),
-)
+)  # fmt: skip
 
 # Containers and restarts as KubeRay and Spark write them; an executor's owner is left out.
 RAY_AND_SPARK = (
-    Workload(
-        # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
-        "a-ray-head-whose-submitter-starts-again",
-        pod(
-            named("ray-head", "sleep 8"),
-            container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
-        ),
-        "Succeeded",
-        (0, 0),
-        restarts=1,
-        needs=CONTAINER_RESTARTS,
+    # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
+    a_pod(
+        "a-ray-head-whose-submitter-starts-again", "Succeeded", (0, 0),
+        named("ray-head", "sleep 8"),
+        container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
+        restarts=1, needs=CONTAINER_RESTARTS,
     ),
-    Workload(
-        "a-rayjob-whose-submitter-fails",
-        job(template(named("ray-job-submitter", f"sleep 1; {TALK}; exit 1")), backoffLimit=0),
-        "Failed",
-        (1,),
+    a_job(
+        "a-rayjob-whose-submitter-fails", "Failed", (1,),
+        named("ray-job-submitter", f"sleep 1; {TALK}; exit 1"),
     ),
-    Workload(
-        "a-spark-driver-succeeds",
-        pod(named("spark-kubernetes-driver", f"sleep 2; {TALK}")),
-        "Succeeded",
-        (0,),
+    a_pod(
+        "a-spark-driver-succeeds", "Succeeded", (0,),
+        named("spark-kubernetes-driver", f"sleep 2; {TALK}"),
     ),
-    Workload(
-        "a-spark-executor-is-told-to-end",
-        pod(named("spark-kubernetes-executor", f"sleep 1; {TALK}; exit 143")),
-        "Failed",
-        (143,),
+    a_pod(
+        "a-spark-executor-is-told-to-end", "Failed", (143,),
+        named("spark-kubernetes-executor", f"sleep 1; {TALK}; exit 143"),
     ),
-)
+)  # fmt: skip
 
 PODS = (
-    Workload("a-pod-succeeds", pod(container(OK)), "Succeeded", (0,)),
-    Workload("a-pod-fails", pod(container(FAIL)), "Failed", (3,)),
-    Workload(
-        "a-pod-succeeds-in-its-second-try",
-        pod(container(fails_once()), restart="OnFailure"),
-        "Succeeded",
-        (0,),
-        restarts=1,
+    a_pod("a-pod-succeeds", "Succeeded", (0,), container(OK)),
+    a_pod("a-pod-fails", "Failed", (3,), container(FAIL)),
+    a_pod(
+        "a-pod-succeeds-in-its-second-try", "Succeeded", (0,), container(fails_once()),
+        restart="OnFailure", restarts=1,
     ),
-)
+)  # fmt: skip
 
 TRAINING = (
     Workload(
@@ -257,46 +222,28 @@ TRAINING = (
 )
 
 NATIVE_SIDECARS = (
-    Workload(
-        "a-job-with-a-native-sidecar",
-        job(template(container(OK), annotations=NATIVE)),
-        "Complete",
-        (0,),
+    a_job("a-job-with-a-native-sidecar", "Complete", (0,), container(OK), annotations=NATIVE),
+    a_pod(
+        "a-pod-with-a-native-sidecar-and-two-payloads", "Failed", (0, 3),
+        container(OK), container(FAIL, name="second"), annotations=NATIVE,
     ),
-    Workload(
-        "a-pod-with-a-native-sidecar-and-two-payloads",
-        pod(container(OK), container(FAIL, name="second"), annotations=NATIVE),
-        "Failed",
-        (0, 3),
-    ),
-)
+)  # fmt: skip
 
 # The first way in which the agent of each can be reached is another one.
-OWN_PORT = Workload(
-    "a-job-whose-agent-has-a-port-of-its-own",
-    job(template(container(OK), annotations={"status.sidecar.istio.io/port": "15520"})),
-    "Complete",
-    (0,),
-)
-NO_PORT = Workload(
-    "a-pod-whose-agent-has-no-port",
-    pod(container(FAIL), annotations={"status.sidecar.istio.io/port": "0"}),
-    "Failed",
-    (3,),
-)
+OWN_PORT = a_job(
+    "a-job-whose-agent-has-a-port-of-its-own", "Complete", (0,), container(OK),
+    annotations={"status.sidecar.istio.io/port": "15520"},
+)  # fmt: skip
+NO_PORT = a_pod(
+    "a-pod-whose-agent-has-no-port", "Failed", (3,), container(FAIL),
+    annotations={"status.sidecar.istio.io/port": "0"},
+)  # fmt: skip
 
 # As with Istio up to 1.25: its proxy serves on for 5 s after it was told to quit.
-DRAINS = Workload(
-    "a-job-whose-proxy-drains-first",
-    job(
-        template(
-            container(OK),
-            annotations={"proxy.istio.io/config": 'proxyMetadata: {LAB_QUIT_DRAINS: "true"}'},
-        )
-    ),
-    "Complete",
-    (0,),
-)
+DRAINS = a_job(
+    "a-job-whose-proxy-drains-first", "Complete", (0,), container(OK),
+    annotations={"proxy.istio.io/config": 'proxyMetadata: {LAB_QUIT_DRAINS: "true"}'},
+)  # fmt: skip
 
 PARADE = (
     DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
@@ -304,7 +251,7 @@ PARADE = (
 )  # fmt: skip
 
 # Without a proxy that is ready, nothing answers.
-AT_ONCE = Workload("a-job-that-talks-at-once", job(template(container(TALK))), "Complete", (0,))
+AT_ONCE = a_job("a-job-that-talks-at-once", "Complete", (0,), container(TALK))
 
 # What an installation is tried with.
 ACCEPTANCE = (AT_ONCE, *PARADE)

@@ -92,11 +92,6 @@ class Recipe:
         """The parts, in their order."""
         return list(self.facts["parts"].values())
 
-    @property
-    def staged(self) -> list[str]:
-        """The packages of the distribution that the parts stage."""
-        return [name for part in self.parts for name in part.get("stage-packages", ())]
-
     def pebble_layer(self) -> str:
         """The Pebble layer that rockcraft writes: summary, description, services and checks."""
         keys = ("summary", "description", "services", "checks")
@@ -106,15 +101,6 @@ class Recipe:
     def pebble_file(self) -> str:
         """The path of the Pebble layer in the image."""
         return f"/{PEBBLE}/layers/001-rockcraft-{self.facts['name']}.yaml"
-
-    def config(self) -> dict[str, Any]:
-        """The image configuration of containers."""
-        return {
-            "User": self.facts["run-user"],
-            "Entrypoint": ["/usr/bin/pebble", "enter"],
-            "Env": [f"PATH={PATH}"],
-            "WorkingDir": "/",
-        }
 
 
 def _expect(what: str, found: Any, known: Any) -> None:
@@ -151,13 +137,20 @@ def make(recipe: Recipe, debs: list[Path], place: Path) -> str:
         upper = _program(recipe, lower, scratch)
         files = [stack.enter_context(tempfile.TemporaryFile(dir=scratch)) for _ in range(2)]
         layers = [oci.layer(tree, file) for tree, file in zip((lower, upper), files, strict=True)]
+        config = {
+            "User": recipe.facts["run-user"],
+            "Entrypoint": ["/usr/bin/pebble", "enter"],
+            "Env": [f"PATH={PATH}"],
+            "WorkingDir": "/",
+        }
         name = f"{NAME}:{recipe.version}"
-        return oci.archive(place, name, layers, recipe.config(), _annotations(recipe, lower))
+        return oci.archive(place, name, layers, config, _annotations(recipe, lower))
 
 
 def base_packages(recipe: Recipe) -> list[Path]:
     """The archives of the packages of base and recipe, in the cache."""
-    names = sorted({*BASE, *recipe.staged})
+    staged = (name for part in recipe.parts for name in part.get("stage-packages", ()))
+    names = sorted({*BASE, *staged})
     key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
     folder = cache.folder("debian", key)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process downloads packages"):

@@ -60,19 +60,16 @@ class Scene:
 
     def events(self, pod: Pod) -> dict[str, str]:
         """The Events on the pod: reason and the latest note."""
-        assert pod.metadata is not None
-        found = self.client.list(Event, namespace=self.namespace)
-        return {
-            str(event.reason): event.message or ""
-            for event in found
-            if event.involvedObject.uid == pod.metadata.uid
-        }
+        return {str(event.reason): event.message or "" for event in self._events(pod)}
 
     def notes(self, pod: Pod) -> list[str]:
         """The notes of all Events on the pod; `events` has one of each reason."""
+        return [event.message or "" for event in self._events(pod)]
+
+    def _events(self, pod: Pod) -> list[Event]:
         assert pod.metadata is not None
         found = self.client.list(Event, namespace=self.namespace)
-        return [e.message or "" for e in found if e.involvedObject.uid == pod.metadata.uid]
+        return [event for event in found if event.involvedObject.uid == pod.metadata.uid]
 
     def await_event(self, pod: Pod, reason: str) -> str:
         """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""

@@ -24,12 +24,11 @@ from istio_aux.model.selectors import parse
 from istio_aux.start import plan as start
 from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
-from istio_aux.start.proxy_config import HOLD
+from istio_aux.start.proxy_config import HOLD, HOLD_PROTO
 
-from lab import start_texts
 from lab.images import BUSYBOX
-from lab.start_texts import LINE, Texts
 
+LINE = f"{HOLD}: true"
 BY_HAND = {INJECTED: "{}"}
 NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
@@ -92,18 +91,17 @@ class Case:
     @property
     def expected(self) -> Outcome:
         """What it is to be in the end."""
-        if self.containers is None:
-            return self.unchanged(self.added)
-        return outcome({**self.annotations, **self.added}, self.containers)
+        containers = self.pod["spec"]["containers"] if self.containers is None else self.containers
+        return outcome({**self.annotations, **self.added}, containers)
 
     @property
     def labelled(self) -> dict[str, str]:
         """Its labels in the end, without those that say who changed it."""
         return {**self.labels, **({INJECT: "true"} if self.asks else {})}
 
-    def unchanged(self, added: Mapping[str, str] | None = None) -> Outcome:
-        """What it is when nothing is changed but that `added` annotations are there."""
-        return outcome({**self.annotations, **(added or {})}, self.pod["spec"]["containers"])
+    def unchanged(self) -> Outcome:
+        """What it is when nothing is changed."""
+        return outcome(self.annotations, self.pod["spec"]["containers"])
 
     @property
     def done_by_policy(self) -> bool:
@@ -127,41 +125,44 @@ def outcome(annotations: Mapping[str, str], containers: Sequence[Mapping[str, An
 HAS_CONFIG = "CEL cannot parse YAML"
 
 
-def _texts(texts: Texts, *, warns: str = "") -> list[Case]:
-    """Cases with these texts in the annotation `proxy.istio.io/config`."""
-    return [
-        Case(
-            name=f"a text: {name}",
-            annotations={CONFIG: text},
-            added={} if becomes is None else {CONFIG: becomes, STARTED_WITH: "hold"},
-            # This one the policy could have written.
-            left_to_webhook="" if text == LINE else HAS_CONFIG,
-            warns=warns,
-        )
-        for name, (text, becomes) in texts.items()
-    ]
+def _text(name: str, text: str, becomes: str = "", *, warns: str = "") -> Case:
+    """A case with a text in the annotation `proxy.istio.io/config`; "": the text stays."""
+    return Case(
+        name=f"a text: {name}",
+        annotations={CONFIG: text},
+        added={CONFIG: becomes, STARTED_WITH: "hold"} if becomes else {},
+        # This one the policy could have written.
+        left_to_webhook="" if text == LINE else HAS_CONFIG,
+        warns=warns,
+    )
 
 
+# `tests/data/hold` has all ways to write one.
+DEEPER = f"proxyMetadata:\n  {HOLD}: größer\n"
 TEXTS = [
-    *_texts(start_texts.CHANGED),
-    *_texts(start_texts.DECIDED),
-    *_texts(start_texts.REFUSED, warns="is left alone"),
+    _text("empty", "", LINE),
+    _text("null", "null", LINE),
+    _text("one line", "concurrency: 2", f"concurrency: 2\n{LINE}"),
+    _text("lines that end in CR and LF", "concurrency: 2\r\n", f"concurrency: 2\r\n{LINE}\r\n"),
+    _text("JSON", '{"a":{"b":"c"}}', f'{{"{HOLD}": true, "a":{{"b":"c"}}}}'),
+    _text("hold in a value, not ASCII", DEEPER, f"{DEEPER}{LINE}\n"),
+    _text("hold already", LINE),
+    _text("an explicit false, by proto name", f"concurrency: 2\n{HOLD_PROTO}: false"),
+    _text("an explicit false in JSON", f'{{"{HOLD}":false}}'),
+    # Istio refuses a pod with one of these, and its author is told.
+    _text("a list at its root", "- a\n", warns="is left alone"),
+    _text("two values in a line", "a: b: c", warns="is left alone"),
+    _text("hold, quoted", f'{HOLD}: "true"', warns="is left alone"),
+    _text("200 KiB", "a" * (200 << 10), warns="is left alone"),
 ]
 
 OPT_OUTS = [
     Case(name="inject false by label", labels={INJECT: "false"}),
     Case(name="inject false by annotation", annotations={INJECT: "false"}),
-    Case(
-        name="inject false by label beats the annotation",
-        labels={INJECT: "false"},
-        annotations={INJECT: "true"},
-    ),
-    Case(
-        name="inject true by label beats the annotation",
-        labels={INJECT: "true"},
-        annotations={INJECT: "false"},
-        added=HELD,
-    ),
+    Case(name="inject false by label beats the annotation", labels={INJECT: "false"},
+         annotations={INJECT: "true"}),
+    Case(name="inject true by label beats the annotation", labels={INJECT: "true"},
+         annotations={INJECT: "false"}, added=HELD),
     Case(name="inject False is not false", labels={INJECT: "False"}, added=HELD),
     Case(name="an ambient pod", labels={DATAPLANE: "ambient"}),
     Case(name="a pod of another data plane", labels={DATAPLANE: "none"}, added=HELD),
@@ -170,7 +171,7 @@ OPT_OUTS = [
     Case(name="a mirror pod", annotations={MIRROR: "x"}, spec={"nodeName": "none"}),
     Case(name="start off", annotations={START: "off"}),
     Case(name="start off beats native", mode=StartMode.NATIVE, annotations={START: "off"}),
-]
+]  # fmt: skip
 
 ALWAYS = {"restartPolicy": "Always"}
 MODES = [
@@ -254,48 +255,25 @@ CAPABILITIES = [
          containers=[HOLDING, MAIN], left_to_webhook="containers are to be moved"),
 ]  # fmt: skip
 
+BESIDE = {"initContainers": [{**PROXY, "restartPolicy": "Always"}]}
 INJECTED_PODS = [
-    Case(
-        name="injected by hand, without hold",
-        annotations=BY_HAND,
-        spec={"containers": [MAIN, PROXY]},
-        added=HELD,
-        containers=[HOLDING, MAIN],
-        left_to_webhook="containers are to be moved",
-    ),
-    Case(
-        name="injected by hand, the proxy first, without its hook",
-        annotations={**BY_HAND, CONFIG: LINE},
-        spec={"containers": [PROXY, MAIN]},
-        added={STARTED_WITH: "hold"},
-        containers=[HOLDING, MAIN],
-        left_to_webhook="a hook is to be added",
-    ),
-    Case(
-        name="injected by hand, with an explicit false",
-        annotations={**BY_HAND, CONFIG: f"{HOLD}: false"},
-        spec={"containers": [MAIN, PROXY]},
-        left_to_webhook="containers may have to be moved",
-    ),
-    Case(
-        name="injected with hold",
-        annotations={**BY_HAND, **HELD},
-        spec={"containers": [HOLDING, MAIN]},
-    ),
-    Case(
-        name="injected natively, with hold",
-        annotations={**BY_HAND, **HELD},
-        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
-        added={STARTED_WITH: "native"},
-        left_to_webhook="Istio has injected it already",
-    ),
-    Case(
-        name="injected natively",
-        annotations={**BY_HAND, **NATIVE},
-        mode=StartMode.NATIVE,
-        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
-    ),
-]
+    Case(name="injected by hand, without hold", annotations=BY_HAND,
+         spec={"containers": [MAIN, PROXY]}, added=HELD, containers=[HOLDING, MAIN],
+         left_to_webhook="containers are to be moved"),
+    Case(name="injected by hand, the proxy first, without its hook",
+         annotations={**BY_HAND, CONFIG: LINE}, spec={"containers": [PROXY, MAIN]},
+         added={STARTED_WITH: "hold"}, containers=[HOLDING, MAIN],
+         left_to_webhook="a hook is to be added"),
+    Case(name="injected by hand, with an explicit false",
+         annotations={**BY_HAND, CONFIG: f"{HOLD}: false"}, spec={"containers": [MAIN, PROXY]},
+         left_to_webhook="containers may have to be moved"),
+    Case(name="injected with hold", annotations={**BY_HAND, **HELD},
+         spec={"containers": [HOLDING, MAIN]}),
+    Case(name="injected natively, with hold", annotations={**BY_HAND, **HELD}, spec=BESIDE,
+         added={STARTED_WITH: "native"}, left_to_webhook="Istio has injected it already"),
+    Case(name="injected natively", annotations={**BY_HAND, **NATIVE}, mode=StartMode.NATIVE,
+         spec=BESIDE),
+]  # fmt: skip
 
 NODE = {start.WORKFLOW_NODE: "two-steps[0].first"}
 LEFT = {start.SIGNALLED_WITH: start.NO_SIGNAL}

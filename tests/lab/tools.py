@@ -120,6 +120,7 @@ ARGO = "github.com/argoproj/argo-workflows/v3"
 _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
 _CERT = "github.com/cert-manager/cert-manager/cmd"
+_TRAINING = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
 _TRAINER = "github.com/kubeflow/trainer/v2"
 _MPI = "github.com/kubeflow/mpi-operator"
 
@@ -160,12 +161,7 @@ PROGRAMS = {
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
         Program("coredns", HERE / "tools/coredns", ".", 70),
-        Program(
-            "training-operator",
-            HERE / "tools/training-operator",
-            "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-            100,
-        ),
+        Program("training-operator", HERE / "tools/training-operator", _TRAINING, 100),
         _pinned_program("trainer", "trainer", f"{_TRAINER}/cmd/trainer-controller-manager", 120),
         _pinned_program("jobset", "trainer", "sigs.k8s.io/jobset", 35),
         _pinned_program("mpi-operator", "trainer", f"{_MPI}/cmd/mpi-operator", 40),
@@ -246,29 +242,19 @@ def _build(program: Program, place: Path) -> None:
         if program.lost:
             changed = stack.enter_context(_restored(program.folder, program.lost))
             argv.append(f"-modfile={changed}")
-        build = subprocess.Popen(
+        built = subprocess.run(
             [*argv, program.package],
             cwd=program.folder,
             env=toolchain.environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            check=False,
         )
-        while True:
-            try:
-                status = build.wait(timeout=30)
-                break
-            except subprocess.TimeoutExpired:
-                elapsed = time.monotonic() - started
-                cache.say(f"building {program.name}: {elapsed:.0f} s of about {program.seconds} s")
-            except BaseException:
-                build.kill()
-                build.wait()
-                raise
-    if status:
+    if built.returncode:
         last = (log.read_text().strip().splitlines() or ["no output"])[-1]
         raise BuildError(
-            f"{program.name}: go build: exit status {status}: {last} (all of it in {log})"
+            f"{program.name}: go build: exit status {built.returncode}: {last} (all of it in {log})"
         )
     new.rename(place)
     log.unlink()

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from lightkube import ApiError
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Secret
 
 from lab import images, upstream
 from lab.waiting import until
@@ -34,29 +32,14 @@ PyTorchJob = create_namespaced_resource("kubeflow.org", "v1", "PyTorchJob", "pyt
 
 
 def install(cluster: Cluster) -> None:
-    """Start the operator in the cluster; `await_ready` waits for it.
-
-    Raises:
-        ValueError: the cluster cannot run pods.
-        lab.tools.BuildError: the operator or its manifests cannot be had.
-    """
-    if cluster.level != "node":
-        raise ValueError(f"{cluster.name}: level {cluster.level}: the operator needs level node")
-    cluster.load(images.training_operator())
+    """Start the operator in the cluster; `await_ready` waits for it."""
+    cluster.load(images.controller(images.TRAINING_OPERATOR, "training-operator"))
     cluster.load(images.alpine())
-    with cluster.client() as client:
-        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        # The operator makes its certificate itself and keeps it here.
-        client.apply(Secret(metadata=ObjectMeta(name=CERTIFICATE, namespace=NAMESPACE)))
-        upstream.apply(client, documents(upstream.module(NAME, MODULE)))
+    upstream.install(cluster, NAMESPACE, _documents(upstream.module(NAME, MODULE)))
 
 
 def await_ready(cluster: Cluster) -> None:
-    """Return when the operator's own webhook accepts a TFJob.
-
-    Raises:
-        TimeoutError: it does not.
-    """
+    """Return when the operator's own webhook accepts a TFJob."""
     container = {"name": "tensorflow", "image": images.BUSYBOX}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     job = TFJob.from_dict(
@@ -77,20 +60,17 @@ def await_ready(cluster: Cluster) -> None:
         )
 
 
-def documents(module: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the overlay `standalone`, without its namespace and its secret."""
+def _documents(module: Path) -> Iterator[dict[str, Any]]:
+    """The objects of the overlay `standalone`, without its namespace."""
     base = module / "manifests" / "base"
-    for path in sorted((base / "crds").glob("kubeflow.org_*.yaml")):
-        yield from upstream.read(path)
-    for path in sorted((base / "rbac").glob("*.yaml")):
-        yield from map(_placed, upstream.read(path))
+    where = {"namespace": NAMESPACE, "image": images.TRAINING_OPERATOR}
+    # The operator makes its certificate itself and keeps it here.
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": CERTIFICATE}}
+    yield upstream.place(secret, **where)
+    crds = sorted((base / "crds").glob("kubeflow.org_*.yaml"))
+    yield from upstream.placed(*crds, *sorted((base / "rbac").glob("*.yaml")), **where)
     [webhook] = upstream.read(base / "webhook" / "manifests.yaml")
     upstream.replace(webhook, yaml.safe_load((base / "webhook" / "patch.yaml").read_text()))
     webhook["metadata"]["labels"] = {"control-plane": "kubeflow-training-operator"}
-    yield _placed(webhook)
-    for name in ("service.yaml", "deployment.yaml"):
-        yield from map(_placed, upstream.read(base / name))
-
-
-def _placed(document: dict[str, Any]) -> dict[str, Any]:
-    return upstream.place(document, namespace=NAMESPACE, image=images.TRAINING_OPERATOR)
+    yield upstream.place(webhook, **where)
+    yield from upstream.placed(base / "service.yaml", base / "deployment.yaml", **where)

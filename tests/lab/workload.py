@@ -164,11 +164,7 @@ class Workload:
         self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
     def await_ready(self, timeout: float = READY) -> None:
-        """Return when the program says that it is ready.
-
-        Raises:
-            TimeoutError: it does not; ChildProcessError: it ended. Both name its log.
-        """
+        """Return when the program says that it is ready."""
 
         def ready() -> bool:
             self.process.check()
@@ -177,11 +173,7 @@ class Workload:
         lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
 
     def await_capability(self, capability: str) -> None:
-        """Return when the program says that cluster and Istio can do this.
-
-        Raises:
-            TimeoutError: it does not.
-        """
+        """Return when the program says that cluster and Istio can do this."""
         lab.until(
             lambda: self.status().get("capability") == capability,
             timeout=READY,

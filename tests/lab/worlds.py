@@ -41,11 +41,7 @@ EXPECTED: Mapping[lab.istio.World, Shape] = {
 
 
 def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> None:
-    """Let Istio become another one; return when new pods of a selected namespace fit it.
-
-    Raises:
-        TimeoutError: they are not.
-    """
+    """Let Istio become another one; return when new pods of a selected namespace fit it."""
     istio.become(world)
     with istio.cluster.client() as client:
         until(
@@ -69,11 +65,7 @@ def shape(pod: Pod) -> Shape:
 
 
 def complete(client: Client, namespace: str, name: str) -> Pod:
-    """Run a Job to its end; returns its pod.
-
-    Raises:
-        TimeoutError: it does not complete.
-    """
+    """Run a Job to its end; returns its pod."""
     spec = JobSpec(template=PodTemplateSpec(spec=SPEC), backoffLimit=0)
     client.create(Job(metadata=ObjectMeta(name=name, namespace=namespace), spec=spec))
 

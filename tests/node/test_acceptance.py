@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,20 +54,3 @@ def test_they_say_in_one_line_that_it_does_not(
     assert (
         "acceptance: istio-aux does not change the pods of a namespace" in run.stdout + run.stderr
     )
-
-
-@pytest.mark.nightly("tests of tests: that they pass is shown by day")
-@pytest.mark.parametrize(
-    ("image", "why"),
-    [
-        ("istio-aux.lab/nowhere:1", "ErrImage|ImagePullBackOff"),
-        (images.PAUSE, "an image with busybox's sh, nc, sleep and tail is expected"),
-    ],
-)
-def test_they_say_in_one_line_that_payloads_cannot_run(
-    cluster: lab.Cluster, image: str, why: str
-) -> None:
-    run = accept(cluster, f"--image={image}")
-
-    assert run.returncode == 1
-    assert re.search(rf"acceptance: --image: {image}: ({why})", run.stdout + run.stderr)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lab
 import lab.istio
 import lab.juju
+import pytest
+from lab import creation, meshed, versions
+from lab.creation import Creation
 from lab.deployed import POLICIES, has_webhook, owned, serving
+from lab.fixtures import new_namespaces
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client
 from lightkube.models.authentication_v1 import TokenReviewSpec
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authentication_v1 import TokenReview
+from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 CONTAINER = "istio-aux"
@@ -28,19 +35,6 @@ HANG = 100
 
 def container(app: lab.juju.App) -> Container:
     return app.leader.containers[CONTAINER]
-
-
-def test_it_owns_a_webhook_a_role_and_policies_with_their_bindings(
-    client: Client, istio_aux: lab.juju.App
-) -> None:
-    assert owned(client, istio_aux) == {
-        *(kind.__name__ for kind in POLICIES),
-        "MutatingWebhookConfiguration",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-    }
 
 
 def test_the_workload_has_the_rights_of_its_own_service_account_only(
@@ -60,26 +54,25 @@ def test_pebble_and_workload_run_as_the_user_of_the_metadata(istio_aux: lab.juju
     assert Path("/proc", str(pid)).stat().st_uid == 584792
 
 
-def test_a_bad_option_blocks_while_the_last_good_configuration_runs_on(
+def test_trust_that_comes_after_its_event_is_found_by_the_charm_itself(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
-    config = container(istio_aux).files() / "etc/istio-aux/config.yaml"
-    before, pid = config.read_text(), container(istio_aux).service_pid("istio-aux")
-    istio_aux.configure(namespace_selector="team in (a")
+    """juju#12883. While the rights were gone, the workload went on."""
+    pid = container(istio_aux).service_pid("istio-aux")
+    istio_aux.trust(granted=False)
     istio_aux.settle()
     status, message = istio_aux.status()
-    assert (status, "namespace-selector" in message, "team in (a" in message) == (
-        "blocked",
-        True,
-        True,
-    )
-    assert config.read_text() == before
-    assert container(istio_aux).service_pid("istio-aux") == pid
+    assert (status, "juju trust" in message) == ("blocked", True), message
     assert has_webhook(client, istio_aux)
+    assert container(istio_aux).service_pid("istio-aux") == pid
 
-    istio_aux.configure(namespace_selector="io.datastrophic/istio-aux=enabled")
-    istio_aux.settle()
-    assert istio_aux.status()[0] == "active", istio_aux.status()
+    istio_aux.trust(late=True)
+
+    assert istio_aux.leader.history[-1].event == "config-changed"
+    # The charm looks again within a minute.
+    lab.until(
+        lambda: istio_aux.status()[0] == "active", timeout=600, what="the charm to look again"
+    )
 
 
 def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
@@ -152,3 +145,98 @@ def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(
     assert planned["would-restart"] == "0"
     assert (done["failed"], done["results"]["restarted"]) == (None, "0")
     assert not evicts(client, istio_aux)
+
+
+POLICY = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+
+
+def pod(namespace: str) -> Pod:
+    """A Job-like pod that never runs."""
+    pod = meshed.nameless(namespace, sidecar=None)
+    assert pod.spec
+    pod.spec.schedulerName = "nobody"
+    return pod
+
+
+def started_with(made: Creation) -> str | None:
+    return meshed.annotations_of(made.pod).get("istio-aux.io/started-with")
+
+
+@pytest.fixture(scope="module")
+def selected(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App) -> Iterator[str]:
+    """A namespace whose pods istio-aux changes."""
+    with new_namespaces(client, "selected") as names:
+        name = names["selected"]
+        labels = {"io.datastrophic/istio-aux": "enabled"}
+        client.patch(Namespace, name, {"metadata": {"labels": labels}})
+
+        def changed() -> bool:
+            [made] = creation.create(cluster, pod(name), dry_run=True)
+            return started_with(made) is not None
+
+        lab.until(changed, timeout=SOON, what=f"pods of {name} to be changed")
+        yield name
+
+
+@versions.POLICY.needed
+def test_pods_get_their_start_while_the_workload_is_stopped(
+    cluster: lab.Cluster, istio_aux: lab.juju.App, selected: str
+) -> None:
+    """T37: the API server changes them itself."""
+    pid = container(istio_aux).service_pid("istio-aux")
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        [made] = creation.create(cluster, pod(selected))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert started_with(made) == "hold"
+    config = meshed.annotations_of(made.pod)["proxy.istio.io/config"]
+    assert "holdApplicationUntilProxyStarts: true" in config
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What was seen while the webhook took over from the policy, and the policy from it.
+
+    Attributes:
+        made: every pod that was made meanwhile.
+        owned_by_webhook: kinds that the charm owned once the webhook had taken over.
+        owned_by_policy: the same once the policy had.
+    """
+
+    made: Sequence[Creation]
+    owned_by_webhook: set[str]
+    owned_by_policy: set[str]
+
+
+@pytest.fixture(scope="module")
+def turns(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App, selected: str) -> Turns:
+    with creation.Stream(cluster, pod(selected), rate=20) as stream:
+
+        def reviewed() -> bool:
+            """Whether the workload is asked about a pod that is made now."""
+            audit = stream.await_more(1)[0].audit(cluster)
+            return "start.istio-aux.io/reason" in audit
+
+        istio_aux.configure(admission="webhook")
+        istio_aux.settle()
+        owned_by_webhook = owned(client, istio_aux)
+        lab.until(reviewed, timeout=SOON, what="the webhook to be called")
+        istio_aux.configure(admission="auto")
+        istio_aux.settle()
+        lab.until(lambda: not reviewed(), timeout=SOON, what="the policy to apply")
+    return Turns(stream.creations, owned_by_webhook, owned(client, istio_aux))
+
+
+@versions.POLICY.needed
+def test_the_policy_goes_where_the_webhook_is_asked_for_and_is_back_without(turns: Turns) -> None:
+    assert not turns.owned_by_webhook & POLICY
+    assert turns.owned_by_policy >= POLICY
+
+
+@versions.POLICY.needed
+def test_no_pod_is_made_unchanged_while_webhook_and_policy_take_turns(turns: Turns) -> None:
+    """T37: nor is one refused."""
+    assert {started_with(made) for made in turns.made} == {"hold"}

@@ -38,7 +38,6 @@ def app(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
 def test_without_trust_it_is_blocked_until_trust_is_granted(
     client: Client, app: lab.juju.App
 ) -> None:
-    app.model.force_labels()
     app.settle()
     status, message = app.status()
     assert (status, "juju trust istio-aux" in message) == ("blocked", True), message

@@ -17,6 +17,7 @@ from lab.creation import audited
 from lab.deployed import SELECTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
+from lab.outcome import Seen, await_ends
 from lab.parade import (
     DRAINS,
     JOBS,
@@ -26,7 +27,6 @@ from lab.parade import (
     PARADE,
     RAY_AND_SPARK,
 )
-from lab.seen import Seen, await_ends
 from lab.workloads import Workload
 from lightkube import Client
 

@@ -21,7 +21,7 @@ import lab.pack
 import pytest
 from lab import images
 from lab.deployed import ROOT
-from lab.juju import pods
+from lab.juju.kubernetes import run_application
 from lab.meshed import has_sidecar, is_ready
 from lightkube import Client
 from lightkube.resources.apps_v1 import StatefulSet
@@ -39,7 +39,7 @@ class Seen:
     """How things were at one moment.
 
     Attributes:
-        pods: those of both models, by name without what a Deployment adds.
+        pods: those of both models, by name.
         stateful_sets: those of both models, without their status.
         status: the message of istio-aux in `juju status`.
         answer: what istio-aux answers the asking charm over their relation.
@@ -125,8 +125,7 @@ class World:
 
 
 def name_of(pod: Pod) -> str:
-    assert pod.metadata
-    return (pod.metadata.labels or {}).get("operator.juju.is/name") or str(pod.metadata.name)
+    return str(pod.metadata and pod.metadata.name)
 
 
 def written(stateful_set: StatefulSet) -> tuple[Any, ...]:
@@ -147,21 +146,20 @@ PROMPT = 30.0
 
 @pytest.fixture(scope="module")
 def world(cluster: lab.Cluster, charm: Path, client: Client) -> Iterator[World]:
-    """Two charms and the model's operator run; istio-aux and the asking charm are settled."""
+    """Two charms run; istio-aux and the asking charm are settled."""
     cluster.load(images.busybox())
     with contextlib.ExitStack() as stack:
         here, there = (
             stack.enter_context(lab.juju.Model(cluster, name)) for name in (MODEL, ELSEWHERE)
         )
-        pods.run_operator(cluster, MODEL)
         for name in EARLY:
-            pods.run_application(cluster, MODEL, name)
-        pods.run_application(cluster, ELSEWHERE, ASKING)
+            run_application(client, MODEL, name)
+        run_application(client, ELSEWHERE, ASKING)
         istio_aux = here.deploy(charm, trust=True, config={"inject-applications": "*"})
         asking = there.deploy(lab.pack.pack(ROOT / "tests/lab/juju/asking"))
         ends = lab.juju.consume(asking, "proxy-beside-me", istio_aux, "sidecar")
         made = World(client, istio_aux, asking, *ends)
-        made.await_pods("modeloperator", *UNMESHED)
+        made.await_pods(*UNMESHED)
         made.settle()
         yield made
     for name in (MODEL, ELSEWHERE):
@@ -188,14 +186,12 @@ class Told:
         by: the dispatch after which the asking charm was told that Istio injects.
         seconds: from the change that lets the API server trust istiod to that dispatch's begin.
         unmeshed: what the action `list-unmeshed` answers.
-        explained: what the action `explain` answers about one of those pods.
         seen: how things were then, with another charm deployed.
     """
 
     by: lab.juju.Outcome
     seconds: float
     unmeshed: Mapping[str, Any]
-    explained: Mapping[str, Any]
     seen: Seen
 
 
@@ -214,13 +210,12 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     lab.until(answered, timeout=SOON, what="istio-aux to answer that Istio injects")
     istio.await_live()
     by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
-    pods.run_application(cluster, MODEL, LATE)
+    run_application(world.client, MODEL, LATE)
     world.await_pods(f"{LATE}-0")
     world.settle()
     unmeshed = world.istio_aux.action("list-unmeshed").results
-    explained = world.istio_aux.action("explain", pod=f"{MODEL}/{EARLY[0]}-0").results
     seen = world.await_answer(live="true", meshed="false")
-    yield Told(by, by.began - begun, unmeshed["results"], explained["results"], seen)
+    yield Told(by, by.began - begun, unmeshed["results"], seen)
     istio.remove()
 
 
@@ -241,10 +236,6 @@ def test_reporting_names_the_pods_without_a_sidecar_and_changes_none(
     assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
     assert "3 without sidecar" in told.seen.status
     assert told.seen.uids() == {**told.seen.uids(), **before.uids()}
-
-
-def test_an_action_explains_a_pod_in_the_words_of_the_workload(told: Told) -> None:
-    assert "the pod has no container istio-proxy" in told.explained["explanation"]
 
 
 def test_a_charm_that_comes_once_istio_is_live_has_its_sidecar_at_once(told: Told) -> None:
@@ -272,13 +263,6 @@ def test_afterwards_all_charms_have_a_sidecar_whenever_they_came(after: Seen) ->
 def test_nobody_patched_a_stateful_set(before: Seen, told: Told, after: Seen) -> None:
     late = {LATE: told.seen.stateful_sets[LATE]}
     assert after.stateful_sets == {**before.stateful_sets, **late}
-
-
-def test_the_models_operator_is_the_pod_that_it_was_and_has_no_sidecar(
-    before: Seen, after: Seen
-) -> None:
-    assert after.uids()["modeloperator"] == before.uids()["modeloperator"]
-    assert "modeloperator" not in after.meshed()
 
 
 def test_what_had_its_sidecar_is_not_restarted(told: Told, after: Seen) -> None:

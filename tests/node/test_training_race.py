@@ -5,9 +5,7 @@ Why a job waits until all its pods are gone before it is resumed is shown here, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,6 @@ from typing import Any
 import lab
 import lab.istio
 import pytest
-from istio_aux.kube import access, errors
-from istio_aux.kube import client as kube
 from istio_aux.repair.suspension import MARK
 from lab import served
 from lab.fixtures import make_namespace
@@ -226,33 +222,6 @@ def test_its_pods_are_replaced_and_it_succeeds_when_jobs_may_be_restarted(
     assert MARK not in after.job["metadata"].get("labels", {})
     assert not after.job["spec"]["runPolicy"].get("suspend")
     assert not any(s.get("failed") for s in after.job["status"]["replicaStatuses"].values())
-
-
-@pytest.mark.parametrize(
-    ("patch", "code"),
-    [
-        ({"metadata": {"uid": "8f0c7b0e-0000-4000-8000-000000000000"}}, 422),
-        ({"metadata": {"resourceVersion": "1"}}, 409),
-        ({"spec": {"runPolicy": {"dormant": True}}}, 422),
-    ],
-    ids=["another job", "an older state", "a field that the operator does not know"],
-)
-def test_a_job_is_changed_only_as_it_was_read(
-    cluster: lab.Cluster, client: Client, patch: dict[str, Any], code: int
-) -> None:
-    """Without strict validation, a field that is not known would be dropped in silence."""
-    path = f"/apis/kubeflow.org/v1/namespaces/{NAME}/tfjobs/early-tf"
-    before = look(client, "early-tf").job["metadata"]["generation"]
-
-    async def change() -> None:
-        async with kube.Client(access.load(cluster.kubeconfig)) as api:
-            await api.patch(path, json.dumps(patch).encode(), {"fieldValidation": "Strict"})
-
-    with pytest.raises(errors.ApiError) as refused:
-        asyncio.run(change())
-
-    assert refused.value.code == code
-    assert look(client, "early-tf").job["metadata"]["generation"] == before
 
 
 def test_a_tfjob_that_is_resumed_before_its_pods_are_gone_fails(impatient: set[str]) -> None:

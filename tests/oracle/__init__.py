@@ -1,4 +1,4 @@
-"""The kubelet as oracle: `python -m oracle` (`tox -e oracle`).
+"""The kubelet as oracle: `python -m oracle.play` (`tox -e oracle`).
 
 Whether a container is finished is the kubelet's decision; `quit/facts.py` only repeats it. So
 a million generated pods are shown to both: to the rules of three kubelets, as Go programs that
@@ -20,8 +20,7 @@ import them, and to `istio-aux explain`. Both must agree about each container an
   - a pod whose proxy is told to exit completes as soon as nothing but the proxy exits, with 0;
   - a pod that only its proxy keeps from completing is told so.
 
-* `play` counts. A disagreement is printed with its pod, and with the call that asks about it again:
-  `tox -e oracle -- --seed 1 --only 4711`.
+* `play` counts. A disagreement is printed with its pod, and with what both say about it.
 
 What the oracle does not know: the container runtime. It derives its view from the reported
 statuses, as the kubelet would have reported them; a container that the runtime removed after its

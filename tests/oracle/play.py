@@ -1,8 +1,12 @@
-"""Generate pods, ask kubelets and workload about each, and count where they agree."""
+"""Show generated pods to three kubelets and to `istio-aux explain`; exit 1 where they disagree."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import secrets
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +14,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from oracle.comparison import compare
-from oracle.kubelets import Explained, Kubelet, Verdict, explain
+from oracle.comparison import CAUTIONS, compare
+from oracle.kubelets import KUBELETS, Explained, Kubelet, Verdict, explain
 from oracle.pods import pod
 
 BATCH = 5_000
 SHOWN = 5
 """Disagreements that are kept of each kubelet."""
+_COUNTED = ("pods", "refused", "agreed", "cautious", "disagreed")
+_ACTIONS = ("quit", "wait", "report", "ignore")
+_STEP = 100_000
 
 
 @dataclass
@@ -58,7 +65,7 @@ def play(
     return total
 
 
-def answers(
+def _answers(
     kubelet: Kubelet, documents: Sequence[bytes]
 ) -> Iterator[tuple[Verdict, Explained | None, str]]:
     """What kubelet and workload say about each pod, and what the workload complains of."""
@@ -72,11 +79,11 @@ def answers(
 
 def _part(kubelets: Sequence[Kubelet], seed: int, numbers: range) -> dict[Kubelet, Tally]:
     documents = [msgspec.json.encode(pod(seed, number)) for number in numbers]
-    return {kubelet: _tally(kubelet, seed, numbers, documents) for kubelet in kubelets}
+    return {kubelet: _tally(kubelet, numbers, documents) for kubelet in kubelets}
 
 
-def _tally(kubelet: Kubelet, seed: int, numbers: range, documents: Sequence[bytes]) -> Tally:
-    tally, said = Tally(), answers(kubelet, documents)
+def _tally(kubelet: Kubelet, numbers: range, documents: Sequence[bytes]) -> Tally:
+    tally, said = Tally(), _answers(kubelet, documents)
     for number, (verdict, ours, complaints) in zip(numbers, said, strict=True):
         tally.counts["pods"] += 1
         if verdict.refused:
@@ -93,14 +100,44 @@ def _tally(kubelet: Kubelet, seed: int, numbers: range, documents: Sequence[byte
         if wrong:
             tally.counts["disagreed"] += 1
             if len(tally.disagreements) < SHOWN:
-                again = f"--version {kubelet.version} --seed {seed} --only {number}"
-                what = f"{kubelet.title}, pod {number}: {'; '.join(wrong)}\nagain: {again}"
-                tally.disagreements.append(f"{what}\n{told(verdict, ours)}")
+                what = f"{kubelet.title}, pod {number}: {'; '.join(wrong)}"
+                tally.disagreements.append(f"{what}\n{_told(verdict, ours)}")
     return tally
 
 
-def told(verdict: Verdict, ours: Explained | None) -> str:
+def _told(verdict: Verdict, ours: Explained | None) -> str:
     """The pod as it is stored, and what both say about it."""
     rest = msgspec.structs.replace(verdict, pod=msgspec.Raw(b"null"))
     said = (msgspec.json.encode(each).decode() for each in (verdict.pod, rest, ours))
     return "pod:     {}\nkubelet: {}\nexplain: {}".format(*said)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser("python -m oracle.play", description=__doc__)
+    parser.add_argument("--pods", type=int, default=1_000_000, help="for each kubelet")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    options = parser.parse_args()
+    print(f"again: --pods {options.pods} --seed {options.seed}", flush=True)
+    started = time.monotonic()
+
+    def show(done: int) -> None:
+        if done % _STEP == 0 or done == options.pods:
+            print(f"{time.monotonic() - started:>6.0f} s {done:>9} pods", flush=True)
+
+    tallies = play(KUBELETS, options.seed, options.pods, show)
+    print("\n" + "  ".join(f"{kubelet.title:>34}" for kubelet in KUBELETS))
+    reasons = {caution.what: f": {caution.reason}" for caution in CAUTIONS}
+    for name in (*_COUNTED, *_ACTIONS, *reasons):
+        counts = "  ".join(f"{tally.counts[name]:>34}" for tally in tallies.values())
+        print(f"{counts}  {name}{reasons.get(name, '')}")
+    for tally in tallies.values():
+        for found in tally.disagreements:
+            print(f"\n{found}")
+    good = not any(tally.counts["disagreed"] for tally in tallies.values())
+    print("\ngood" if good else "\nNOT GOOD")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -68,10 +68,6 @@ class Client:
         answer.body = await self._reader.readexactly(int(answer.headers.get("Content-Length", 0)))
         return answer
 
-    async def rest(self) -> bytes:
-        """All that comes until the server closes."""
-        return await self._reader.read()
-
     async def closed(self) -> bool:
         """Wait until the server closes; returns whether it sent nothing before."""
         try:
@@ -130,11 +126,6 @@ class Bare:
     def write(self, plaintext: bytes) -> None:
         self._tls.write(plaintext)
 
-    def finish(self) -> None:
-        """Say that nothing more will be written."""
-        with suppress(ssl.SSLWantReadError):
-            self._tls.unwrap()
-
     async def flush(self, more: bytes = b"") -> None:
         """Send what is encrypted, and ``more`` as it is."""
         await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read() + more)
@@ -151,8 +142,6 @@ class Bare:
                 if not (part := self._tls.read(1 << 20)):
                     return got
                 got += part
-            except ssl.SSLZeroReturnError:  # The same, after `finish`.
-                return got
             except ssl.SSLWantReadError:
                 if not await self._receive():
                     raise ConnectionAbortedError(got) from None
@@ -175,8 +164,8 @@ class Hook:
     trust: ssl.SSLContext
 
     @asynccontextmanager
-    async def client(self, trust: ssl.SSLContext | None = None) -> AsyncGenerator[Client]:
-        streams = await asyncio.open_connection("127.0.0.1", self.port, ssl=trust or self.trust)
+    async def client(self) -> AsyncGenerator[Client]:
+        streams = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
         client = Client(*streams)
         try:
             yield client
@@ -237,9 +226,9 @@ class Hook:
         return connection
 
 
-def raw(hook: Hook, address: str = "127.0.0.1") -> socket.socket:
-    """TCP without TLS, from an address."""
-    connection = socket.create_connection(("127.0.0.1", hook.port), source_address=(address, 0))
+def raw(hook: Hook) -> socket.socket:
+    """TCP without TLS."""
+    connection = socket.create_connection(("127.0.0.1", hook.port))
     connection.setblocking(False)
     return connection
 

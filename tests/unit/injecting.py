@@ -220,6 +220,11 @@ class Cluster(ApiServer):
         body = {"metadata": metadata, "webhooks": [hook]}
         await self.put("mutatingwebhookconfigurations", body)
 
+    async def put_policy(self, text: str | None) -> None:
+        """Write istiod's ConfigMap."""
+        metadata = {"name": "istio-sidecar-injector", "namespace": "istio-system"}
+        await self.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
+
     async def publish(
         self, *ports: int, ready: bool = True, service: str = "istiod", name: str = "https-webhook"
     ) -> None:

@@ -269,11 +269,15 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
 
 
 async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
-    """On stderr, and wiped in the end; in a pipe there is nothing of it."""
+    """On stderr, and wiped in the end; in a pipe there is nothing of it.
+
+    An API server that is busy is waited for, as by kubectl.
+    """
     async with ApiServer() as api:
         for number in range(101):
             await put(api, f"job-{number}", main=RUNNING, istio_proxy=RUNNING)
         shown = await ask(run, api, tmp_path, "audit", columns=None, errors=100)
+        api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
         piped = await ask(run, api, tmp_path, "audit", columns=100, errors=None)
     assert shown.err == "\x1b[2K100 pods read ...\r\x1b[2K\r"
     assert (piped.status, piped.err) == (0, "")
@@ -368,12 +372,3 @@ def objects(shown: Shown) -> list[dict[str, Any]]:
 
 def answers(shown: Shown) -> list[tuple[str, str]]:
     return [(item["name"], item["action"]) for item in objects(shown)]
-
-
-async def test_a_busy_api_server_is_waited_for(run: Run, tmp_path: Path) -> None:
-    """As kubectl does."""
-    async with ApiServer() as api:
-        await put(api, "job", main=exited(0), istio_proxy=RUNNING)
-        api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
-        shown = await ask(run, api, tmp_path, "audit", columns=None)
-    assert (shown.status, shown.err) == (0, "")

@@ -12,35 +12,24 @@ from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.policy import Policy
-from unit.apiserver import ApiServer
+from unit.injecting import ENABLED, Cluster
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run
 from unit.test_cli_audit import ask, objects
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
-INJECTED = {"istio-injection": "enabled"}
-RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 ASKS = {"sidecar.istio.io/inject": "true"}
 
 
-class Istio(ApiServer):
+class Istio(Cluster):
     """With Istio's configuration and its policy."""
 
     async def fill(self) -> None:
         """A namespace that is injected, another one, and pods with and without sidecars."""
-        webhook = {
-            "name": "namespace.sidecar-injector.istio.io",
-            "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}},
-            "namespaceSelector": {"matchLabels": INJECTED},
-            "rules": [{**RULE, "scope": "*"}],
-        }
-        name = "istio-sidecar-injector"
-        policy = {"metadata": {"namespace": "istio-system", "name": name}}
-        await self.put("configmaps", {**policy, "data": {"config": "policy: enabled"}})
-        body = {"metadata": {"name": name}, "webhooks": [webhook]}
-        await self.put("mutatingwebhookconfigurations", body)
-        await self.put("namespaces", {"metadata": {"name": "shop", "labels": INJECTED}})
+        await self.configure(bundle=None)
+        await self.put_policy("policy: enabled")
+        await self.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
         await self.put("namespaces", {"metadata": {"name": "other"}})
         await self.run_pod("asks", labels=ASKS)
         await self.run_pod("plain")

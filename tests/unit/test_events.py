@@ -50,11 +50,14 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Across restarts and leaders: an Event that exists already is no error."""
+    """Across restarts and leaders: an Event that exists already is no error.
+
+    Two applications tell a pod each for itself.
+    """
     other = Key("training", "job", "u-2")
     async with ApiServer() as api:
-        for note in ("first", "second"):
-            async with recording(api) as recorder:
+        for note, source in (("first", "a/aux"), ("second", "a/aux"), ("third", "b/aux")):
+            async with recording(api, source=source) as recorder:
                 for pod in (POD, other):
                     recorder.emit(
                         pod, "Warning", reason="NoSidecar", action="Report", note=note, once=True
@@ -62,20 +65,10 @@ async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
                 tell(recorder, f"after the {note}")
                 await until(functools.partial(noted, api, f"after the {note}"), "all are sent")
     assert [event["note"] for event in api.events] == [
-        "first", "first", "after the first", "after the second",
+        "first", "first", "after the first", "after the second", "third", "third",
+        "after the third",
     ]  # fmt: skip
     assert not [record for record in caplog.records if record.name == events.__name__]
-
-
-async def test_two_applications_tell_a_pod_each_for_itself() -> None:
-    async with ApiServer() as api:
-        for source in ("one/istio-aux", "two/istio-aux"):
-            async with recording(api, source=source) as recorder:
-                recorder.emit(
-                    POD, "Warning", reason="NoSidecar", action="Report", note=source, once=True
-                )
-                await until(functools.partial(noted, api, source), "it is told")
-    assert len(api.events) == 2
 
 
 def noted(api: ApiServer, note: str) -> bool:

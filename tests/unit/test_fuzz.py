@@ -1,4 +1,4 @@
-"""The fuzzer finds bad answers; short runs of the fuzzer and the soak find nothing."""
+"""The fuzzer, the oracle and the benchmarks find what is wrong; short runs find nothing."""
 
 from __future__ import annotations
 
@@ -8,77 +8,59 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import matrix
+import msgspec
 import pytest
 from fuzz import bodies, judge, pods, stored
 from fuzz.bodies import INJECT, Ask
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
 from fuzz.server import serving
-from soak.play import play as soak
-from unit.hooked import review
+from oracle.comparison import compare
+from oracle.kubelets import KUBELETS, Explained, Judged, Verdict
+from oracle.pods import pod
+from soak import play as soak
+from unit import hooked
+from unit.rules.pods import RUNNING, State, document, exited, waiting
 
-MUTATION, INJECTION = Ask(review()), Ask(review(), INJECT)
+MUTATION, INJECTION = Ask(hooked.review()), Ask(hooked.review(), INJECT)
 PATCH = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-SAID = {"istio-aux.io/started-with": "hold"}
-DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
-LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
-NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
+NOT_TRUE = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "yes"}}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
-def answer(status: int = 200, kind: str = "application/json", **response: Any) -> Answer:
+def answer(status: int = 200, **response: Any) -> Answer:
     """A correct answer, changed by the arguments."""
     body = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": "u-1", "allowed": True, "auditAnnotations": {}, **response},
     }
-    return Answer(status, kind, json.dumps(body).encode())
+    return Answer(status, "application/json", json.dumps(body).encode())
 
 
 def patched(*ops: dict[str, Any]) -> dict[str, Any]:
     return {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
 
 
-def spoil(found: Any) -> None:
-    """Empty a container and everything in it."""
-    for each in found.values() if isinstance(found, dict) else found:
-        if isinstance(each, dict | list):
-            spoil(each)
-    found.clear()
-
-
 def test_a_seed_repeats_its_reviews_and_pods() -> None:
-    """Reviews share no objects: a change of one would show in later ones."""
+    """A pod of the oracle needs none of the pods before it."""
+    assert pod(1, 4711) == pod(1, 4711)
+    assert pod(1, 4711) not in (pod(1, 4712), pod(2, 4711))
     for seed in range(200):
-        before = json.dumps(bodies.review(Random(seed)))
-        spoil(bodies.review(Random(seed)))
-        assert json.dumps(bodies.review(Random(seed))) == before
+        assert bodies.review(Random(seed)) == bodies.review(Random(seed))
         assert pods.make(Random(seed)) == pods.make(Random(seed))
-
-
-def test_a_correct_answer_is_no_finding() -> None:
-    assert list(judge.of(MUTATION, answer(**patched(*DONE)))) == []
-    for ops in ([LABELS], DONE, [LABELS, *DONE]):
-        assert list(judge.of(INJECTION, answer(**patched(*ops)))) == []
 
 
 @pytest.mark.parametrize(
     ("ask", "faulty", "finding"),
     [
-        (MUTATION, answer(500), "status 500"),
         (MUTATION, answer(400), "expected {200}"),
-        (MUTATION, answer(kind="text/html"), "Content-Type: text/html"),
-        (MUTATION, answer(uid="u-2"), "uid 'u-2', expected 'u-1'"),
         (MUTATION, answer(allowed=False), "allowed: False"),
         (MUTATION, answer(warnings=["a\nb"]), "not a short line"),
         (MUTATION, answer(**patched(*NOWHERE)), "does not apply"),
         (MUTATION, answer(**patched(*PATCH)), "started-with is missing"),
-        (
-            INJECTION,
-            answer(**patched(NOT_TRUE)),
-            "not the inject label alone",
-        ),
+        (INJECTION, answer(**patched(NOT_TRUE)), "not the inject label alone"),
     ],
 )
 def test_a_fault_in_an_answer_is_found(ask: Ask, faulty: Answer, finding: str) -> None:
@@ -106,3 +88,59 @@ PODS = 1_500
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
     _, warm, then = await soak(3 * PODS, 3)
     assert then.blocks - warm.blocks < PODS / 2
+
+
+# The oracle sees where the workload judges otherwise than the kubelet.
+
+NEWEST = KUBELETS[-1]
+
+
+def verdict(main: State, *, done: bool = False, **found: Any) -> Verdict:
+    """Of a kubelet on a pod with this payload container and a running proxy."""
+    stored = json.dumps(document({"main": main, "istio-proxy": RUNNING}))
+    found = {"restarting": False, "completes": done, **found}
+    states = {"main": done, "istio-proxy": False}
+    return Verdict(done=states, phase="Running", pod=msgspec.Raw(stored.encode()), **found)
+
+
+def explained(action: str, *, finished: bool) -> Explained:
+    """The same by the workload."""
+    judged = {
+        "main": Judged("payload", finished, "why"),
+        "istio-proxy": Judged("sidecar", finished=False, why="running"),
+    }
+    return Explained("u-1", action, "reason", judged)
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "ours", "disagreements", "cautions"),
+    [
+        (verdict(exited(1)), explained("wait", finished=True),
+         ["main: finished (why), but the kubelet may start it again"], 0),
+        (verdict(exited(1)), explained("quit", finished=False),
+         ["quit, but the kubelet may start again main"], 0),
+        (verdict(exited(0), done=True), explained("wait", finished=False),
+         ["main: not finished (why), but the kubelet is done with it",
+          "wait (reason), but only the proxy keeps the pod from completing"], 0),
+        (verdict(exited(0), done=True, completes=False), explained("quit", finished=True),
+         ["quit, but the pod does not complete when only the proxy exits"], 0),
+        (verdict(waiting("CrashLoopBackOff"), done=True), explained("wait", finished=False), [], 1),
+    ],
+)  # fmt: skip
+def test_a_wrong_decision_is_a_disagreement_and_caution_needs_a_reason(
+    kubelet: Verdict, ours: Explained, disagreements: list[str], cautions: int
+) -> None:
+    """In both directions: too early, and without a reason too late."""
+    found = compare(NEWEST, kubelet, ours)
+    assert (list(found.disagreements), len(found.cautions)) == (disagreements, cautions)
+
+
+# Benchmarks and the matrix of versions.
+
+
+def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
+    numbers = json.loads(matrix.NUMBERS.read_text())
+    document = matrix.TABLE.read_text()
+
+    assert numbers.keys() <= set(matrix.ROWS)
+    assert matrix.written(document, numbers) == document

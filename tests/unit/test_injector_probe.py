@@ -28,6 +28,7 @@ from lab.istio import World
 from unit.asynchronous import until
 from unit.injecting import HOST, Cluster, Istiod, Talk, encoded, http, saying, sidecar_for, silence
 from unit.logged import counted
+from unit.rules.table import row
 from unit.store import refusal
 from unit.tls import certificate
 
@@ -102,36 +103,6 @@ async def test_no_token_of_ours_is_sent_and_no_proxy_used(
         assert "secret" not in head
 
 
-HUGE = b"\n" * (5 << 20)
-ENDLESS = http(HUGE, "200 OK", "Connection: close")
-BAD: dict[str, tuple[bytes, str]] = {
-    "an error": (http(b"no AdmissionReview found", "400 Bad Request"), "400: no Admission"),
-    "a redirect": (
-        http(b"", "302 Found", "Location: https://elsewhere", "Content-Length: 0"),
-        "302",
-    ),
-    "garbage": (http(b"<html>"), "not an AdmissionReview"),
-    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "is not HTTP/1.1"),
-    "an endless head": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20), "more than 8190 bytes"),
-    "an endless answer": (ENDLESS, "larger than 4 MiB"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-async def test_a_bad_answer_makes_it_one_that_does_not_inject(what: str, tmp_path: Path) -> None:
-    answer, why = BAD[what]
-    async with probing() as prober, Istiod(tmp_path) as istiod:
-        istiod.talk = saying(answer)
-
-        found = await prober.ask(istiod.target, istiod.port)
-
-        assert (found.probe.injected, found.probe.reached) == (False, True)
-        assert why in found.probe.why
-        assert found.probe.why.startswith(f"127.0.0.1:{istiod.port}: ")
-        assert prober.counted("direct", "refused") == 1
-        assert prober.api.dry_runs == []
-
-
 async def hang_up(_review: bytes, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
@@ -146,16 +117,26 @@ async def refuse(review: bytes, writer: asyncio.StreamWriter) -> None:
     writer.write(http(sidecar_for(bad)))
 
 
+ENDLESS = http(b"\n" * (5 << 20), "200 OK", "Connection: close")
+ELSEWHERE = http(b"", "302 Found", "Location: https://elsewhere", "Content-Length: 0")
+
+
 @pytest.mark.parametrize(
     ("talk", "why"),
     [
-        (hang_up, "the connection ended before the answer"),
-        (stop_halfway, "its answer is not complete"),
-        (silence, "no complete answer within 0.2 s"),
-        (refuse, "it refuses a pod: failed to run injection template"),
+        row("an error", saying(http(b"no AdmissionReview found", "400 Bad Request")), "400: no Ad"),
+        row("a redirect", saying(ELSEWHERE), "302"),
+        row("garbage", saying(http(b"<html>")), "not an AdmissionReview"),
+        row("no HTTP", saying(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "is not HTTP/1.1"),
+        row("an endless head", saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20)), "8190 bytes"),
+        row("an endless answer", saying(ENDLESS), "larger than 4 MiB"),
+        row("no answer", hang_up, "the connection ended before the answer"),
+        row("half an answer", stop_halfway, "its answer is not complete"),
+        row("silence", silence, "no complete answer within 0.2 s"),
+        row("a refusal", refuse, "it refuses a pod: failed to run injection template"),
     ],
 )
-async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
+async def test_a_bad_answer_or_none_makes_it_one_that_does_not_inject(
     talk: Talk, why: str, tmp_path: Path
 ) -> None:
     about = msgspec.structs.replace(PLAIN, timeout=0.2 if talk is silence else 20.0)
@@ -164,8 +145,11 @@ async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
 
         found = await prober.ask(istiod.target, istiod.port, about=about)
 
-        assert found.probe.reached
+        assert (found.probe.injected, found.probe.reached) == (False, True)
         assert why in found.probe.why
+        assert found.probe.why.startswith(f"127.0.0.1:{istiod.port}: ")
+        assert prober.counted("direct", "refused") == 1
+        assert prober.api.dry_runs == []
 
 
 async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Path) -> None:
@@ -211,26 +195,14 @@ async def test_a_ca_bundle_that_has_expired_is_not_trusted(tmp_path: Path) -> No
     assert (found.probe.injected, found.probe.reached) == (False, True)
 
 
-def loaded(bundle: str | None) -> int:
-    """How many certificates are trusted."""
-    target = ClientConfig(url="https://istiod", ca_bundle=bundle)
-    return tls_context(target).cert_store_stats()["x509"]
-
-
-def test_without_a_bundle_the_system_is_trusted(
+def test_without_a_bundle_the_system_is_trusted_and_old_protocols_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path)[0]))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
 
-    assert loaded(None) == 1
-
-
-def test_names_are_checked_and_old_protocols_refused(tmp_path: Path) -> None:
-    bundle = encoded(certificate(tmp_path)[0].read_bytes())
-    tls = tls_context(ClientConfig(ca_bundle=bundle))
-
-    assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
+    tls = tls_context(ClientConfig(url="https://istiod"))
+    assert tls.cert_store_stats()["x509"] == 1
     assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
     assert not tls.hostname_checks_common_name
 

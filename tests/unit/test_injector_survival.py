@@ -23,12 +23,6 @@ from unit.test_injector_watcher import NAME, injector, told
 OURS = ControlPlane("istio-system", "default")
 
 
-async def put_policy(api: Cluster, text: str | None) -> None:
-    """Write istiod's ConfigMap."""
-    metadata = {"name": NAME, "namespace": "istio-system"}
-    await api.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
-
-
 async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> None:
     """A text that istiod cannot read either changes nothing; one that is gone is not known."""
     rhythm = Rhythm(live=0.05, other=0.05)
@@ -36,10 +30,10 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
         await api.lead_to(istiod)
         await told(seen, State.LIVE)
         assert seen.control_planes.policies == {}
-        await put_policy(api, "policy: disabled")
+        await api.put_policy("policy: disabled")
         await until(lambda: seen.control_planes.policies, "the policy is read")
         for broken in ("policy: [", "3", None):
-            await put_policy(api, broken)
+            await api.put_policy(broken)
             # Three questions later: the one under way may have begun before the change.
             goal = len(istiod.heads) + 3
             await until(lambda goal=goal: len(istiod.heads) >= goal, "it is read again")
@@ -57,7 +51,7 @@ async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
     """Configurations, labels and the injection policy stay, so pods without a sidecar are found."""
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
-        await put_policy(api, "policy: enabled")
+        await api.put_policy("policy: enabled")
         if endpoint != "none":
             await api.publish(istiod.port, ready=endpoint == "mute")
         await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
@@ -78,7 +72,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
             await read.wait()
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:
-        await put_policy(api, "policy: enabled")
+        await api.put_policy("policy: enabled")
         await api.lead_to(istiod, ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
@@ -99,9 +93,9 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await api.lead_to(istiod, ready=False)
         await told(seen, State.NO_ENDPOINT)
         assert seen.control_planes.policies == {}
-        await put_policy(api, "policy: enabled")
+        await api.put_policy("policy: enabled")
         await until(lambda: seen.control_planes.policies, "the policy is read")
-        await put_policy(api, "policy: disabled")
+        await api.put_policy("policy: disabled")
         changed = {OURS: InjectionPolicy(policy="disabled")}
         await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
@@ -189,6 +183,7 @@ def namespace(uid: str = "1", **labels: str) -> Namespace:
 
 
 def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
+    """The end of an old namespace does not take a new one of its name."""
     reported = list[str]()
     namespaces = Namespaces(reported.append)
     for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
@@ -197,10 +192,6 @@ def test_each_change_of_a_namespaces_labels_is_reported_once() -> None:
     namespaces.delete(Key("", "a", "1"), None)
     assert reported == ["a"] * 4
     assert (len(namespaces), namespaces.get("a")) == (0, None)
-
-
-def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name() -> None:
-    namespaces = Namespaces(lambda _name: None)
     for uid in ("1", "2"):
         namespaces.apply(namespace(uid))
     for key in (Key("", "a", "1"), Key("", "z", "9")):

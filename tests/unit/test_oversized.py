@@ -21,7 +21,7 @@ from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
 from unit.screens import Run
-from unit.store import line, managed, refusal, text
+from unit.store import line, managed, refusal
 from unit.watching import (
     faulty,
     follows,
@@ -224,14 +224,6 @@ def test_a_page_that_does_not_begin_with_its_metadata_and_one_object_is_not_know
 ) -> None:
     with pytest.raises(UnreadableError, match=why):
         PageReader(Pod).read_beginning(beginning)
-
-
-def test_the_beginning_of_a_page_says_where_the_next_one_begins() -> None:
-    meta = {"resourceVersion": "9", "continue": "c"}
-    page = text({"metadata": meta, "items": [pod("a", uid="1")]})
-    found = PageReader(Pod).read_beginning(page.partition('"status"')[0].encode())
-    assert (found.version, found.next, found.items) == ("9", "c", [])
-    assert [each.key for each in found.unreadable] == [Key("training", "a", "1")]
 
 
 def timers(port: int) -> list[str]:

@@ -17,13 +17,13 @@ from istio_aux.kube.errors import LateError
 from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
 from istio_aux.model.moment import Moment
-from istio_aux.model.policy import DeadProxy, Policy, QuitVia
+from istio_aux.model.policy import Policy, QuitVia
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import PodState, QuitLimits, Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import descriptors, until
-from unit.quitting import ENDED, FAST, World, cluster, freeing, nobody_listens
+from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
 from unit.store import text
 
@@ -97,29 +97,6 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
         assert world.count("istio_aux_internal_errors_total") == 2
         assert sorted(world.told) == ["bad", "good"]
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
-
-
-async def test_hung_execs_delay_no_other_pod() -> None:
-    """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
-    async with cluster(limits=QuitLimits(deadline=50, at_once=4)) as world:
-        await world.select("other")
-
-        async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            if pod.startswith("hung"):
-                await asyncio.sleep(50)
-            await freeing(world)(socket, namespace, pod)
-
-        world.api.on_exec = hang
-        for number in range(5):
-            await world.pod(f"hung-{number}", spec={"nodeName": "hung"})
-        await until(lambda: world.told, "the first hangs")
-        await world.pod("neighbour", namespace="other", spec={"nodeName": "hung"})
-        await world.ended("exited")
-        for number in range(5):
-            await world.pod(f"hung-{number}", namespace="other", spec={"nodeName": "hung"})
-        await world.select("third")
-        await world.pod("healthy", namespace="third", spec={"nodeName": "healthy"})
-        await world.ended("exited", 2)
 
 
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
@@ -294,21 +271,6 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         await until(lambda: world.controller.watched == 0, "all are forgotten")
         await until(lambda: objects() == [], "nothing of them is left")
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
-
-
-async def test_dead_and_blocked_pods_leave_nothing_once_they_are_gone() -> None:
-    """T25."""
-    policy = Policy(dead_proxy=DeadProxy.DELETE)
-    async with cluster(limits=replace(FAST, lost_after=30.0), policy=policy) as world:
-        world.api.on_exec = freeing(world)
-        for index in range(AT_ONCE):
-            await world.pod(f"dead-{index}", main=RUNNING, proxy=ENDED)
-            await world.pod(f"blocked-{index}", others={"side": RUNNING})
-        await until(lambda: world.controller.watched == 2 * AT_ONCE, "all are known")
-        for index in range(AT_ONCE):
-            await world.api.remove("pods", "training", f"dead-{index}")
-            await world.api.remove("pods", "training", f"blocked-{index}")
-        await until(lambda: objects() == [], "nothing of them is left")
 
 
 async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:

@@ -66,18 +66,9 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         assert (said.meshed, said.meshed_reason) == (None, "pods are not listed yet")
         await world.pod("marker", SIDECAR, owner=None)
         await world.known(2)
-        assert world.api.evictions == []
+        assert (world.api.evictions, world.repair.finished) == ([], False)
         listed.set()
         await until(lambda: world.api.evictions == ["web"], "it is evicted")
-
-
-async def test_repair_is_not_finished_before_it_has_decided_about_each_pod() -> None:
-    listed = asyncio.Event()
-    async with cluster(policy=REPORT, listed=listed) as world:
-        await world.pod("web")
-        await world.known(1)
-        assert not world.repair.finished
-        listed.set()
         await until(lambda: world.repair.finished, "all is decided")
 
 
@@ -212,6 +203,7 @@ async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
     async with cluster() as world:
         await evict_without_replacement(world)
         world.repair.lead(False)
+        assert [*world.repair.replaced] == ["shop/owner-1"], "it may lead again"
         await world.pod("web-1", SIDECAR, owner=STATEFUL, uid="new")
         await until(lambda: not world.repair._active, "its end is seen")
         assert world.repair.replaced == {}

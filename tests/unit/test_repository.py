@@ -64,7 +64,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python, with a little room. These numbers only go down; the goals are 58,000 and
 # 15,500. CONTRIBUTING, "How much there is".
-MOST = {"tests": 62_300, "workload/src": 17_700}
+MOST = {"tests": 60_200, "workload/src": 17_700}
 
 
 def python(*folders: str) -> int:

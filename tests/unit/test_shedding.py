@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import web
+from istio_aux import serving, shedding
 from istio_aux.serving import Listener, ServingLimits
-from istio_aux.shedding import ADDRESSES, Connections, available_memory
+from istio_aux.shedding import ADDRESSES, STARTED, Connections, available_memory
 from unit.asynchronous import until
 
 MOST = 4
@@ -219,3 +221,25 @@ async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> No
         with socket.create_connection((host, port)):
             await until(lambda: listener.connections, "it is there")
         await until(lambda: not listener.connections, "it is gone")
+
+
+async def test_connections_take_an_eighth_of_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "available_memory", lambda: 8 * 3 * STARTED)
+    async with opened() as (listener, host, port):
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(socket.create_connection((host, port))).send(GET[:9])
+            assert await answered(host, port) == 200
+            await until(lambda: 0 < len(listener.connections) < 3, "two have room", within=10)
+
+
+async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = list[int]()
+    monkeypatch.setattr(shedding, "TRIM", STARTED // 2)
+    library = SimpleNamespace(malloc_trim=trimmed.append)
+    monkeypatch.setattr(shedding.ctypes, "CDLL", lambda _: library)
+    async with opened() as (listener, host, port):
+        with socket.create_connection((host, port)) as client:
+            client.send(GET[:9])
+            await until(lambda: listener.connections.cost > STARTED, "it has begun")
+        await until(lambda: trimmed, "it is given back", within=10)

@@ -10,8 +10,6 @@ import pytest
 from aiohttp import web
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.model import pod as pods
-from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
@@ -21,7 +19,7 @@ from unit.asynchronous import until
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
 from unit.store import merged
-from unit.training import FAST
+from unit.training import FAST, suspend
 
 APIS = {
     "jobs": ("batch/v1", "Job"),
@@ -142,15 +140,6 @@ async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
         yield api, jobs
 
 
-async def suspend(api: Trainer, jobs: SuspendedJobs) -> str:
-    found = api.get("pods", "training", "worker")
-    assert found
-    pod = pods.convert(found)
-    owner = controller(pod)
-    assert owner
-    return await jobs.suspend("training", owner, pod)
-
-
 sets = pytest.mark.parametrize(
     "kinds", [("Job", "JobSet"), ("Job", "JobSet", "TrainJob")], ids=lambda kinds: kinds[-1]
 )
@@ -161,7 +150,7 @@ async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...
     """Its controller resumes what is below it: nothing else is written to."""
     async with filled(Trainer(*kinds)) as (api, jobs):
         await api.finished_pod()
-        assert await suspend(api, jobs) == ""
+        assert await suspend(api, jobs, "worker") == ""
         [shown] = jobs.status()
         assert (shown.kind, shown.name) == (kinds[-1], "train")
         await until(lambda: api.made == 2, "a new pod")
@@ -180,10 +169,10 @@ async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(
         jobs,
     ):
         api.anew = True
-        assert await suspend(api, jobs) == ""
+        assert await suspend(api, jobs, "worker") == ""
         await until(lambda: api.made == 2, "a new pod")
         assert api.object("Job")["metadata"]["uid"] == "made-2"
-        why = await suspend(api, jobs)
+        why = await suspend(api, jobs, "worker")
         assert why.startswith(
             f"its {kinds[-1]} is not suspended: it was suspended for its sidecars on"
         )
@@ -220,7 +209,7 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
     async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         for kind, fields in more.items():
             await api.put(KIND[kind], merged(api.object(kind), fields))
-        why = await suspend(api, jobs)
+        why = await suspend(api, jobs, "worker")
         assert why == f"its TrainJob is not suspended: {because}"
         assert not [path for path in api.requests if path.startswith("PATCH")]
 
@@ -228,7 +217,7 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
 async def test_a_job_is_not_suspended_alone_when_its_set_is_gone() -> None:
     async with filled(Trainer("Job", "JobSet")) as (api, jobs):
         await api.remove("jobsets", "training", "train")
-        assert await suspend(api, jobs) == "its Job is gone"
+        assert await suspend(api, jobs, "worker") == "its Job is gone"
 
 
 async def test_owners_that_name_each_other_are_read_three_times_at_most() -> None:
@@ -237,7 +226,7 @@ async def test_owners_that_name_each_other_are_read_three_times_at_most() -> Non
         owner = api.object("Job")["metadata"]["ownerReferences"]
         circle = merged(api.object("TrainJob"), {"metadata": {"ownerReferences": owner}})
         await api.put("trainjobs", circle)
-        why = await suspend(api, jobs)
+        why = await suspend(api, jobs, "worker")
         assert why == (
             "its TrainJob is not suspended: it is part of JobSet train, which might not expect that"
         )

@@ -261,15 +261,25 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     assert levels == {"INFO"}
 
 
-async def test_an_event_that_was_cut_in_half_is_delivered_once_it_is_whole() -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        response = await stream(request, line("ADDED", pod("half", resourceVersion="9"))[:40])
-        await response.write_eof()
-        return response
+FAILED = status(504, "Timeout", "Too large resource version", details={"retryAfterSeconds": 0})
 
-    async with paging(on_watch(cut)) as api, watching(api) as (seen, _):
+
+@pytest.mark.parametrize(
+    ("sent", "restart"),
+    [
+        (line("ADDED", pod("half", resourceVersion="9"))[:40], "connection"),
+        (b'{"kind":"Surprise"}\n', "connection"),
+        (line("ERROR", FAILED), "server-error"),
+    ],
+    ids=["half an event", "no event", "an error"],
+)
+async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
+    sent: bytes, restart: str
+) -> None:
+    """T28."""
+    async with paging(on_watch(sending(sent))) as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the second watch is open")
-        assert (seen.restarts, seen.told) == (["connection"], [])
+        assert (seen.restarts, seen.told, lists(api)) == ([restart], [], 2)
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
 
@@ -319,14 +329,6 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
         await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
 
 
-async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> None:
-    async def nonsense(request: web.Request) -> web.StreamResponse:
-        return await stream(request, b'{"kind":"Surprise"}\n')
-
-    async with paging(on_watch(nonsense)) as api, watching(api):
-        await until(lambda: api.watches, "the second watch is open")
-
-
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
     """T28."""
@@ -341,20 +343,6 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
             assert seen.names == {"a"}
             assert seen.restarts == ["throttled" if code == 429 else "server-error"]
             assert not watch.refused
-
-
-async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
-    """T28."""
-
-    async def error(request: web.Request) -> web.StreamResponse:
-        details = {"retryAfterSeconds": 0}
-        body = status(504, "Timeout", "Too large resource version", details=details)
-        return await stream(request, line("ERROR", body))
-
-    async with paging(on_watch(error)) as api, watching(api) as (seen, _):
-        await until(lambda: api.watches, "the second watch is open")
-        assert lists(api) == 2
-        assert seen.restarts == ["server-error"]
 
 
 async def test_trouble_is_reported_until_it_is_over() -> None:

@@ -141,6 +141,18 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
             one.close()
 
 
+async def test_a_handshake_that_dribbles_goes_before_an_older_request_that_has_begun() -> None:
+    async with serving(connections=2) as hook, hook.client() as client:
+        with raw(hook) as dribbling:
+            dribbling.send(b"\x16")
+            await until(lambda: hook.connections == 2, "both are there")
+            await client.send(BEGUN)
+            await hook.server_side(waits_for="request")
+            with raw(hook):
+                await until(lambda: hook.ended("limit") == 1, "one is closed")
+                assert not is_open(dribbling)
+
+
 async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes() -> None:
     """asyncio logs a traceback for each failed accept."""
     async with serving() as hook:

@@ -14,6 +14,7 @@ from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
+from istio_aux.kube.watch import SILENCE
 from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.webhooks import Namespace
@@ -72,6 +73,7 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A watch that was alive once does not make its old data valid."""
+    assert wiring.LEADING - 30 >= SILENCE >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
     monkeypatch.setattr(wiring, "LEADING", 1.0)
     monkeypatch.setattr(wiring, "READY", 2.0)
     async with ApiServer() as api, Client(api.access()) as client:
@@ -129,12 +131,14 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
         assert quits.watched == 0
 
 
-async def test_whoever_writes_asks_the_lease_first() -> None:
+async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a checkpoint that cannot be read says nothing."""
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
         assert wired._repair._save == wired._save
+        monkeypatch.setattr(Watches, "dead", lambda _, name: f"no {name}")
+        assert [lease._unfit() for lease in [wired._lease] if lease] == ["no pods"]
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leads() for writer in writers] == [False] * 3
         with pytest.raises(KubeError):

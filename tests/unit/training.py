@@ -33,14 +33,13 @@ class Kubeflow(ApiServer):
 
     Attributes:
         served: whether there is a training operator.
-        operates: whether it is at work.
         ends: whether pods that are deleted are gone at once; see `end`.
         budget: whether a PodDisruptionBudget lets no pod go.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.served = self.operates = self.ends = True
+        self.served = self.ends = True
         self.budget = False
         self._made = 0
 
@@ -95,8 +94,6 @@ class Kubeflow(ApiServer):
 
     async def operate(self) -> None:
         """What the operator does when it sees the Job."""
-        if not self.operates:
-            return
         if self.suspended:
             await self._say("Suspended")
             for name in self.pods:
@@ -122,6 +119,14 @@ class Kubeflow(ApiServer):
         await self.put("tfjobs", {**self.job, "status": status})
 
 
+async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
+    """Why the Job of this pod is not suspended, or nothing."""
+    pod = pods.convert(api.get("pods", "training", name) or pod_document(name))
+    owner = controller(pod)
+    assert owner
+    return await process.suspend("training", owner, pod)
+
+
 class World:
     """A TFJob with two pods, and a process that may suspend it."""
 
@@ -134,7 +139,6 @@ class World:
         self,
         *,
         allowed: bool = True,
-        leading: bool = True,
         leads: Callable[[], bool] = lambda: True,
         **limits: Any,
     ) -> SuspendedJobs:
@@ -147,16 +151,11 @@ class World:
             leads=leads,
         )  # fmt: skip
         self._processes.append(process)
-        process.lead(leading)
+        process.lead(True)
         return process
 
     async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:
-        """Why the Job of this pod is not suspended, or nothing."""
-        found = self.api.get("pods", "training", name)
-        pod = pods.convert(found or pod_document(name))
-        owner = controller(pod)
-        assert owner
-        return await process.suspend("training", owner, pod)
+        return await suspend(self.api, process, name)
 
     async def suspended(self) -> None:
         """A Job that some process has suspended, before its pods are gone."""

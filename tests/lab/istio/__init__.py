@@ -46,9 +46,13 @@ LIVE = 100
 
 @dataclasses.dataclass(frozen=True)
 class Istio:
-    """An installed stand-in, whose process listens on `port` whenever it runs."""
+    """An installed stand-in, whose process listens on `port` whenever it runs.
+
+    `folder` has its certificates and its template.
+    """
 
     cluster: Cluster
+    folder: Path
     namespace: str
     revision: str
     port: int
@@ -59,8 +63,7 @@ class Istio:
     @property
     def bundle(self) -> str:
         """The caBundle that istiod writes, once it is told to."""
-        root = _folder(self.cluster, self.namespace, self.revision) / "root.crt"
-        return base64.b64encode(root.read_bytes()).decode()
+        return base64.b64encode((self.folder / "root.crt").read_bytes()).decode()
 
     def trust(self, bundle: str | None) -> None:
         """Write another caBundle into all webhooks; istiod corrects it if it `writes_ca`."""
@@ -83,11 +86,10 @@ class Istio:
 
     def become(self, native: World) -> None:
         """Go on as another Istio, as after an upgrade; returns when that one is live."""
-        folder = _folder(self.cluster, self.namespace, self.revision)
-        template = dataclasses.replace(self.template, native=native)
-        if (folder / TEMPLATE).read_text() == _text(template):
+        template = json.dumps(dataclasses.asdict(dataclasses.replace(self.template, native=native)))
+        if (self.folder / TEMPLATE).read_text() == template:
             return
-        _write(folder, template)
+        (self.folder / TEMPLATE).write_text(template)
         self.process.kill()
         self.process.wait(LIVE)
         self.start()
@@ -105,20 +107,12 @@ class Istio:
                 client.apply(codecs.from_dict(document), force=True)
 
     def await_live(self) -> None:
-        """Return when a pod that asks for a sidecar would get one.
-
-        Raises:
-            TimeoutError: none would after `LIVE` seconds.
-        """
+        """Return when a pod that asks for a sidecar would get one."""
         what = f"Istio's injector to be live ({self.process.log})"
         until(self._injects, timeout=LIVE, what=what, ignoring=(ApiError,))
 
     def remove(self) -> None:
-        """Remove the configurations, the Service and the injector; namespace and CRD stay.
-
-        Raises:
-            TimeoutError: the API server still calls the injector after `LIVE` seconds.
-        """
+        """Remove the configurations, the Service and the injector; namespace and CRD stay."""
         with self.cluster.client() as client:
             for name in self.configurations:
                 client.delete(MutatingWebhookConfiguration, name)
@@ -177,18 +171,16 @@ def install(
         lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
-
-    Raises:
-        TimeoutError: the injector does not start or does not get live; ChildProcessError: it ended.
-            Both messages name its log.
     """
     if cluster.level == "node":
-        cluster.load(images.proxyv2_with_shell() if shell else images.proxyv2())
+        cluster.load(images.proxyv2(shell=shell))
     service = webhooks.service(revision)
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
     template = Template(namespace, image, native, proxy_ready_delay, revision, lifecycle, cni)
     port = ports.reserve()
-    _write(_folder(cluster, namespace, revision), template)
+    folder = cluster.state / f"{service}-{namespace}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TEMPLATE).write_text(json.dumps(dataclasses.asdict(template)))
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
     process = cluster.spawn(
@@ -196,7 +188,7 @@ def install(
         [
             *(sys.executable, "-m", "lab.istio.injector"),
             *("--kubeconfig", cluster.kubeconfig),
-            *("--state", _folder(cluster, namespace, revision)),
+            *("--state", folder),
             *("--address", cluster.host),
             *("--port", str(port)),
             *(() if writes_ca else ("--without-ca",)),
@@ -206,22 +198,9 @@ def install(
     ports.await_listener(process, cluster.host, port, timeout=LIVE)
     documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
-    istio = Istio(cluster, namespace, revision, port, process, names, template)
+    istio = Istio(cluster, folder, namespace, revision, port, process, names, template)
     istio.serve()
     istio.configure()
     if writes_ca:
         istio.await_live()
     return istio
-
-
-def _write(folder: Path, template: Template) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / TEMPLATE).write_text(_text(template))
-
-
-def _text(template: Template) -> str:
-    return json.dumps(dataclasses.asdict(template))
-
-
-def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:
-    return cluster.state / f"{webhooks.service(revision)}-{namespace}"

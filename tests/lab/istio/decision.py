@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lab.istio import jsondiff, proxyconfig, sidecar
+from lab.istio import proxyconfig, sidecar
 
 INJECT = "sidecar.istio.io/inject"
 # istio initializer.go IgnoredNamespaces
@@ -40,7 +40,7 @@ def answer(
             response |= {"allowed": False, "status": {"metadata": {}, "message": str(error)}}
         else:
             reason = "injected natively" if native else "injected"
-            patch = json.dumps(list(jsondiff.diff(pod, injected))).encode()
+            patch = json.dumps(list(diff(pod, injected))).encode()
             response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return {
         "kind": "AdmissionReview",
@@ -78,3 +78,30 @@ def native_by_default(world: sidecar.World, kubelets: Iterable[str], minor: int 
         return world == "default"
     versions = (re.match(r"v1\.(\d+)", kubelet) for kubelet in kubelets)
     return all(match is not None and int(match[1]) >= 33 for match in versions)
+
+
+def diff(old: Any, new: Any, path: str = "") -> Iterator[dict[str, Any]]:
+    """A JSON Patch from `old` to `new`, by index like Istio's.
+
+    A list is compared place by place, so an element put in front shows as changes of all that
+    follow: with hold, a new container at the end and replacements in the one at the front.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() - new.keys():
+            yield {"op": "remove", "path": _join(path, key)}
+        for key, value in new.items():
+            if key in old:
+                yield from diff(old[key], value, _join(path, key))
+            else:
+                yield {"op": "add", "path": _join(path, key), "value": value}
+    elif isinstance(old, list) and isinstance(new, list) and len(new) >= len(old):
+        for index, value in enumerate(new[len(old) :], len(old)):
+            yield {"op": "add", "path": _join(path, index), "value": value}
+        for index, (before, after) in enumerate(zip(old, new, strict=False)):
+            yield from diff(before, after, _join(path, index))
+    elif old != new:
+        yield {"op": "replace", "path": path, "value": new}
+
+
+def _join(path: str, key: str | int) -> str:
+    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"

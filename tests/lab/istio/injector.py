@@ -69,38 +69,34 @@ class Injector:
         nodes = [node async for node in self._client.list(Node)]
         return [cast("Any", node.status).nodeInfo.kubeletVersion for node in nodes]
 
-    async def write_ca(self, configuration: MutatingWebhookConfiguration) -> None:
-        """Make a configuration of this revision trust this istiod (istio webhookpatch.go)."""
-        metadata = cast("ObjectMeta", configuration.metadata)
+    async def write_ca(
+        self, found: MutatingWebhookConfiguration | ValidatingWebhookConfiguration
+    ) -> None:
+        """Make a configuration of this revision trust this istiod (istio webhookpatch.go).
+
+        One that validates needs this istiod from now on.
+        """
+        metadata = cast("ObjectMeta", found.metadata)
         if (metadata.labels or {}).get("istio.io/rev") != self._template.revision:
             return
         bundle = base64.b64encode(self._ca.encode()).decode()
-        ours = [w for w in configuration.webhooks or () if w.name.endswith(webhooks.SUFFIX)]
-        if all(webhook.clientConfig.caBundle == bundle for webhook in ours):
-            return
-        for webhook in ours:
-            webhook.clientConfig.caBundle = bundle
-        await self._client.replace(configuration)
-        log.info("%s: wrote the caBundle", metadata.name)
+        validates = isinstance(found, ValidatingWebhookConfiguration)
+        changed = False
+        for webhook in found.webhooks or ():
+            if validates or webhook.name.endswith(webhooks.SUFFIX):
+                policy = "Fail" if validates else webhook.failurePolicy
+                changed |= (webhook.clientConfig.caBundle, webhook.failurePolicy) != (
+                    bundle,
+                    policy,
+                )
+                webhook.clientConfig.caBundle, webhook.failurePolicy = bundle, policy
+        if changed:
+            await self._client.replace(found)
+            log.info("%s: wrote the caBundle", metadata.name)
 
     async def validate(self, request: web.Request) -> web.Response:
         """Answer an AdmissionReview of an object of Istio's own."""
         return web.json_response(validation.answer(json.loads(await request.read())))
-
-    async def enforce(self, configuration: ValidatingWebhookConfiguration) -> None:
-        """Make a configuration of this revision trust this istiod, and need it from now on."""
-        metadata = cast("ObjectMeta", configuration.metadata)
-        if (metadata.labels or {}).get("istio.io/rev") != self._template.revision:
-            return
-        bundle = base64.b64encode(self._ca.encode()).decode()
-        wanted = (bundle, "Fail")
-        found = configuration.webhooks or []
-        if all((w.clientConfig.caBundle, w.failurePolicy) == wanted for w in found):
-            return
-        for webhook in found:
-            webhook.clientConfig.caBundle, webhook.failurePolicy = wanted
-        await self._client.replace(configuration)
-        log.info("%s: wrote the caBundle, and failurePolicy Fail", metadata.name)
 
     async def write_root(self, namespace: Namespace) -> None:
         """Give a namespace the ConfigMap that the sidecars of its pods mount."""
@@ -155,20 +151,15 @@ async def serve(arguments: argparse.Namespace) -> None:
     async with asyncio.TaskGroup() as loops:
         loops.create_task(injector.follow(Namespace, injector.write_root))
         if not arguments.without_ca:
-            loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
-            loops.create_task(injector.follow(ValidatingWebhookConfiguration, injector.enforce))
+            for kind in (MutatingWebhookConfiguration, ValidatingWebhookConfiguration):
+                loops.create_task(injector.follow(kind, injector.write_ca))
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="stand-in for istiod's sidecar injector")
     parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument(
-        "--state",
-        type=Path,
-        required=True,
-        help="folder for certificates, with a lab.istio.sidecar.Template in template.json",
-    )
+    parser.add_argument("--state", type=Path, required=True, help="folder for certificates")
     parser.add_argument("--address", required=True, help="the address to serve on")
     parser.add_argument("--port", type=int, required=True, help="the TCP port to serve on")
     parser.add_argument("--without-ca", action="store_true", help="leave the caBundles as they are")

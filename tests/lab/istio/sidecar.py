@@ -1,6 +1,6 @@
-"""The stand-in's injected pods: what an Istio makes of its template `sidecar`. Pure.
+"""The stand-in's injected pods: what an Istio makes of its template `sidecar`.
 
-Istio 1.28.10 and 1.30.3 as recorded; 1.24.6 by its source, where the field's Jobs see a difference.
+Istio 1.28.10 as recorded. The other versions by their source, where Jobs see a difference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lab.istio import proxyconfig
-from lab.istio.webhooks import service
+from lab.istio.webhooks import DATA, service
 
 PROXY = "istio-proxy"
 INIT = "istio-init"
@@ -20,7 +20,10 @@ VALIDATION = "istio-validation"
 NATIVE_ANNOTATION = "sidecar.istio.io/nativeSidecar"
 STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
 STATUS_ANNOTATION = "sidecar.istio.io/status"
-LOG_LEVEL = "--log_output_level=default:info"
+_RECORDING = json.loads((DATA / "inject-classic.json").read_text())
+_ADDED = {operation["path"]: operation["value"] for operation in _RECORDING["patchDecoded"]}
+[_INIT] = _ADDED["/spec/initContainers"]
+_PROXY, _VOLUMES = _ADDED["/spec/containers/1"], _ADDED["/spec/volumes"]
 
 World = Literal["default", "on request", "never"]
 """When sidecars are native: by default, as with Istio 1.27 or later where every kubelet is 1.33 or
@@ -143,27 +146,18 @@ def _proxy(
     ports: str,
     containers: str,
 ) -> dict[str, Any]:
+    """The recorded proxy, with the variables of this installation and this pod."""
+    own = {
+        "CA_ADDR": f"{service(template.revision)}.{template.namespace}.svc:15012",
+        "PROXY_CONFIG": proxyconfig.environment(config),
+        "ISTIO_META_POD_PORTS": ports,
+        "ISTIO_META_APP_CONTAINERS": containers,
+        "ISTIO_META_WORKLOAD_NAME": owner[1],
+        "ISTIO_META_OWNER": owner[0],
+    }
     environment = [
-        _value("PILOT_CERT_PROVIDER", "istiod"),
-        _value("CA_ADDR", f"{service(template.revision)}.{template.namespace}.svc:15012"),
-        _field("POD_NAME", "metadata.name"),
-        _field("POD_NAMESPACE", "metadata.namespace"),
-        _field("INSTANCE_IP", "status.podIP"),
-        _field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
-        _field("HOST_IP", "status.hostIP"),
-        _limit("ISTIO_CPU_LIMIT", "cpu", template),
-        _value("PROXY_CONFIG", proxyconfig.environment(config)),
-        _value("ISTIO_META_POD_PORTS", ports),
-        _value("ISTIO_META_APP_CONTAINERS", containers),
-        _limit("GOMEMLIMIT", "memory", template),
-        _limit("GOMAXPROCS", "cpu", template),
-        _value("ISTIO_META_CLUSTER_ID", "Kubernetes"),
-        _field("ISTIO_META_NODE_NAME", "spec.nodeName"),
-        _value("ISTIO_META_INTERCEPTION_MODE", "REDIRECT"),
-        _value("ISTIO_META_WORKLOAD_NAME", owner[1]),
-        _value("ISTIO_META_OWNER", owner[0]),
-        _value("ISTIO_META_MESH_ID", "cluster.local"),
-        _value("TRUST_DOMAIN", "cluster.local"),
+        _value(each["name"], own[each["name"]]) if each["name"] in own else each
+        for each in _PROXY["env"]
     ]
     if template.ready_delay:
         environment.append(_value("LAB_READY_DELAY", str(template.ready_delay)))
@@ -171,31 +165,7 @@ def _proxy(
         environment.append(_value("LAB_QUIT_DRAINS", "true"))
     metadata = config.get("proxyMetadata") or {}
     environment += [_value(name, str(value)) for name, value in sorted(metadata.items())]
-    ready = {"httpGet": {"path": "/healthz/ready", "port": 15021}, "timeoutSeconds": 3}
-    return {
-        "name": PROXY,
-        "image": template.image,
-        "imagePullPolicy": "IfNotPresent",
-        "args": [
-            *("proxy", "sidecar", "--domain", "$(POD_NAMESPACE).svc.cluster.local"),
-            *("--proxyLogLevel=warning", "--proxyComponentLogLevel=misc:error", LOG_LEVEL),
-        ],
-        "env": environment,
-        "ports": [{"containerPort": 15090, "name": "http-envoy-prom", "protocol": "TCP"}],
-        "readinessProbe": {**ready, "periodSeconds": 15, "failureThreshold": 4},
-        "startupProbe": {**ready, "periodSeconds": 1, "failureThreshold": 600},
-        "resources": _RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "privileged": False,
-            "readOnlyRootFilesystem": True,
-            "runAsGroup": 1337,
-            "runAsNonRoot": True,
-            "runAsUser": 1337,
-        },
-        "volumeMounts": [{"mountPath": path, "name": name} for path, name in _MOUNTS.items()],
-    }
+    return {**_PROXY, "image": template.image, "env": environment}
 
 
 def _lifecycle(
@@ -228,25 +198,9 @@ def _init(template: Template, status_port: str) -> dict[str, Any]:
     Istio's `istio-validation` only looks whether the CNI plugin has done it. The lab has no such
     plugin: here it is the first container's doing.
     """
-    return {
-        "name": _redirecting(template),
-        "image": template.image,
-        "imagePullPolicy": "IfNotPresent",
-        "args": [
-            *("istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-m", "REDIRECT"),
-            *("-i", "*", "-x", "", "-b", "*", "-d", f"15090,15021,{status_port}", LOG_LEVEL),
-        ],
-        "resources": _RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
-            "privileged": False,
-            "readOnlyRootFilesystem": False,
-            "runAsGroup": 0,
-            "runAsNonRoot": False,
-            "runAsUser": 0,
-        },
-    }
+    excluded = f"15090,15021,{status_port}"
+    arguments = [excluded if each == "15090,15021,15020" else each for each in _INIT["args"]]
+    return {**_INIT, "name": _redirecting(template), "image": template.image, "args": arguments}
 
 
 def _owner(pod: Mapping[str, Any], namespace: str) -> tuple[str, str]:
@@ -269,50 +223,3 @@ def _ports(spec: Mapping[str, Any]) -> str:
 
 def _value(name: str, value: str) -> dict[str, Any]:
     return {"name": name, "value": value}
-
-
-def _field(name: str, path: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _limit(name: str, resource: str, template: Template) -> dict[str, Any]:
-    divisor = "1" if template.minor >= 30 else "0"
-    limit = {"divisor": divisor, "resource": f"limits.{resource}"}
-    return {"name": name, "valueFrom": {"resourceFieldRef": limit}}
-
-
-_RESOURCES = {
-    "limits": {"cpu": "2", "memory": "512Mi"},
-    "requests": {"cpu": "10m", "memory": "64Mi"},
-}
-_MOUNTS = {
-    "/var/run/secrets/workload-spiffe-uds": "workload-socket",
-    "/var/run/secrets/credential-uds": "credential-socket",
-    "/var/run/secrets/workload-spiffe-credentials": "workload-certs",
-    "/var/run/secrets/istio": "istiod-ca-cert",
-    "/var/run/secrets/istio/crl": "istio-ca-crl",
-    "/var/lib/istio/data": "istio-data",
-    "/etc/istio/proxy": "istio-envoy",
-    "/var/run/secrets/tokens": "istio-token",
-    "/etc/istio/pod": "istio-podinfo",
-}
-_TOKEN = {"audience": "istio-ca", "expirationSeconds": 43200, "path": "istio-token"}
-_VOLUMES: tuple[dict[str, Any], ...] = (
-    {"name": "workload-socket"},
-    {"name": "credential-socket"},
-    {"name": "workload-certs"},
-    {"name": "istio-envoy", "emptyDir": {"medium": "Memory"}},
-    {"name": "istio-data", "emptyDir": {}},
-    {
-        "name": "istio-podinfo",
-        "downwardAPI": {
-            "items": [
-                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
-                {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}},
-            ]
-        },
-    },
-    {"name": "istio-token", "projected": {"sources": [{"serviceAccountToken": _TOKEN}]}},
-    {"name": "istiod-ca-cert", "configMap": {"name": "istio-ca-root-cert"}},
-    {"name": "istio-ca-crl", "configMap": {"name": "istio-ca-crl", "optional": True}},
-)

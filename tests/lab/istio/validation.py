@@ -15,12 +15,21 @@ from lab.istio import webhooks
 
 PATH = "/validate"
 
-MUTUAL_TLS: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "mode": {"type": "string", "enum": ["UNSET", "DISABLE", "PERMISSIVE", "STRICT"]}
-    },
-}
+_MODES = ["UNSET", "DISABLE", "PERMISSIVE", "STRICT"]
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+_MUTUAL_TLS = _object(mode={"type": "string", "enum": _MODES})
+_SPEC = _object(
+    selector=_object(matchLabels=_TEXTS),
+    mtls=_MUTUAL_TLS,
+    portLevelMtls={"type": "object", "additionalProperties": _MUTUAL_TLS},
+)
+_VERSION = {"name": "v1", "schema": {"openAPIV3Schema": _object(spec=_SPEC)}}
 PEER_AUTHENTICATION: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -29,39 +38,7 @@ PEER_AUTHENTICATION: dict[str, Any] = {
         "group": "security.istio.io",
         "scope": "Namespaced",
         "names": {"kind": "PeerAuthentication", "plural": "peerauthentications"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "selector": {
-                                        "type": "object",
-                                        "properties": {
-                                            "matchLabels": {
-                                                "type": "object",
-                                                "additionalProperties": {"type": "string"},
-                                            }
-                                        },
-                                    },
-                                    "mtls": MUTUAL_TLS,
-                                    "portLevelMtls": {
-                                        "type": "object",
-                                        "additionalProperties": MUTUAL_TLS,
-                                    },
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        ],
+        "versions": [{**_VERSION, "served": True, "storage": True}],
     },
 }
 

@@ -4,14 +4,14 @@ It emulates the agent and the hook tools; order of events, authorisation and ret
 The charm's `dispatch`, ops, its virtual environment, Pebble, the API server and RBAC are real. It
 plays what goes well, and
 
-* rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
-  charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
-* hook tools that fail (`Model.failing`); hooks that are tried again while later ones wait;
+* rights that come after config-changed (`App.trust(late=True)`); a controller's model
+  (`Model(..., namespace=...)`);
+* hooks that fail, and are tried again while later ones wait;
 * units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
   with two revisions side by side (`App.refresh`), their containers restarted
   (`Container.process.restart`), their hooks at the same time;
-* `App.scale`, another leader or none (`App.elect`), removal without a hook
-  (`App.remove(force=True)`, `Model.destroy`).
+* `App.scale`, another leader (`App.elect`), removal without a hook (`App.remove(force=True)`,
+  `Model.destroy`).
 
 What it does not show: the order of events among units as Juju has it, the time that a leadership
 takes to run out, authorisation by a controller, revisions of secrets and their events, what a

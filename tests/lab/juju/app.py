@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab import until
 
-from . import events, store, table
+from . import events, store
 from .dispatch import Event, Outcome
 from .image import Image
 from .kubernetes import Objects
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SETTLE = 400
 # Seconds; a pod is ready 2 s after its start.
 _READY = 400
+# Worst first: an application without a status of its own shows its worst unit's (Juju's
+# status.DeriveStatus).
+_SEVERITY = ("error", "blocked", "maintenance", "waiting", "active", "unknown")
 
 
 class App:
@@ -94,13 +97,12 @@ class App:
             unit.kill()
         self._replace(unit, killed=killed)
 
-    def elect(self, number: int | None) -> None:
-        """Have a unit lead, or none, as while the leadership of a unit that is gone runs out."""
+    def elect(self, number: int) -> None:
+        """Have another unit lead."""
         with self.model.agent.edit() as state:
-            leader = None if number is None else self._unit(number)
-            state["applications"][self.name]["leader"] = leader and leader.name
-            if leader:
-                leader.queue.append(Event("leader-elected"))
+            leader = self._unit(number)
+            state["applications"][self.name]["leader"] = leader.name
+            leader.queue.append(Event("leader-elected"))
 
     def _enter(self, state: State, new: Unit) -> None:
         """Queue a new unit's first events, in Juju's order, and what its peers see of it."""
@@ -119,14 +121,10 @@ class App:
             new.queue.append(Event("leader-elected"))
         new.queue.extend([Event("config-changed"), Event("start")])
 
-    def configure(self, options: Mapping[str, Any] | None = None, **more: Any) -> None:
-        """Set options as `juju config` does; underscores in keywords stand for hyphens.
-
-        Raises:
-            ValueError: an option is unknown.
-        """
-        named = {name.replace("_", "-"): value for name, value in more.items()}
-        given = {**self._record()["config"], **(options or {}), **named}
+    def configure(self, **options: Any) -> None:
+        """Set options as `juju config` does; underscores stand for hyphens."""
+        named = {name.replace("_", "-"): value for name, value in options.items()}
+        given = {**self._record()["config"], **named}
         with self.model.agent.edit() as state:
             state["applications"][self.name]["config"] = self._metadata.config(given)
             self._tell_all(Event("config-changed"))
@@ -158,21 +156,16 @@ class App:
             self._replace(unit)
             until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
 
-    def run(self, event: str, *, unit: int | None = None, **environment: str) -> Outcome:
-        """Dispatch an event now to the leader, or to one unit; keywords extend the environment.
+    def run(self, event: str) -> Outcome:
+        """Dispatch an event now to the leader.
 
         Raises:
             DispatchError: the hook failed, or the charm knows no such event.
         """
-        target = self._unit(unit)
-        return self.model.agent.run(target, Event(event, environment))
+        return self.model.agent.run(self.leader, Event(event))
 
-    def action(self, name: str, *, unit: int | None = None, **parameters: Any) -> Outcome:
-        """Run an action on the leader or one unit; the outcome's `results` tell how it went.
-
-        Raises:
-            ValueError: the action or a parameter is unknown.
-        """
+    def action(self, name: str, **parameters: Any) -> Outcome:
+        """Run an action on the leader; the outcome's `results` tell how it went."""
         given = {key.replace("_", "-"): value for key, value in parameters.items()}
         values = self._metadata.parameters(name, given)
         environment = {
@@ -181,7 +174,7 @@ class App:
             "JUJU_ACTION_TAG": "action-1",
         }
         event = Event(f"actions/{name}", environment, {"action": values})
-        return self.model.agent.run(self._unit(unit), event)
+        return self.model.agent.run(self.leader, event)
 
     def settle(
         self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
@@ -190,27 +183,23 @@ class App:
         self.model.settle(timeout, failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:
-        """Return status and message of the application as `juju status` shows them."""
-        state = self.model.store.read()
-        units = [unit for unit in state["units"].values() if unit["application"] == self.name]
-        shown = table.application_status(state["applications"][self.name], units)
-        return shown["status"], shown["message"]
+        """Return status and message of the application as `juju status` shows them.
 
-    @property
-    def interfaces(self) -> Mapping[str, str]:
-        """The interface of each endpoint but peers."""
-        return self._metadata.endpoints
+        A failed hook hides the status that the charm has set.
+        """
+        state = self.model.store.read()
+        shown = state["applications"][self.name]["status"]
+        if shown["status"] == "unknown":
+            units = [unit for unit in state["units"].values() if unit["application"] == self.name]
+            failed = [unit["agent"] for unit in units if unit["agent"]["status"] == "error"]
+            every = [*failed, *(unit["status"] for unit in units), shown]
+            shown = min(every, key=lambda status: _SEVERITY.index(status["status"]))
+        return shown["status"], shown["message"]
 
     def integrate(
         self, endpoint: str, remote: str, *, data: Mapping[str, str] | None = None
     ) -> Relation:
-        """Relate an endpoint to an application that the caller plays, whose databag is `data`.
-
-        Raises:
-            ValueError: the charm has no such endpoint.
-        """
-        if endpoint not in self.interfaces:
-            raise ValueError(f"{endpoint}: expected an endpoint of {sorted(self.interfaces)}")
+        """Relate an endpoint to an application that the caller plays, whose databag is `data`."""
         return Relation.create(self, remote, endpoint, data or {})
 
     def remove(self, *, force: bool = False) -> None:
@@ -357,8 +346,8 @@ class App:
             for unit in self.units:
                 unit.queue.append(told)
 
-    def _unit(self, number: int | None) -> Unit:
-        return self.leader if number is None else self.model.agent.units[f"{self.name}/{number}"]
+    def _unit(self, number: int) -> Unit:
+        return self.model.agent.units[f"{self.name}/{number}"]
 
     def _record(self) -> State:
         return self.model.store.read()["applications"][self.name]

@@ -43,7 +43,7 @@ class Outcome:
 
     Attributes:
         event: the event's name.
-        began, ended: when, in seconds since the epoch.
+        began: when, in seconds since the epoch.
         environment: what the event added to the environment.
         status: the exit status.
         tools: the hook tools that were called, in order, without juju-log.
@@ -53,7 +53,6 @@ class Outcome:
 
     event: str
     began: float
-    ended: float
     environment: Mapping[str, str]
     status: int
     tools: tuple[str, ...]
@@ -135,7 +134,7 @@ class Charm:
         if unit not in state["units"]:
             raise DispatchError(f"{unit}: {event.name}: the unit was removed before its hook began")
         store.close_hook(hook, unit, succeeded=status == 0)
-        outcome = _outcome(event, (began, time.time()), status, hook, state["units"][unit])
+        outcome = _outcome(event, began, status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
         return outcome
 
@@ -181,11 +180,9 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
     }
 
 
-def _outcome(
-    event: Event, when: tuple[float, float], status: int, hook: Path, unit: State
-) -> Outcome:
+def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
     trace = (hook / "trace.jsonl").read_text().splitlines()
     log = (hook / "log").read_text().splitlines()
     action = unit.get("action", {})
     tools = tuple(json.loads(line)["tool"] for line in trace)
-    return Outcome(event.name, *when, event.environment, status, tools, tuple(log), action)
+    return Outcome(event.name, began, event.environment, status, tools, tuple(log), action)

@@ -85,11 +85,6 @@ class Hook:
             raise ToolError(f'invalid value "{reference}" for option -r: relation not found')
         return relation
 
-    def check(self, tool: str) -> None:
-        """Raise ToolError for a tool that fails in this hook, in the words that were chosen."""
-        if words := self.state["failing"].get(tool):
-            raise ToolError(words)
-
     def save(self) -> None:
         """Write the working copy back; the agent merges or drops it."""
         draft = f"{self.folder}/state.json.new"
@@ -126,8 +121,7 @@ def status_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 
 def application_version_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
-    """Set the workload's version."""
-    (hook.application["version"],) = rest
+    """Accept the workload's version, which nothing here shows."""
 
 
 def open_port(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
@@ -205,7 +199,7 @@ def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[st
 def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
     """Make a secret; the application's own need the leader. ops deletes the files of its content.
 
-    Nothing changes a secret here: `unit/charm/test_authority.py` is about revisions.
+    Nothing changes a secret here: `unit/charm/test_certificates.py` is about revisions.
     """
     owner = hook.unit if flags.get("--owner") == "unit" else hook.app
     if owner == hook.app and not hook.is_leader:
@@ -315,7 +309,6 @@ def main(name: str, arguments: list[str]) -> int:
     run, valued, switches = TOOLS[name]
     status = 0
     try:
-        hook.check(name)
         answer = run(hook, *parse(arguments, valued, switches))
         hook.save()
         if answer is not None:

@@ -12,11 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightkube import Client
+from lightkube.models.apps_v1 import StatefulSetSpec
 from lightkube.models.authentication_v1 import TokenRequestSpec
-from lightkube.models.core_v1 import ServicePort, ServiceSpec
+from lightkube.models.core_v1 import (
+    Container,
+    PodSpec,
+    PodTemplateSpec,
+    ServicePort,
+    ServiceSpec,
+)
 from lightkube.models.discovery_v1 import Endpoint, EndpointConditions, EndpointPort
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
+from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Service, ServiceAccount, ServiceAccountToken
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import (
@@ -25,6 +33,8 @@ from lightkube.resources.rbac_authorization_v1 import (
     Role,
     RoleBinding,
 )
+
+from lab import images
 
 # Juju's rules for an application's ServiceAccount, without and with `juju trust`.
 UNTRUSTED = [
@@ -148,3 +158,28 @@ def create_model(client: Client, model: str, identifier: str, *, namespace: str)
         "model.juju.is/name": model,
     }
     client.apply(Namespace(metadata=ObjectMeta(name=namespace, labels=labels)), force=True)
+
+
+def run_application(client: Client, model: str, name: str) -> None:
+    """Make the StatefulSet of an application with one unit, as Juju does; its pod is NAME-0.
+
+    Shape and labels are those of Juju's internal/provider/kubernetes. The programs only sleep: the
+    stand-in runs its charms elsewhere.
+    """
+    labels = {"app.kubernetes.io/name": name}
+    image, sleep = images.BUSYBOX, ["sleep", "infinity"]
+    pod = PodSpec(
+        initContainers=[Container(name="charm-init", image=image, command=["true"])],
+        containers=[Container(name=n, image=image, command=sleep) for n in ("charm", name)],
+        automountServiceAccountToken=False,
+        terminationGracePeriodSeconds=0,
+    )
+    spec = StatefulSetSpec(
+        serviceName=f"{name}-endpoints",
+        podManagementPolicy="Parallel",
+        selector=LabelSelector(matchLabels=labels),
+        template=PodTemplateSpec(metadata=ObjectMeta(labels=labels), spec=pod),
+    )
+    own = {**labels, "app.kubernetes.io/managed-by": "juju"}
+    metadata = ObjectMeta(name=name, namespace=model, labels=own)
+    client.create(StatefulSet(metadata=metadata, spec=spec), field_manager="juju")

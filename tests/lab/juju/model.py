@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -13,12 +12,10 @@ from lightkube.types import CascadeType
 
 from lab import Cluster, ending
 
-from . import kubernetes, table
+from . import kubernetes
 from .agent import Agent
 from .app import SETTLE, App
-from .dispatch import VERSION
 from .image import Image, of_workload
-from .labels import LabelWebhook
 from .packed import Metadata
 from .store import Store, application, new_relation
 
@@ -41,7 +38,6 @@ class Model:
         uuid = self.store.read()["model"]["uuid"]
         kubernetes.create_model(self.client, name, uuid, namespace=self.namespace)
         self.agent = Agent(self.store, self.publish)
-        self._labels: LabelWebhook | None = None
 
     def __enter__(self) -> Self:
         """Return the model; the block's end stops its agent and its units."""
@@ -55,9 +51,6 @@ class Model:
     def close(self) -> None:
         """End the agent, then the units' containers; safe to repeat."""
         self.agent.stop()
-        if self._labels:
-            self._labels.stop()
-            self._labels = None
         for unit in self.agent.units.values():
             unit.kill()
         self.agent.units.clear()
@@ -65,7 +58,6 @@ class Model:
     def deploy(
         self,
         charm: Path,
-        name: str | None = None,
         *,
         trust: bool = False,
         config: Mapping[str, Any] | None = None,
@@ -76,26 +68,21 @@ class Model:
 
         Args:
             charm: the .charm file.
-            name: the application's name, by default the charm's.
             trust: whether its ServiceAccount may do everything, as after `juju trust`.
             config: options that differ from their defaults.
             units: how many.
             images: image of each container; by default all have the workload of this checkout.
-
-        Raises:
-            ValueError: an option is unknown.
         """
         metadata = Metadata.read(charm)
         options = metadata.config(config or {})
-        name = name or metadata.name
+        name = metadata.name
         if images is None:
             image = of_workload(_ROOT / "workload")
             images = dict.fromkeys(metadata.containers, image)
         objects = kubernetes.Objects(self.client, self.name, name, namespace=self.namespace)
         objects.create(trust=trust)
         with self.agent.edit() as state:
-            record = application(name, charm=metadata.name, local=True, config=options)
-            state["applications"][name] = record
+            state["applications"][name] = application(config=options)
             for endpoint in metadata.peers:
                 new_relation(state, {name: endpoint})
         app = App(self, name, charm, metadata, objects=objects, images=images)
@@ -103,23 +90,6 @@ class Model:
         for _ in range(units):
             app.add_unit()
         return app
-
-    def force_labels(self) -> LabelWebhook:
-        """Replace the labels of objects that the charms' accounts make, as Juju 3.6.11 does.
-
-        It ends with the model, or with the block that is entered with it.
-        """
-        self._labels = LabelWebhook(self.cluster, self.name, self.namespace, self.apps)
-        return self._labels
-
-    @contextlib.contextmanager
-    def failing(self, tool: str, words: str) -> Iterator[None]:
-        """Let a hook tool fail with these words in hooks that begin before the block's end."""
-        with self.agent.edit() as state:
-            state["failing"][tool] = words
-        yield
-        with self.agent.edit() as state:
-            del state["failing"][tool]
 
     def destroy(self) -> None:
         """Take everything away without a hook, as `juju destroy-model --force --no-wait` does.
@@ -145,10 +115,6 @@ class Model:
         """
         self.agent.settle(timeout, failing=failing, waiting=waiting)
         self.publish()
-
-    def status(self) -> str:
-        """Return a text like that of `juju status`."""
-        return table.render(self.store.read(), VERSION)
 
     def environment(self) -> dict[str, str]:
         """Return where the API server is, as every container of a pod is told."""

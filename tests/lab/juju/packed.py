@@ -30,8 +30,6 @@ class Metadata:
     charm_user: str
     containers: Mapping[str, User]
     peers: tuple[str, ...]
-    # Without peers: interface of each endpoint.
-    endpoints: Mapping[str, str]
     options: Mapping[str, Mapping[str, Any]]
     actions: Mapping[str, Any]
 
@@ -53,37 +51,19 @@ class Metadata:
                 for name, of in containers.items()
             },
             peers=tuple(metadata.get("peers") or ()),
-            endpoints={
-                name: endpoint["interface"]
-                for role in ("requires", "provides")
-                for name, endpoint in (metadata.get(role) or {}).items()
-            },
             options=config.get("options") or {},
             actions=actions or {},
         )
 
     def config(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that have a value: the given ones over the defaults.
-
-        Raises:
-            ValueError: the charm lacks an option.
-        """
+        """Return the options that have a value: the given ones over the defaults."""
         defaults = {name: option.get("default") for name, option in self.options.items()}
-        if unknown := given.keys() - defaults:
-            raise ValueError(f"{unknown}: expected options of {sorted(self.options)}")
         merged = {**defaults, **given}
         return {name: value for name, value in merged.items() if value is not None}
 
     def parameters(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an action's parameters with defaults filled in.
-
-        Raises:
-            KeyError: the charm lacks the action.
-            ValueError: it lacks a parameter.
-        """
+        """Return an action's parameters with defaults filled in."""
         properties: dict[str, Any] = self.actions[action].get("params") or {}
-        if unknown := given.keys() - properties:
-            raise ValueError(f"{action}: unknown parameters {unknown}")
         defaults = {name: of["default"] for name, of in properties.items() if "default" in of}
         return {**defaults, **given}
 

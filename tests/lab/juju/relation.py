@@ -34,7 +34,7 @@ class Relation:
         """Relate the endpoint; queue created, joined and changed for every unit."""
         unit = f"{remote}/0"
         with app.model.agent.edit() as state:
-            state["applications"].setdefault(remote, application(remote, leader=unit))
+            state["applications"].setdefault(remote, application(leader=unit))
             record = new_relation(state, {app.name: endpoint, remote: endpoint})
             record["units"] = {app.name: [unit.name for unit in app.units], remote: [unit]}
             record["data"][remote] = dict(data)
@@ -76,14 +76,7 @@ def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[
     """Relate an endpoint to one that another model offers; return both ends, the consumer's first.
 
     `settle` each model in turn: what one writes is an event in the other.
-
-    Raises:
-        KeyError: a charm has no such endpoint.
-        ValueError: the interfaces differ.
     """
-    wanted, found = consumer.interfaces[endpoint], offering.interfaces[offered]
-    if wanted != found:
-        raise ValueError(f"{offering.name}:{offered}: {found}: expected the interface {wanted}")
     with consumer.model.agent.lock, offering.model.agent.lock:
         here = consumer.integrate(endpoint, offering.name)
         there = offering.integrate(offered, f"remote-{uuid.uuid4().hex}")

@@ -3,11 +3,10 @@
 Hooks of several units may be open at once: what a hook changed in its copy is merged.
 
 model         name, uuid
-applications  name -> charm, local, leader, config, status, version
+applications  name -> leader, config, status
 units         name -> application, life, status, agent, ports, address, action
 relations     number -> id, endpoints by application, units in scope, databags
 secrets       id -> owner, label, content
-failing       hook tool -> the words with which it fails
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Store:
         self._lock = threading.RLock()
         self._commits: list[tuple[State, State, str]] = []
         identity = {"name": model, "uuid": str(uuid.uuid4())}
-        kinds = ("applications", "units", "relations", "secrets", "failing")
+        kinds = ("applications", "units", "relations", "secrets")
         self._write({"model": identity, **{kind: {} for kind in kinds}})
 
     def read(self) -> State:
@@ -67,7 +66,7 @@ class Store:
             (folder / name).touch()
 
     def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> None:
-        """Promote what a unit's hook changed; of a failed hook only statuses and versions stand."""
+        """Promote what a unit's hook changed; of a failed hook only the statuses stand."""
         opened, draft = (
             json.loads((folder / name).read_text()) for name in ("opened.json", "state.json")
         )
@@ -79,9 +78,9 @@ class Store:
                 merge(opened, draft, state)
                 self._commits.append((before, state, unit))
             else:
-                for kind, kept in (("units", ("status",)), ("applications", ("status", "version"))):
+                for kind in ("units", "applications"):
                     old, new = (
-                        {name: {key: each[key] for key in kept} for name, each in of[kind].items()}
+                        {name: {"status": each["status"]} for name, each in of[kind].items()}
                         for of in (opened, draft)
                     )
                     merge(old, new, state[kind])
@@ -105,10 +104,9 @@ def merge(old: State, new: State, into: State) -> None:
             into[key] = value
 
 
-def application(name: str, **fields: Any) -> State:
-    """Return the record of an application; one that is not `local` is played by the test."""
-    record: State = {"name": name, "charm": name, "local": False, "leader": None, "config": {}}
-    return {**record, "status": dict(UNKNOWN), "version": "", **fields}
+def application(**fields: Any) -> State:
+    """Return the record of an application."""
+    return {"leader": None, "config": {}, "status": dict(UNKNOWN), **fields}
 
 
 def unit(app: str, address: str) -> State:

@@ -6,8 +6,10 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import ipaddress
 import itertools
 import os
+import shlex
 import signal
 import threading
 import time
@@ -16,7 +18,6 @@ from pathlib import Path
 
 from lab import Cluster
 
-from . import network
 from .container import GONE, Container
 from .dispatch import CREDENTIALS, Charm, Event, Outcome
 from .image import Image
@@ -31,6 +32,9 @@ _INDICES = itertools.count(1)
 _PROBE_SECONDS = 3.0
 # Seconds that a pod has from SIGTERM to SIGKILL (Kubernetes' default, which Juju keeps).
 GRACE = 30
+
+# Apart from the lab's own bridge and its pods; one small network a pod.
+_NETWORKS = ipaddress.ip_network("10.251.0.0/16")
 
 
 class Unit:
@@ -71,7 +75,7 @@ class Unit:
 
     def start(self, charm: Path, images: Mapping[str, Image]) -> None:
         """Start a pod with this charm and a container for each image; nothing is left of before."""
-        joined, self.address = network.create(self._cluster, self.folder, next(_INDICES))
+        joined, self.address = _network(self._cluster, self.folder, next(_INDICES))
         self.charm.place(charm, joined)
         self._booted.clear()
         self._noticed.clear()
@@ -170,3 +174,31 @@ class Unit:
                 self.queue.append(
                     Event(f"{container.name}-pebble-check-{happened}", {**workload, **check})
                 )
+
+
+def _network(cluster: Cluster, folder: Path, index: int) -> tuple[Path, str]:
+    """Make a network namespace for a pod, joined to the cluster's; return its file and its address.
+
+    The file is a mount that only processes spawned in the cluster can follow.
+
+    Raises:
+        ChildProcessError: `ip` failed; its words are in the log that the message names.
+    """
+    path = folder / f"network-{index}"
+    ours, theirs = (_NETWORKS[4 * index + end] for end in (1, 2))
+    path.touch()
+    file, link = shlex.quote(str(path)), f"unit{index}"
+    inside = f"nsenter --net={file} ip"
+    script = f"""
+        unshare --net={file} ip link set lo up
+        ip link add {link} type veth peer name eth0 netns {file}
+        ip address add {ours}/30 dev {link}
+        ip link set {link} up
+        {inside} address add {theirs}/30 dev eth0
+        {inside} link set eth0 up
+        {inside} route add default via {ours}
+    """
+    process = cluster.spawn(f"network-{index}", ["sh", "-euxc", script])
+    if status := process.wait(30):
+        raise ChildProcessError(f"network {index}: exit status {status}: {process.log}")
+    return path, str(theirs)

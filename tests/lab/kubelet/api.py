@@ -63,8 +63,8 @@ class Api:
         method: str,
         path: str,
         body: Object | None = None,
-        *,
         content_type: str = "application/json",
+        *,
         params: Mapping[str, str] | None = None,
     ) -> Object:
         """One call, repeated while the server is away or answers with a server error.

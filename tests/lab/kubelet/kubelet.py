@@ -142,15 +142,12 @@ class ScriptedKubelet:
             )
             with self._cluster.client() as client:
                 client.create(binding)
-        self._call(self._run(uid, waiting))
-
-    async def _run(self, uid: str, waiting: Collection[str]) -> None:
-        await self._pods.run(await self._pods.arrived(uid), waiting)
+        self._call(self._pods.run(uid, waiting))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
-    # What the streaming endpoint asks (server.Node).
+    # What the streaming endpoint asks.
 
     def find(self, namespace: str, name: str) -> Record | None:
         """The pod of that name as this kubelet has it."""

@@ -7,7 +7,7 @@ import datetime
 
 from lab import tools
 from lab.kubelet.api import MERGE, Api, Object, RefusedError
-from lab.kubelet.containers import now
+from lab.kubelet.record import now
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 # The kubelet renews every 10 s and the node controller gives up after 50 s; half of the former
@@ -24,7 +24,7 @@ async def register(api: Api, name: str, port: int) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     await _create(api, "/api/v1/nodes", node)
     status = {"status": _status(name, port)}
-    await api.request("PATCH", f"/api/v1/nodes/{name}/status", status, content_type=MERGE)
+    await api.request("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
     lease = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -53,7 +53,7 @@ async def _create(api: Api, path: str, body: Object) -> None:
 async def _renew(api: Api, name: str) -> None:
     micros = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     patch = {"spec": {"renewTime": micros}}
-    await api.request("PATCH", f"{LEASES}/{name}", patch, content_type=MERGE)
+    await api.request("PATCH", f"{LEASES}/{name}", patch, MERGE)
 
 
 def _status(name: str, port: int) -> Object:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Collection
+from typing import Any
 
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
-from lab.kubelet.containers import Container, Running, Terminated, Waiting, native, now
-from lab.kubelet.record import Record
+from lab.kubelet.record import Container, Record, native, running
 
 
 class Pods:
@@ -34,25 +34,23 @@ class Pods:
         """The pod with that UID. Raises KeyError when it never came here or is gone."""
         return self._records[uid]
 
-    async def arrived(self, uid: str) -> Record:
-        """The pod with that UID, once the watch has brought it here."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: uid in self._records)
-        return self._records[uid]
+    async def run(self, uid: str, waiting: Collection[str]) -> None:
+        """Start the pod with that UID, once the watch has brought it here.
 
-    async def run(self, record: Record, waiting: Collection[str] = ()) -> None:
-        """Init containers end with 0, native sidecars and all containers start: phase Running.
-
+        Init containers end with 0, native sidecars and all containers start: phase Running, or
         Pending while any of those in ``waiting`` waits for its first start.
         """
+        async with self._changed:
+            await self._changed.wait_for(lambda: uid in self._records)
+        record = self._records[uid]
         async with record.lock:
-            running = Container(Running(now()))
+            started = Container(running())
             for container in record.init_containers:
                 sidecar = native(container)
-                record.containers[container["name"]] = running if sidecar else running.ended(0)
-            later = Container(Waiting("PodInitializing"))
+                record.containers[container["name"]] = started if sidecar else started.ended(0)
+            later = Container({"waiting": {"reason": "PodInitializing"}})
             record.containers |= {
-                c["name"]: later if c["name"] in waiting else running
+                c["name"]: later if c["name"] in waiting else started
                 for c in record.spec["containers"]
             }
             await self._settle(record)
@@ -67,7 +65,7 @@ class Pods:
         """A process that was told to exit does so, unless it has ended already."""
         async with record.lock:
             container = record.containers[name]
-            if isinstance(container.state, Running):
+            if container.runs:
                 record.containers[name] = container.ended(exit_code)
                 await self._settle(record)
 
@@ -106,7 +104,7 @@ class Pods:
         """Stop what still runs, report it, and remove the pod with grace period 0."""
         async with record.lock:
             for name, container in record.containers.items():
-                if isinstance(container.state, Running):
+                if container.runs:
                     record.containers[name] = container.ended(0)
             if record.containers:
                 await self._write(record)
@@ -120,17 +118,16 @@ class Pods:
         real pod was seen twice with nothing running and the phase still Running.
         """
         if not record.over:
-            waits = any(isinstance(state, Waiting) for state in record.regular)
+            waits = any("waiting" in container.state for container in record.regular)
             record.phase = "Pending" if waits else "Running"
         await self._write(record)
         if not record.over:
             return
-        for container in record.init_containers:
-            state = record.containers[container["name"]]
-            if isinstance(state.state, Running):
-                record.containers[container["name"]] = state.ended(0)
+        for name in (init["name"] for init in record.init_containers):
+            if record.containers[name].runs:
+                record.containers[name] = record.containers[name].ended(0)
         await self._write(record)
-        failed = any(s.exit_code for s in record.regular if isinstance(s, Terminated))
+        failed = any(container.exit_code for container in record.regular)
         record.phase = "Failed" if failed else "Succeeded"
         await self._write(record)
 
@@ -139,16 +136,9 @@ class Pods:
         patch = {"metadata": {"uid": record.uid}, "status": record.status()}
         await self._unless_gone(record, "PATCH", f"{record.path}/status", patch, STRATEGIC)
 
-    async def _unless_gone(
-        self,
-        record: Record,
-        method: str,
-        path: str,
-        body: Object,
-        content_type: str = "application/json",
-    ) -> None:
+    async def _unless_gone(self, record: Record, method: str, *request: Any) -> None:
         try:
-            await self._api.request(method, path, body, content_type=content_type)
+            await self._api.request(method, *request)
         except RefusedError as error:
             # The name now belongs to a later pod. NodeRestriction refuses (403) if that one has no
             # node yet, the comparison of UIDs (409) if it has, and validation (422: the UID is

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from lab.kubelet import agent
 from lab.kubelet.agent import Answer
 from lab.kubelet.api import Object
-from lab.kubelet.containers import Container, Running, Terminated, Waiting, now, statuses
 
 PROXY = "istio-proxy"
 
@@ -26,6 +27,87 @@ Misbehaviour = Literal[
     "babble",
 ]
 """How a quit can go wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """One container: its state, how its previous run ended, how often it was started again.
+
+    Both states are as Kubernetes writes them: ``{"running": {"startedAt": ...}}``.
+    """
+
+    state: Object
+    last: Object = dataclasses.field(default_factory=dict)
+    restarts: int = 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return "running" in self.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which its process ended; None: it waits or runs."""
+        return self.state.get("terminated", {}).get("exitCode")
+
+    def ended(self, exit_code: int, reason: str | None = None) -> Container:
+        """This container, its process gone. Raises ValueError unless it runs."""
+        if not self.runs:
+            raise ValueError(f"cannot end a container that is {self.state}")
+        reason = reason or ("Completed" if exit_code == 0 else "Error")
+        times = {**self.state["running"], "finishedAt": now()}
+        ended = {"exitCode": exit_code, "reason": reason, **times}
+        return dataclasses.replace(self, state={"terminated": ended})
+
+    def again(self) -> Container:
+        """This container in its next run; one that never ran is started, not started again."""
+        last = self.state if "terminated" in self.state else self.last
+        return Container(running(), last, self.restarts + bool(last))
+
+
+def running() -> Object:
+    """The state of a container that starts now."""
+    return {"running": {"startedAt": now()}}
+
+
+def now() -> str:
+    """The present second in RFC 3339, the resolution of a status's times."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def native(container: Object) -> bool:
+    """Whether an init container is a sidecar (``restartPolicy: Always``)."""
+    return container.get("restartPolicy") == "Always"
+
+
+def statuses(declared: Sequence[Object], states: Mapping[str, Container], uid: str) -> list[Object]:
+    """Container statuses of those ``declared`` containers that have a state, sorted by name.
+
+    The kubelet sorts by name, so ``istio-proxy`` comes before ``main`` whatever the spec says.
+    """
+    shown = [c for c in declared if c["name"] in states]
+    return [_status(c, states[c["name"]], uid) for c in sorted(shown, key=lambda c: c["name"])]
+
+
+def _status(container: Object, has: Container, uid: str) -> Object:
+    identity = f"containerd://{uid}-{container['name']}-{has.restarts}"
+
+    def shown(state: Object) -> Object:
+        if "terminated" not in state:
+            return state
+        return {"terminated": {**state["terminated"], "containerID": identity}}
+
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": f"sha256:{container['name']}",
+        "containerID": identity,
+        "ready": has.runs,
+        "started": has.runs,
+        "restartCount": has.restarts,
+        "state": shown(has.state),
+        "lastState": shown(has.last),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,21 +209,22 @@ class Record:
         return agent.status_port(annotations, self._proxy_config)
 
     @property
-    def regular(self) -> list[Waiting | Running | Terminated]:
-        """The states of the containers that are no init containers, once the pod is started."""
-        return [self.containers[c["name"]].state for c in self.spec["containers"]]
+    def regular(self) -> list[Container]:
+        """The containers that are no init containers, once the pod is started."""
+        return [self.containers[c["name"]] for c in self.spec["containers"]]
 
     @property
     def over(self) -> bool:
-        """Whether each of these has ended and is not started again."""
+        """Whether each of these has ended, and the pod's restart policy starts none again."""
         policy = self.spec.get("restartPolicy", "Always")
-        return all(isinstance(s, Terminated) and s.final(policy) for s in self.regular)
+        final = {"Never": lambda code: code is not None, "OnFailure": lambda code: code == 0}
+        return policy in final and all(final[policy](c.exit_code) for c in self.regular)
 
     def status(self) -> Object:
         """The pod's status as the kubelet would write it now."""
         done = self.phase in ("Succeeded", "Failed")
         started = bool(self.containers)
-        ready = started and not done and all(isinstance(s, Running) for s in self.regular)
+        ready = started and not done and all(c.runs for c in self.regular)
         facts = {
             "PodReadyToStartContainers": not done,
             "Initialized": started,

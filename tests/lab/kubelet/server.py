@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import ssl
 from asyncio.trsock import TransportSocket
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from lab.kubelet import agent
-from lab.kubelet.containers import Running, Terminated
-from lab.kubelet.record import PROXY, Behaviour, Listener, Record, Via
+from lab.kubelet.record import PROXY, Behaviour, Listener, Record
+
+if TYPE_CHECKING:
+    from lab.kubelet.kubelet import ScriptedKubelet
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CUT = 10.0  # seconds for the loop to close the cut connections, which takes milliseconds
@@ -34,39 +37,13 @@ BURST = 500
 SOCKETS = web.AppKey("sockets", set[TransportSocket])
 
 
-class Node(Protocol):
-    """What the endpoint needs of the kubelet behind it."""
-
-    def find(self, namespace: str, name: str) -> Record | None:
-        """The pod of that name as this kubelet has it."""
-        ...
-
-    def note(self, record: Record, container: str, command: tuple[str, ...]) -> None:
-        """Record that somebody asked for this."""
-        ...
-
-    def behave(self, record: Record, via: Via) -> Behaviour | None:
-        """The misbehaviour that is due for a request that comes this way; None: behave."""
-        ...
-
-    def exits(self, record: Record, exit_code: int, container: str = PROXY) -> None:
-        """The proxy of the pod, or another container, ends with this code, shortly."""
-        ...
-
-
-def application(node: Node) -> web.Application:
+def application(node: ScriptedKubelet) -> web.Application:
     """The endpoint for the pods of ``node``."""
-
-    async def execute(request: web.Request) -> web.StreamResponse:
-        return await _exec(node, request)
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        return await _forward(node, request)
-
     app = web.Application(middlewares=[_negotiate])
     app[SOCKETS] = set()
-    app.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
-    app.router.add_get("/portForward/{namespace}/{pod}", forward)
+    pod = "{namespace}/{pod}"
+    app.router.add_get(f"/exec/{pod}/{{container}}", functools.partial(_exec, node))
+    app.router.add_get(f"/portForward/{pod}", functools.partial(_forward, node))
     return app
 
 
@@ -109,7 +86,7 @@ async def stop(runner: web.AppRunner) -> None:
             await asyncio.sleep(0)  # The loop closes them in its next iterations.
 
 
-async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
+async def _exec(node: ScriptedKubelet, request: web.Request) -> web.StreamResponse:
     pod, container = request.match_info["pod"], request.match_info["container"]
     record = node.find(request.match_info["namespace"], pod)
     if record is None:
@@ -144,7 +121,7 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
     return socket
 
 
-async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
+async def _forward(node: ScriptedKubelet, request: web.Request) -> web.StreamResponse:
     record = node.find(request.match_info["namespace"], request.match_info["pod"])
     if record is None:
         return web.Response(status=404, text="pod does not exist")
@@ -193,10 +170,10 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
 
 def _not_running(record: Record, container: str) -> str | None:
     """Why nothing can be executed in the container, in the words of kubelet and containerd."""
-    state = record.containers.get(container)
-    if state is not None and isinstance(state.state, Terminated):
+    found = record.containers.get(container)
+    if found is not None and found.exit_code is not None:
         return "container is in CONTAINER_EXITED state"
-    if state is None or not isinstance(state.state, Running):
+    if found is None or not found.runs:
         return f'container not found ("{container}")'
     return None
 
@@ -212,31 +189,27 @@ def _answer(record: Record, container: str, command: tuple[str, ...]) -> agent.A
 def _status(answer: agent.Answer) -> dict[str, object]:
     if answer.exit_code == 0:
         return {"metadata": {}, "status": "Success"}
+    failure = {"metadata": {}, "status": "Failure"}
     if answer.exit_code is None:
         text = f"OCI runtime exec failed: {answer.stderr}: unknown"
-        return {
-            "metadata": {},
-            "status": "Failure",
-            "reason": "InternalError",
-            "message": text,
-            "code": 500,
-        }
+        return {**failure, "reason": "InternalError", "message": text, "code": 500}
     return {
-        "metadata": {},
-        "status": "Failure",
+        **failure,
         "reason": "NonZeroExitCode",
         "message": f"command terminated with non-zero exit code: exit status {answer.exit_code}",
         "details": {"causes": [{"reason": "ExitCode", "message": str(answer.exit_code)}]},
     }
 
 
-def _end_proxy(node: Node, record: Record, behaviour: Behaviour, *, quits: bool) -> None:
+def _end_proxy(node: ScriptedKubelet, record: Record, behaviour: Behaviour, *, quits: bool) -> None:
     answers = behaviour.answer is None and behaviour.response is None
     if behaviour.ends or (quits and answers):
         node.exits(record, 0)
 
 
-def _tell(node: Node, record: Record, listener: Listener, line: tuple[str, ...]) -> bytes | None:
+def _tell(
+    node: ScriptedKubelet, record: Record, listener: Listener, line: tuple[str, ...]
+) -> bytes | None:
     """The answer of a container other than the proxy; None: it does not run."""
     if _not_running(record, listener.container):
         return None

@@ -8,7 +8,7 @@ import lab.juju
 import pytest
 from lab.deployed import await_selected
 from lab.fixtures import new_namespaces
-from lab.seen import Seen, await_end
+from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace

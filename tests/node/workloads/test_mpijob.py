@@ -12,7 +12,7 @@ import lab.istio
 import pytest
 from lab import mpijobs, outcome
 from lab.deployed import SELECTED
-from lab.seen import Seen, await_end, await_payload
+from lab.outcome import Seen, await_end, await_payload
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace

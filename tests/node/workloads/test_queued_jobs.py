@@ -18,7 +18,7 @@ from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
-from lab.seen import SOON, Seen, await_end, await_payload, look
+from lab.outcome import SOON, Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace

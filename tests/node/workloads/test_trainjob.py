@@ -16,7 +16,7 @@ from lab import jobsets, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
 from lab.istio import PROXY
-from lab.seen import SOON, Seen, await_end, await_payload, look
+from lab.outcome import SOON, Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace

@@ -18,7 +18,7 @@ from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
-from lab.seen import SOON, Seen, await_end, look
+from lab.outcome import SOON, Seen, await_end, look
 from lab.workloads import Workload
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace

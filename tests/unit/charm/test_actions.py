@@ -130,20 +130,6 @@ def test_a_page_has_as_many_pods_as_asked_for(unit: Unit) -> None:
     assert found["next"] == "team-a/web-3"
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"limit": 0}, "limit: 0: expected 1 to 500"),
-        ({"limit": 501}, "limit: 501: expected 1 to 500"),
-        ({"limit": True}, "limit: true: expected 1 to 500"),
-        ({"after": "web-0"}, 'after: "web-0": expected NAMESPACE/NAME'),
-    ],
-)
-def test_a_bad_parameter_of_a_list_is_named(unit: Unit, params: dict[str, Any], said: str) -> None:
-    assert failure(list_unmeshed, unit, **params) == said
-    assert failure(list_stuck, unit, **params) == said
-
-
 def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: Unit) -> None:
     unit.process.pods = [POD, STUCK, BLOCKED]
     unit.process.held = [held("vault-agent", since=CREATED, requests=Requests(gpus=8))]
@@ -471,14 +457,22 @@ def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(unit: Un
     assert failure(restart, unit, dry_run=False).startswith("race-policy: restart: the workload")
 
 
+LISTS = (list_unmeshed, list_stuck)
+
+
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("action", "params", "said"),
     [
-        ({"limit": 0}, "limit: 0: expected 1 to 500"),
-        ({"namespace": "Team/a"}, 'namespace: "Team/a": expected one namespace'),
+        *(
+            (action, {"limit": limit}, f"limit: {json.dumps(limit)}: expected 1 to 500")
+            for action in (*LISTS, restart)
+            for limit in (0, 501, True)
+        ),
+        *((a, {"after": "web-0"}, 'after: "web-0": expected NAMESPACE/NAME') for a in LISTS),
+        (restart, {"namespace": "Team/a"}, 'namespace: "Team/a": expected one namespace'),
     ],
 )
-def test_a_bad_parameter_of_restarts_is_named(
-    unit: Unit, params: dict[str, Any], said: str
+def test_a_bad_parameter_is_named(
+    unit: Unit, action: Callable[..., object], params: dict[str, Any], said: str
 ) -> None:
-    assert failure(restart, unit, **params) == said
+    assert failure(action, unit, **params) == said

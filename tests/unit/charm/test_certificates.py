@@ -1,27 +1,39 @@
-"""Certificates and tokens: the API server trusts every unit before, during and after a renewal."""
+"""Certificates, tokens and the application's own authority: the API server trusts every unit.
+
+It does so before, during and after a renewal. An authority is kept before it is used, and never
+replaced because it cannot be read. What Juju does with secrets is in juju#19036, #20794
+(secret-remove comes again, and for what is gone), #22051 and #22961 (secret-get fails for a while).
+A hook that fails stores nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import socket
 import ssl
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import ops
 import pytest
+from charmlibs.interfaces.tls_certificates import Certificate
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from istio_aux.kube.access import token_life
 from istio_aux.model.names import TOKEN_LIFE
 from ops import testing
+from scenario import mocking
 
 import certificates
 from certificates import Authority, Leaf
 
-from .apiserver import jwt
+from .apiserver import ApiServer, jwt
 from .conftest import ROOT, Unit
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
@@ -77,7 +89,7 @@ def test_a_leaf_is_not_verified_under_another_name(authority: Authority, tmp_pat
 
 def test_keys_are_on_p_256(authority: Authority) -> None:
     for pem in (authority.private_key, certificates.issue(authority, NAMES).private_key):
-        key = load_pem_private_key(pem.encode(), password=None)
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert isinstance(key.curve, ec.SECP256R1)
 
@@ -221,3 +233,236 @@ def test_a_follower_waits_for_the_account(unit: Unit) -> None:
 
     assert isinstance(status, testing.WaitingStatus)
     assert "ServiceAccount istio-aux-workload" in status.message
+
+
+DOWN = ops.ModelError("ERROR cannot access secret backend: connection refused")
+LABEL = "certificate-authority"
+
+
+def kept(unit: Unit) -> Authority:
+    (secret,) = [s for s in unit.state.secrets if s.label == LABEL]
+    assert secret.latest_content
+    return Authority.from_secret(secret.latest_content)
+
+
+def trusted(api: ApiServer) -> str:
+    (webhook,) = api.one("MutatingWebhookConfiguration")["webhooks"]
+    return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
+
+
+def bundle(api: ApiServer) -> set[str]:
+    return set(certificates.parse_bundle(trusted(api)))
+
+
+def aged(age: timedelta, life: timedelta) -> Authority:
+    """An authority of the charm's that was made some time ago."""
+    now = datetime.now(UTC)
+    made = certificates.make_authority("istio-aux", "kubeflow")
+    parsed = x509.load_pem_x509_certificate(made.certificate.encode())
+    key = serialization.load_pem_private_key(made.private_key.encode(), None)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(parsed.subject)
+        .issuer_name(parsed.issuer)
+        .public_key(parsed.public_key())
+        .serial_number(parsed.serial_number)
+        .not_valid_before(now - age)
+        .not_valid_after(now - age + life)
+    )
+    for extension in parsed.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    signed = builder.sign(key, hashes.SHA256())  # pyright: ignore[reportArgumentType] - its kind is wider
+    return Authority(Certificate(x509_object=signed).raw, made.private_key)
+
+
+def issuer(unit: Unit) -> str:
+    return Leaf(unit.files["tls/tls.crt"], "").issuer
+
+
+@pytest.fixture
+def fresh(new_unit: Unit) -> Unit:
+    """The leader of a new application, before its first event."""
+    relations = {testing.PeerRelation("peers")}
+    new_unit.state = dataclasses.replace(new_unit.state, secrets=set(), relations=relations)
+    return new_unit
+
+
+@pytest.fixture
+def aging(new_unit: Unit) -> Unit:
+    """The unit; half of its authority's life is over, and the successor is stored."""
+    old = aged(timedelta(days=400), certificates.AUTHORITY_VALIDITY)
+    (secret,) = new_unit.state.secrets
+    content = old.to_secret()
+    replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
+    new_unit.run(secrets={replaced})
+    return new_unit
+
+
+def fail(patch: pytest.MonkeyPatch, tool: str, error: Exception) -> None:
+    """Have one of Juju's hook tools fail."""
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    patch.setattr(mocking._MockModelBackend, tool, failing)  # pyright: ignore[reportPrivateUsage] - Juju itself
+
+
+def test_the_webhook_trusts_the_certificate_of_the_unit(unit: Unit, tmp_path: Path) -> None:
+    served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
+    service = unit.api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]
+
+    name = f"{service['name']}.{service['namespace']}.svc"
+
+    assert handshake(served, trusted(unit.api), name, tmp_path)
+
+
+def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
+    unit.run()
+
+    (secret,) = unit.state.secrets
+    assert secret.owner == "app"
+    (peers,) = unit.state.get_relations("peers")
+    assert secret.id in peers.local_app_data.values()
+    assert "PRIVATE" not in str(peers)
+    assert "PRIVATE" not in str(unit.ctx.juju_log)
+
+
+def test_nothing_is_signed_or_trusted_before_the_authority_is_stored(fresh: Unit) -> None:
+    assert isinstance(fresh.configure(), testing.WaitingStatus)
+
+    assert kept(fresh)
+    assert "caBundle" not in str(fresh.api.objects)
+    assert not fresh.files
+    assert fresh.wakes
+    assert isinstance(fresh.run(), testing.ActiveStatus)
+
+
+def test_a_new_authority_is_stored_trusted_and_served_in_this_order(aging: Unit) -> None:
+    new, old = kept(aging).certificate, issuer(aging)
+    assert new != old
+    assert bundle(aging.api) == {old}
+
+    aging.run()
+    assert bundle(aging.api) == {old, new}
+    assert issuer(aging) == old
+
+    aging.run()
+    assert issuer(aging) == new
+    assert bundle(aging.api) == {old, new}
+
+    aging.run()
+    aging.run()
+    assert bundle(aging.api) == {new}
+
+
+def test_a_hook_that_fails_after_the_api_server_learned_of_an_authority_loses_nothing(
+    aging: Unit, tmp_path: Path
+) -> None:
+    before = aging.state
+    aging.run()
+    aging.state = before  # Juju drops what the hook wrote.
+
+    for _ in range(5):
+        aging.run()
+        served = Leaf(aging.files["tls/tls.crt"], aging.files["tls/tls.key"])
+        assert handshake(served, trusted(aging.api), "istio-aux.kubeflow.svc", tmp_path)
+
+    assert bundle(aging.api) == {kept(aging).certificate}
+
+
+@pytest.mark.parametrize(
+    ("broken", "option"),
+    [({"patch mutatingwebhookconfigurations"}, "Fail"), (set[str](), "Abort")],
+    ids=["the API server refuses it", "an option is invalid"],
+)
+def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
+    broken: set[str], option: str, aging: Unit
+) -> None:
+    old = issuer(aging)
+    aging.api.broken = broken
+
+    for _ in range(4):
+        assert not isinstance(aging.configure(failure_policy=option), testing.ActiveStatus)
+
+    assert issuer(aging) == old
+    assert bundle(aging.api) == {old}
+
+
+def test_a_follower_waits_until_its_leader_has_the_new_authority_trusted(aging: Unit) -> None:
+    new, old = kept(aging).certificate, issuer(aging)
+    (secret,) = aging.state.secrets
+    # ops.testing takes a secret of the application for one that is not this unit's.
+    newest = dataclasses.replace(secret, owner=None)
+    aging.run(aging.on.secret_changed(newest), secrets={newest}, leader=False)
+    assert issuer(aging) == old
+
+    (peers,) = aging.state.get_relations("peers")
+    noted = {**peers.local_app_data, "trusted-issuers": f"{old}\n{new}\n"}
+    acknowledged = dataclasses.replace(peers, local_app_data=noted)
+    aging.run(relations={acknowledged})
+
+    assert issuer(aging) == new
+
+
+@pytest.mark.parametrize("error", [DOWN, ops.SecretNotFoundError('secret "x" not found')], ids=str)
+def test_an_authority_that_cannot_be_read_is_waited_for_and_never_replaced(
+    error: Exception, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, objects = kept(unit), dict(unit.api.objects)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", error)
+
+        status = unit.run()
+
+        assert status == testing.WaitingStatus(
+            f"the secret with the certificate authority cannot be read: {error}"
+        )
+        assert unit.configure(failure_policy="Fail") == status
+    assert kept(unit) == before
+    assert unit.api.objects.keys() == objects.keys()
+    assert bundle(unit.api) == {before.certificate}
+    (webhook,) = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
+    assert webhook["failurePolicy"] == "Fail", "an option took no effect meanwhile"
+    assert isinstance(unit.run(), testing.ActiveStatus)
+
+
+def test_a_leader_that_never_published_an_authority_makes_none_while_secrets_cannot_be_read(
+    fresh: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", DOWN)
+        assert isinstance(fresh.run(), testing.WaitingStatus)
+    assert not fresh.state.secrets
+
+
+def test_a_secret_that_cannot_be_stored_is_tried_again(
+    fresh: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_add", DOWN)
+        assert isinstance(fresh.run(), testing.WaitingStatus)
+    fresh.run()
+    assert isinstance(fresh.run(), testing.ActiveStatus)
+
+
+def test_an_old_revision_is_removed_once_however_often_juju_asks(aging: Unit) -> None:
+    aging.run()  # It reads revision 2.
+    (secret,) = aging.state.secrets
+
+    for revision in (1, 1, 1, 2):  # The latest one is never removed.
+        aging.run(aging.on.secret_remove(secret, revision=revision))
+
+    assert aging.ctx.removed_secret_revisions == [1]
+
+
+@pytest.mark.parametrize("error", [DOWN, ops.SecretNotFoundError('secret "x" not found')], ids=str)
+def test_a_secret_that_is_gone_is_not_removed(
+    error: Exception, aging: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (secret,) = aging.state.secrets
+    fail(monkeypatch, "secret_info_get", error)
+
+    status = aging.run(aging.on.secret_remove(secret, revision=1))
+
+    assert isinstance(status, testing.ActiveStatus)
+    assert aging.ctx.removed_secret_revisions == []

@@ -18,8 +18,7 @@ import certificates
 from certificates import Leaf
 
 from .conftest import Copies, Unit, active, copies
-from .test_authority import kept, trusted
-from .test_certificates import NAMES, handshake
+from .test_certificates import NAMES, handshake, kept, trusted
 
 RELATION = testing.Relation("certificates", remote_app_name="pki")
 

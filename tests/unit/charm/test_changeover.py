@@ -31,7 +31,7 @@ from issuers import Issuers
 
 from .apiserver import ApiServer
 from .conftest import NIGHTLY, Unit, set_up
-from .test_authority import LABEL, bundle
+from .test_certificates import LABEL, bundle
 
 STEPS = 60
 

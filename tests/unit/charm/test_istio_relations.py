@@ -15,7 +15,7 @@ from ops import testing
 
 from relations.istio import ControlPlane, parse_metadata, parse_pilot
 
-from .conftest import ROOT, Unit, active, injector
+from .conftest import ROOT, Unit, injector
 
 VERSIONS = {"_supported_versions": "- v1\n"}
 
@@ -46,21 +46,6 @@ def test_the_workload_learns_where_the_control_plane_is(
     new_unit.relate(*relations)
 
     assert new_unit.settings.get("root-namespace") == namespace
-
-
-def test_the_root_namespace_goes_with_its_relation(unit: Unit) -> None:
-    unit.relate(METADATA)
-    assert unit.settings["root-namespace"] == "istio-system"
-
-    assert unit.leave(METADATA) == active()
-    assert "root-namespace" not in unit.settings
-
-
-def test_control_planes_that_disagree_block_and_name_each_other(unit: Unit) -> None:
-    assert unit.relate(PILOT, METADATA) == testing.BlockedStatus(
-        "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
-        " expected one control plane: remove one of these relations"
-    )
 
 
 WHEN = "since 2026-11-21 19:40Z"

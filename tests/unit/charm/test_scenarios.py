@@ -296,11 +296,6 @@ def before_its_issuer_is_trusted(unit: Unit) -> Any:
     return unit.run(leader=False, relations={testing.PeerRelation("peers", local_app_data=noted)})
 
 
-def without_workload(unit: Unit) -> Any:
-    unit.process.running = False
-    return unit.run()
-
-
 STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = {
     "no authority": (
         without_an_authority,
@@ -309,10 +304,6 @@ STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = 
     "no certificate": (
         before_its_issuer_is_trusted,
         testing.WaitingStatus("waiting for a certificate that the API server trusts"),
-    ),
-    "no workload": (
-        without_workload,
-        testing.WaitingStatus("workload: no answer at http://localhost:8080: connection refused"),
     ),
 }
 

@@ -15,16 +15,26 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.cli import check
+from istio_aux.model.annotations import STATUS_PORT
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Policy, Rung
+from istio_aux.model.sidecars import SHIPPED
+from istio_aux.quit.rules import Quit
+from istio_aux.quit.state import Send
+from unit.rules.pods import RUNNING, exited, job
+from unit.rules.table import decide
 
 import certificates
 import config
 import manifests
+import workload
 from certificates import Leaf
 from inputs import Inputs
 from issuers import Issuers
 from manifests import Values
 
 from .conftest import ROOT
+from .test_workload import NAMES
 
 TEXT = (ROOT / "SECURITY.md").read_text()
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
@@ -185,15 +195,39 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
         assert asked == granted(rendered(options)) - UNASKED, options
 
 
-def test_the_policy_allows_the_commands_of_the_option_in_their_containers() -> None:
-    """Of a sidecar that quits over HTTP there is none. `cluster/test_exec_policy.py` executes."""
-    objects = rendered({"quit-sidecars": "vault-agent,helper=/bin/kill -TERM 1"})
+SIDECARS = ("", ",".join(SHIPPED), "helper=/bin/kill -TERM 1", "a=stop,b=/bin/sh -c exit,c=1/,d=K")
 
-    commands = {"istio-proxy": manifests.QUIT_COMMANDS, "helper": [["/bin/kill", "-TERM", "1"]]}
-    assert [
-        json.dumps(commands) in rule["expression"]
-        for found in objects
-        if found["kind"] == "ValidatingAdmissionPolicy"
-        for rule in found["spec"]["validations"]
-        if rule["message"] == "executes the commands that make a container exit only"
-    ] == [True]
+
+def allowed(objects: list[dict[str, Any]]) -> set[tuple[str, tuple[str, ...]]]:
+    """What roles and policy allow to execute."""
+    if ("ClusterRole", "pods/exec", "get") not in granted(objects):
+        return set()
+    rules = [rule for found in objects for rule in found.get("spec", {}).get("validations", ())]
+    (lists,) = re.findall(r" in (\{.*\})\[\?", "\n".join(rule["expression"] for rule in rules))
+    return {(name, tuple(each)) for name, some in json.loads(lists).items() for each in some}
+
+
+def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is executed in pods with these status ports, and with each sidecar."""
+    done, proxy, ports = exited(0), {PROXY: RUNNING}, (0, 8080, *range(14_999, 15_023))
+    pods = [job({"main": done, **proxy}, annotations={STATUS_PORT: f"{port}"}) for port in ports]
+    pods += [job({"main": done, rule.container: RUNNING, **proxy}) for rule in policy.sidecars]
+    decisions = (decide(pod, policy) for pod in pods)
+    for decision in (each for each in decisions if isinstance(each, Quit)):
+        for rung in {*decision.rungs} - {Rung.PORT_FORWARD}:
+            send = Send(rung, decision.status_port, decision.rule)
+            yield send.container, send.command
+
+
+@pytest.mark.parametrize("sidecars", SIDECARS)
+@pytest.mark.parametrize("via", config.CHOICES["quit-via"])
+@pytest.mark.parametrize("mode", config.CHOICES["quit"])
+def test_what_is_sent_is_allowed_and_nothing_else(
+    mode: str, via: str, sidecars: str, tmp_path: Path
+) -> None:
+    options = {"quit": mode, "quit-via": via, "quit-sidecars": sidecars}
+    defaults = {name: option["default"] for name, option in OPTIONS.items()}
+    written = workload.settings(config.load(defaults | options, "m"), NAMES)
+    (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
+    executed = {*sent(settings.load(file).quit_policy)} if mode == "on" else set[Any]()
+    assert executed == allowed(rendered(options))

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from chaos import storm
 from chaos.outages import judge
-from lab.seen import Seen
+from lab.outcome import Seen
 from lab.workloads import Workload
 
 NOTHING = storm.make(3, 0, 0)

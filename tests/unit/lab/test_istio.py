@@ -1,4 +1,4 @@
-"""The stand-in for istiod, compared with recordings of Istio 1.28.10 and 1.30.3."""
+"""The stand-ins for istiod and its agent, compared with Istio 1.28.10 and 1.30.3."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import base64
 import dataclasses
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
 import pytest
-import yaml
 from lab.istio import decision, proxyconfig, sidecar, webhooks
+from lab.kubelet import agent
 
-DATA = Path(__file__).parents[2] / "data" / "istio"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 HOLD = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: true"}
 NATIVE = {sidecar.NATIVE_ANNOTATION: "true"}
 
 
 def recording(case: str) -> Any:
-    return json.loads((DATA / f"inject-{case}.json").read_text())
+    return json.loads((webhooks.DATA / f"inject-{case}.json").read_text())
 
 
 def review(pod: dict[str, Any], namespace: str = "mesh") -> dict[str, Any]:
@@ -107,20 +105,23 @@ def test_containers_stand_where_istio_puts_them(
 
 
 @pytest.mark.parametrize(
-    ("name", "revision"),
+    ("command", "port", "exit_code", "quits"),
     [
-        ("istioctl-install-istio-revision-tag-default", "default"),
-        ("istioctl-install-istio-sidecar-injector", "default"),
-        ("revision-1-30-3", "1-30-3"),
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request --debug-port=15021 POST quitquitquit", 15020, 0, False),
+        ("pilot-agent request --debug-port=15020 GET quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15520 POST quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15020 GET stats", 15020, 0, False),
+        ("sh -c true", 15020, None, False),
+        # Without a status server, as observed with port 0: Envoy's admin ends the proxy.
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 0, 255, False),
+        ("pilot-agent request POST quitquitquit", 0, 0, True),
     ],
 )
-def test_installs_the_configurations_that_istioctl_leaves(name: str, revision: str) -> None:
-    recorded = yaml.safe_load((DATA / f"mwc-{name}.yaml").read_text())
-    for webhook in recorded["webhooks"]:
-        del webhook["clientConfig"]["caBundle"]
+def test_pilot_agent_answers_as_istios_does(
+    *, command: str, port: int, exit_code: int | None, quits: bool
+):
+    answer = agent.run(command.split(), port)
 
-    made = {c["metadata"]["name"]: c for c in webhooks.configurations("istio-system", revision)}
-
-    ours = made[recorded["metadata"]["name"]]
-    assert ours["webhooks"] == recorded["webhooks"]
-    assert ours["metadata"]["labels"]["istio.io/rev"] == revision
+    assert (answer.exit_code, answer.quits) == (exit_code, quits)

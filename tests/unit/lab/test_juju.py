@@ -22,8 +22,8 @@ class Model:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.store, self._folder, self._patch = Store(folder / "model", "kubeflow"), folder, patch
         with self.store.edit() as state:
-            own = application("istio-aux", config={"log-level": "info"}, leader=LEADER)
-            state["applications"] = {"istio-aux": own, "istio-pilot": application("istio-pilot")}
+            own = application(leader=LEADER)
+            state["applications"] = {"istio-aux": own, "istio-pilot": application()}
             state["units"] = {name: unit("istio-aux", "10.1.0.1") for name in (LEADER, FOLLOWER)}
             new_relation(state, {"istio-aux": "peers"})
             new_relation(state, {"istio-aux": "istio-pilot", "istio-pilot": "istio-pilot"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.documents import BadDocument, Document, read, shallow
+from istio_aux.model.documents import Document, read, shallow
 
 A, B = {"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}
 LINE_A, LINE_B = json.dumps(A), json.dumps(B)
@@ -92,13 +92,6 @@ def test_yaml_scalars_are_read_as_kubernetes_reads_them(scalar: str, expected: o
     """Dates and times of day are strings; the rest is what YAML 1.1 says."""
     [value] = values(f"a: {scalar}")
     assert value == {"a": expected}
-
-
-def test_bytes_that_are_no_text_are_one_bad_document() -> None:
-    """A file of the wrong kind gives one line."""
-    [item] = read(b"\xff\xfe\x00")
-    assert isinstance(item, BadDocument)
-    assert "\n" not in item.why
 
 
 @given(

@@ -78,12 +78,11 @@ ROWS = [
     ),
     Row("a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE),
     Row(
-        "a namespace's no beats a revision",
-        {INJECTION: "disabled", REV: REVISION},
+        "any other value is a no",
+        {INJECTION: "true", REV: REVISION},
         pod({REV: REVISION}),
-        because='; namespace label istio-injection: "disabled"',
+        because='; namespace label istio-injection: "true"',
     ),
-    Row("any other value is a no", {INJECTION: "true", REV: REVISION}, pod(TRUE), because='"true"'),
     # rev.namespace.
     Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
     Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),
@@ -410,10 +409,3 @@ def test_no_selector_selects_everything(nothing: object) -> None:
     hooks = hooks_of([each_webhook(DEFAULT, namespaceSelector=nothing, objectSelector=nothing)])
 
     assert expected(pod(), {}, hooks, POLICIES).expected is True
-
-
-def test_a_vendors_name_for_the_configuration_changes_nothing() -> None:
-    """Istio's injector is found by the names of its webhooks, never by the configuration's."""
-    hooks = hooks_of([renamed(DEFAULT, "asm-managed")])
-
-    assert expected(pod(), ENABLED, hooks, POLICIES).configuration == "asm-managed"

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT
-from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import (
-    PodFacts,
     depends_on_kubelet,
     finished,
     obeys,
@@ -83,19 +81,9 @@ def test_quit(row: Row) -> None:
 @table(
     Row("a payload that runs", pair(RUNNING), "main (running)"),
     Row(
-        "a payload whose image cannot be had",
-        pair(waiting("ImagePullBackOff"), phase="Pending"),
-        "main (waiting: ImagePullBackOff)",
-    ),
-    Row(
         "no status of the pod whatever",
         pods.convert({**document(DONE), "status": None}),
         "main (no status yet)",
-    ),
-    Row(
-        "one of two payloads without a status",
-        done(others={"wait": MISSING}),
-        "not finished: wait (no status yet)",
     ),
     Row(
         "the moment between a failure and the next start",
@@ -132,14 +120,6 @@ def test_quit(row: Row) -> None:
         "a rule of the payload restarts all containers",
         pair(exited(9), details={"main": ruled("RestartAllContainers", "NotIn", 0)}),
         "all containers will be restarted: main exited 9",
-    ),
-    Row(
-        "a rule of a native sidecar restarts all containers",
-        done(
-            sidecars={"watcher": exited(88)},
-            details={"watcher": ruled("RestartAllContainers", "In", 88, policy="Always")},
-        ),
-        "all containers will be restarted: watcher exited 88",
     ),
     Row(
         "a rule of an init container restarts all containers",
@@ -207,11 +187,6 @@ def test_wait(row: Row) -> None:
         "being deleted",
     ),
     Row(
-        "a pod that succeeded",
-        pair(exited(0), exited(0), phase="Succeeded"),
-        "phase Succeeded",
-    ),
-    Row(
         "a pod that ran into its deadline, with a proxy not yet reported as gone",
         pair(exited(137), phase="Failed"),
         "phase Failed",
@@ -221,11 +196,6 @@ def test_wait(row: Row) -> None:
         "a pod whose author misspelt the opt-out",
         done(annotations={QUIT: "False"}),
         f'{QUIT}: "False": expected true or false',
-    ),
-    Row(
-        "an opt-out of several lines and great length",
-        pair(RUNNING, annotations={QUIT: "no\n" + "o" * 200}),
-        f'{QUIT}: "no\\n{"o" * 57}…"',
     ),
     Row(
         "a pod whose proxy just quit, before the phase follows",
@@ -238,22 +208,6 @@ def test_ignore(row: Row) -> None:
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Ignore), decision
     assert row.because in decision.reason
-
-
-def test_every_container_has_a_role() -> None:
-    """Roles go by name: the proxy and native sidecars, ignored ones, and the payload (T8)."""
-    pod = job(
-        {"istio-proxy": RUNNING, "main": exited(0), "dind": RUNNING},
-        sidecars={"vault-agent": RUNNING},
-        annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
-    )
-    verdicts = PodFacts(pod, Policy()).containers
-    assert {name: verdict.role for name, verdict in verdicts.items()} == {
-        "istio-proxy": "sidecar",
-        "main": "payload",
-        "dind": "ignored",
-        "vault-agent": "sidecar",
-    }
 
 
 @pytest.mark.parametrize(
@@ -356,17 +310,6 @@ def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) 
     pod = job({"main": state})
     result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, why)
-
-
-@pytest.mark.parametrize("reason", ["OOMKilled", "StartError", "Completed", ""])
-@pytest.mark.parametrize(
-    ("restart", "code", "expected"),
-    [("OnFailure", 0, True), ("OnFailure", 1, False), ("Never", 0, True), ("Never", 137, True)],
-)
-def test_the_reason_decides_nothing(reason: str, restart: str, code: int, expected: bool) -> None:
-    """Exit code and policy decide, whatever the reason is called (T1, T3)."""
-    pod = job({"main": exited(code, reason)}, restart=restart)
-    assert finished(pod.containers[0], pod).finished is expected
 
 
 MARKS = [

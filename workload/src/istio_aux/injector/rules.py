@@ -98,7 +98,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def any_live(self) -> bool | None:
         """Whether an injector is live; None if none is known to be, and of some it is unknown."""
-        answers = {self.live(found.configuration) for found in self.injectors} or {None}
+        answers = {self.live(injector.configuration) for injector in self.injectors} or {None}
         return True if True in answers else None if None in answers else False
 
     def live(self, configuration: str) -> bool | None:
@@ -132,11 +132,11 @@ def evaluate(
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []
-    for configuration in sorted(configurations, key=lambda found: found.metadata.name):
+    for configuration in sorted(configurations, key=lambda each: each.metadata.name):
         webhooks = _webhooks(configuration, root)
-        found = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
-        if found:
-            active.append(_worst(configuration, [_check(target, facts) for target in found]))
+        targets = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
+        if targets:
+            active.append(_worst(configuration, [_check(target, facts) for target in targets]))
         elif webhooks:
             why = "none of its webhooks is called for new pods"
             deactivated.append(_worst(configuration, [Injector(state=State.DEACTIVATED, why=why)]))
@@ -149,12 +149,12 @@ def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
 ) -> tuple[ClientConfig, ...]:
     """Return the endpoints to probe, each once."""
-    found = (
+    clients = (
         webhook.client_config
         for configuration in configurations
         for webhook in filter(_called, _webhooks(configuration, root))
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(clients))
 
 
 def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
@@ -175,10 +175,10 @@ def _called(webhook: Webhook) -> bool:
     return webhook.injects and webhook.creates_pods
 
 
-def _worst(configuration: Configuration, found: Sequence[Injector]) -> Injector:
+def _worst(configuration: Configuration, injectors: Sequence[Injector]) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
-    worst = min(found, key=lambda each: _ORDER[each.state])
-    native = least(NativeCheck(each.native, each.native_why) for each in found)
+    worst = min(injectors, key=lambda each: _ORDER[each.state])
+    native = least(NativeCheck(each.native, each.native_why) for each in injectors)
     return msgspec.structs.replace(
         worst,
         configuration=configuration.metadata.name,
@@ -223,8 +223,8 @@ def _visible(target: ClientConfig, facts: Facts) -> Injector | None:
         leads = "it names neither Service nor URL"
         return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
     service = Service(target.service.namespace, target.service.name)
-    slices = [found for found in facts.slices if found.service == service]
-    if service in facts.unseen or any(found.ready for found in slices):
+    slices = [part for part in facts.slices if part.service == service]
+    if service in facts.unseen or any(part.ready for part in slices):
         return None
     if not slices:
         return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")

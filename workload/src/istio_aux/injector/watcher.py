@@ -95,13 +95,13 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
 class Slices(NamedTuple):
     """The EndpointSlices of one Service and their watch. A cluster may have thousands of others."""
 
-    found: Collection[EndpointSlice]
+    parts: Collection[EndpointSlice]
     watch: Watch[EndpointSlice]
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the addresses of the ready endpoints, sorted."""
-        found = (each.addresses(PORT) for each in self.found.values())
-        return tuple(sorted({address for addresses in found for address in addresses}))
+        listed = (each.addresses(PORT) for each in self.parts.values())
+        return tuple(sorted({address for addresses in listed for address in addresses}))
 
 
 class Watcher:
@@ -161,7 +161,7 @@ class Watcher:
         """Ask again, and report which configurations are called before ours if they changed."""
         self._hooks = hooks_of(self.configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
-        self._policies = {key: found for key, found in self._policies.items() if key in planes}
+        self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
         self._read_planes &= planes
         for probe in self._probes.values():
             probe.reconfigured.set()
@@ -182,8 +182,8 @@ class Watcher:
     def shown(self) -> list[Injector]:
         """Return what `/status` shows; nothing until it is known."""
         return [
-            msgspec.structs.replace(found, since=self.since[found.configuration].since)
-            for found in (self.control_planes.injectors if self.control_planes.known else ())
+            msgspec.structs.replace(injector, since=self.since[injector.configuration].since)
+            for injector in (self.control_planes.injectors if self.control_planes.known else ())
         ]
 
     def recall(self, since: Mapping[str, Since]) -> None:
@@ -232,8 +232,8 @@ class Watcher:
     @property
     def _unlisted(self) -> frozenset[Service]:
         """Services whose endpoints are unknown, perhaps for good."""
-        found = self._slices.items()
-        return frozenset(service for service, it in found if not it.watch.synced.is_set())
+        slices = self._slices.items()
+        return frozenset(service for service, it in slices if not it.watch.synced.is_set())
 
     def _reconcile(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
@@ -253,8 +253,8 @@ class Watcher:
             slices = self._slices[service] = self._watch(service)
             self._start(service, slices.watch.run())
         facts = self._facts()
-        found = {target: self._addresses(target, facts) for target in targets}
-        wanted = [(target, where) for target, where in found.items() if where is not None]
+        places = {target: self._addresses(target, facts) for target in targets}
+        wanted = [(target, where) for target, where in places.items() if where is not None]
         for gone in [key for key in self._probes if key not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
         for new in [key for key in wanted if key not in self._probes]:
@@ -266,16 +266,16 @@ class Watcher:
         task.add_done_callback(lambda _task: self._news.set())
 
     def _watch(self, service: Service) -> Slices:
-        found = Collection[EndpointSlice](self._news.set)
+        parts = Collection[EndpointSlice](self._news.set)
         watch = Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice, found,
+            EndpointSlice, parts,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),
         )  # fmt: skip
-        return Slices(found, watch)
+        return Slices(parts, watch)
 
     def _probe(self, target: ClientConfig, addresses: tuple[Address, ...]) -> InjectorProbe:
         return InjectorProbe(
@@ -335,20 +335,24 @@ class Watcher:
 
     def _facts(self) -> Facts:
         return Facts(
-            slices=[each for slices in self._slices.values() for each in slices.found.values()],
+            slices=[each for slices in self._slices.values() for each in slices.parts.values()],
             unseen=self._unlisted,
             probes={target: it.result for (target, _), it in self._probes.items() if it.result},
         )
 
     def _publish(self) -> None:
-        facts, found, before = self._facts(), self.configurations.values(), self.control_planes
+        facts, configurations, before = (
+            self._facts(),
+            self.configurations.values(),
+            self.control_planes,
+        )
         probed = all(
             target in facts.probes or not injectors.can_be_probed(target, facts)
-            for target in injectors.targets(found, root=self._root)
+            for target in injectors.targets(configurations, root=self._root)
         )
         read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
         planes = ControlPlanes(
-            injectors=injectors.evaluate(found, facts, root=self._root),
+            injectors=injectors.evaluate(configurations, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
             known=before.known or (probed and read),
@@ -356,7 +360,7 @@ class Watcher:
         if planes == before:
             return
         self.control_planes = planes
-        states = {found.configuration: found.state for found in planes.injectors}
+        states = {injector.configuration: injector.state for injector in planes.injectors}
         for state in State:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
         if planes.known:
@@ -372,14 +376,14 @@ class Watcher:
 
 def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
     """Log each new state, and a new capability once it is known."""
-    logged = {found.configuration: found.state for found in before.injectors}
-    for found in planes.injectors:
-        if logged.get(found.configuration) is not found.state:
+    logged = {injector.configuration: injector.state for injector in before.injectors}
+    for injector in planes.injectors:
+        if logged.get(injector.configuration) is not injector.state:
             fields = ("configuration", "revision", "state", "why", "native")
-            extra = {"event": "injector", **{name: getattr(found, name) for name in fields}}
+            extra = {"event": "injector", **{name: getattr(injector, name) for name in fields}}
             _log.log(
-                logging.INFO if found.state in _EXPECTED else logging.WARNING,
-                "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
+                logging.INFO if injector.state in _EXPECTED else logging.WARNING,
+                "%s: %s: %s", injector.configuration or "no injector", injector.state, injector.why,
                 extra=extra,
             )  # fmt: skip
     capability, why = planes.native.capability, planes.native.why
@@ -465,8 +469,8 @@ async def survey(client: Client) -> Survey:
     if gaps:  # It may be Istio's.
         return Survey(gaps=tuple(gaps))
     # A list that started again has some objects twice.
-    found = {item.metadata.name: item for page in read_pages for item in page.items}
-    hooks = hooks_of(found.values())
+    configurations = {item.metadata.name: item for page in read_pages for item in page.items}
+    hooks = hooks_of(configurations.values())
     policy_of: dict[ControlPlane, InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
         if policy := await read_policy(client, plane, None):

@@ -236,9 +236,9 @@ class _Source:
         self._access.refused()
 
     async def _current(self) -> Access:
-        found = stamps(self._files)
-        if found != self._stamps:
-            self._stamps = found
+        seen = stamps(self._files)
+        if seen != self._stamps:
+            self._stamps = seen
             try:
                 self._access, self._files = self._make()
                 _log.info("credentials read again", extra={"event": "access"})
@@ -252,14 +252,14 @@ def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
 
     A mounted Secret is such a link.
     """
-    found: list[tuple[int, int, int] | None] = []
+    files_seen: list[tuple[int, int, int] | None] = []
     for path in files:
         try:
             stat = path.stat()
-            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            files_seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         except OSError:
-            found.append(None)
-    return found
+            files_seen.append(None)
+    return files_seen
 
 
 def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
@@ -292,14 +292,14 @@ def _file(path: Path) -> _File:
 
 def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:
     """Entries of a kind by name. The first entry of a name wins as a whole."""
-    found: dict[str, _Entry] = {}
+    by_name: dict[str, _Entry] = {}
     for path, entries, kind in files:
         for entry in entries or ():
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
-            found.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", given))
-    return found
+            by_name.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", given))
+    return by_name
 
 
 def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:

@@ -96,20 +96,20 @@ async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
 async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
     path = pod_path(pod.namespace, pod.name)
-    found = await read(client, path, _pod)
-    return found if found and found.metadata.uid == pod.uid else None
+    stored = await read(client, path, _pod)
+    return stored if stored and stored.metadata.uid == pod.uid else None
 
 
 async def read_kubelet(client: Client, node: str) -> str:
     """Read the version of a node's kubelet; empty if there is no such node."""
-    found = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
-    return found.status.node_info.kubelet_version if found else ""
+    stored = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
+    return stored.status.node_info.kubelet_version if stored else ""
 
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
     """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
-    found = await read(client, _job_path(namespace, owner), _job)
-    return found if found and found.metadata.uid == owner.uid else None
+    stored = await read(client, _job_path(namespace, owner), _job)
+    return stored if stored and stored.metadata.uid == owner.uid else None
 
 
 async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
@@ -117,15 +117,15 @@ async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> li
 
     Returns nothing if one of them is gone.
     """
-    found, reference = list[FoundJob](), owner
+    jobs, reference = list[FoundJob](), owner
     # References may form a circle: nobody validates them.
-    while reference and len(found) < 3:
+    while reference and len(jobs) < 3:
         job = await read_job(client, namespace, reference)
         if job is None:
             return []
-        found.append(FoundJob(reference, job))
+        jobs.append(FoundJob(reference, job))
         reference = set_of(job)
-    return found
+    return jobs
 
 
 async def patch_job(client: Client, namespace: str, owner: OwnerReference, body: bytes) -> None:
@@ -135,9 +135,9 @@ async def patch_job(client: Client, namespace: str, owner: OwnerReference, body:
 
 async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
-    found = await read(client, _api_path(api), _served)
+    group = await read(client, _api_path(api), _served)
     # A subresource has a slash in its name.
-    resources = (found and found.resources) or ()
+    resources = (group and group.resources) or ()
     return {each.kind: each.name for each in resources if "/" not in each.name}
 
 
@@ -205,14 +205,14 @@ async def list_all(
     client: Client, path: str, kind: type[T], selection: Mapping[str, str], *, limit: int = PAGE
 ) -> list[T]:
     """List a whole collection; an object that cannot be decoded is an `UnreadableError`."""
-    found = list[T]()
-    listed = pages(client, path, kind, selection, limit=limit, restarted=found.clear)
+    items = list[T]()
+    listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):
         async for page in listed:
             if page.unreadable:
                 raise UnreadableError(f"cannot read {page.unreadable[0]}")
-            found += page.items
-    return found
+            items += page.items
+    return items
 
 
 async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:

@@ -92,21 +92,21 @@ def load(
     ``provideClusterInfo`` is set.
     """
     where = f"{who}: exec"
-    found = supported(spec, ExecConfig, where)
-    if found.api_version not in VERSIONS:
+    config = supported(spec, ExecConfig, where)
+    if config.api_version not in VERSIONS:
         expected = " or ".join(VERSIONS)
-        raise AccessError(f'{where}: apiVersion: "{found.api_version}": expected {expected}')
-    if not found.command:
+        raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
+    if not config.command:
         raise AccessError(f"{where}: command: expected the name of a program")
-    mode = found.interactive_mode or ("" if found.api_version == VERSIONS[0] else "IfAvailable")
+    mode = config.interactive_mode or ("" if config.api_version == VERSIONS[0] else "IfAvailable")
     if mode not in {"Never", "IfAvailable", "Always"}:
         raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
     terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
     if mode == "Always" and not terminal:
         raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
-    command = str(folder / found.command) if os.sep in found.command else found.command
-    found = msgspec.structs.replace(found, command=command)
-    return Plugin(found, who, cluster, interactive=terminal and mode != "Never")
+    command = str(folder / config.command) if os.sep in config.command else config.command
+    config = msgspec.structs.replace(config, command=command)
+    return Plugin(config, who, cluster, interactive=terminal and mode != "Never")
 
 
 class Plugin:
@@ -199,12 +199,12 @@ class Plugin:
 
     def _credential(self, answer: bytes) -> Credential:
         try:
-            found = msgspec.json.decode(answer, type=_ExecCredential)
+            credential = msgspec.json.decode(answer, type=_ExecCredential)
         except (ValueError, RecursionError) as error:
             raise AccessError(f"{self._name}: no ExecCredential: {error}") from error
-        if (found.kind, found.api_version) != ("ExecCredential", self._spec.api_version):
+        if (credential.kind, credential.api_version) != ("ExecCredential", self._spec.api_version):
             raise AccessError(f"{self._name}: expected ExecCredential {self._spec.api_version}")
-        status = found.status
+        status = credential.status
         certificate, key = status.client_certificate_data, status.client_key_data
         if bool(certificate) != bool(key):
             raise AccessError(
@@ -234,15 +234,15 @@ async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
 
 async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
     """Read ``most`` bytes, or to the end."""
-    found = bytearray()
-    while stream and len(found) < most and (part := await stream.read(most - len(found))):
-        found += part
-    return bytes(found)
+    output = bytearray()
+    while stream and len(output) < most and (part := await stream.read(most - len(output))):
+        output += part
+    return bytes(output)
 
 
 async def _tail(stream: asyncio.StreamReader | None) -> bytes:
     """Read to the end; returns the last bytes."""
-    found = b""
+    end = b""
     while stream and (part := await stream.read(OUTPUT)):
-        found = (found + part)[-_SHOWN * 4 :]
-    return found
+        end = (end + part)[-_SHOWN * 4 :]
+    return end

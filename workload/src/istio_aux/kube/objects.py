@@ -197,8 +197,8 @@ class PageReader(Generic[T]):
     async def read(self, body: bytes) -> Page[T]:
         """Decode one page; `UnreadableError` if it is no list."""
         try:
-            found = self._page.decode(body)
-            return Page(found.metadata.resource_version, found.metadata.next, found.items or [])
+            page = self._page.decode(body)
+            return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
         except Exception:  # Find out which objects cannot be decoded.
             text = await _cut(body)
         try:
@@ -223,8 +223,8 @@ class PageReader(Generic[T]):
             raise UnreadableError(
                 f"an object {_TOO_LONG} is not known: {problem(error)}"
             ) from error
-        found = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
-        return Page(page.metadata.resource_version, page.metadata.next, [], (found,))
+        unreadable = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
+        return Page(page.metadata.resource_version, page.metadata.next, [], (unreadable,))
 
 
 class EventReader(Generic[T]):
@@ -245,9 +245,9 @@ class EventReader(Generic[T]):
         if isinstance(line, Oversized):
             return _oversized_event(line.beginning)
         with suppress(Exception):  # A bookmark, a Status, or an object that cannot be decoded.
-            found = self._event.decode(line)
-            if found.type not in {"ERROR", "BOOKMARK"}:
-                return Event(found.type, found.object.metadata, found.object)
+            event = self._event.decode(line)
+            if event.type not in {"ERROR", "BOOKMARK"}:
+                return Event(event.type, event.object.metadata, event.object)
         if not line.endswith(b"\n"):
             raise UnreachableError("the stream was cut within an event")
         text = await _cut(line)
@@ -294,9 +294,9 @@ def _identity(body: bytes | msgspec.Raw) -> Metadata:
     """Read which object this is; what cannot be decoded of that is empty. Never raises."""
     text = bytes(body)
     if len(text) > BEGINNING:  # The whole text may have too many values to look for its name.
-        found = _named(_closed(text[:BEGINNING], 2))
-        if found.name:
-            return found
+        metadata = _named(_closed(text[:BEGINNING], 2))
+        if metadata.name:
+            return metadata
     with suppress(ValueError):
         return _named(shallow(text, deepest=2))
     return Metadata()
@@ -304,11 +304,11 @@ def _identity(body: bytes | msgspec.Raw) -> Metadata:
 
 def _named(text: bytes) -> Metadata:
     try:
-        found = _any_metadata.decode(text).metadata
+        metadata = _any_metadata.decode(text).metadata
     except Exception:  # The object counts as unreadable already.
         return Metadata()
     name, namespace, uid, version = (
-        value if isinstance(value := found.get(field), str) else ""
+        value if isinstance(value := metadata.get(field), str) else ""
         for field in ("name", "namespace", "uid", "resourceVersion")
     )
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)

@@ -196,8 +196,8 @@ class Watch(Generic[T]):
         ):
             version = page.version
             self._progress(len(page.items) + len(page.unreadable))
-            for found in page.unreadable:
-                self._keep(found)
+            for unreadable in page.unreadable:
+                self._keep(unreadable)
             for number, resource in enumerate(page.items):
                 self._apply(resource)
                 if number % BATCH == 0:
@@ -337,9 +337,9 @@ class Watch(Generic[T]):
             self._known[key] = version
             self._handler.apply(resource)
 
-    def _keep(self, found: Unreadable) -> None:
+    def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
-        key = found.key
+        key = unreadable.key
         if self._missing is not None:
             if key.uid:
                 self._missing.pop(key, None)
@@ -348,10 +348,10 @@ class Watch(Generic[T]):
                 self._missing = dict.fromkeys(others)
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
-                "%s: cannot read %s", self.path, found,
+                "%s: cannot read %s", self.path, unreadable,
                 extra={"event": "unreadable", "object": str(key), "uid": key.uid},
             )  # fmt: skip
-            self.unreadable[key] = found.why
+            self.unreadable[key] = unreadable.why
 
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)

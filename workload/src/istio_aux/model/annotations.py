@@ -137,10 +137,10 @@ def text_label(name: str) -> Label[str]:
 
 def names(text: str) -> frozenset[str]:
     """Read names separated by commas; `ValueError` if they are more than `MOST_NAMES`."""
-    found = text.split(",", MOST_NAMES)
-    if len(found) > MOST_NAMES:
+    parts = text.split(",", MOST_NAMES)
+    if len(parts) > MOST_NAMES:
         raise ValueError
-    return frozenset(filter(None, map(str.strip, found)))
+    return frozenset(filter(None, map(str.strip, parts)))
 
 
 def label_with(prefix: str, *sources: Metadata) -> str:
@@ -301,8 +301,8 @@ def status_port(pod: Pod) -> int:
     if (port := _status_port.get(pod.metadata)) is not None:
         return port
     proxy = next((container for container in pod.containers if container.name == PROXY), None)
-    found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
-    return next((port for port in found if port is not None), DEFAULT_STATUS_PORT)
+    ports = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
+    return next((port for port in ports if port is not None), DEFAULT_STATUS_PORT)
 
 
 class _ProxyConfig(Struct, frozen=True):
@@ -311,12 +311,12 @@ class _ProxyConfig(Struct, frozen=True):
 
 def _port_argument(arguments: tuple[str, ...]) -> int | None:
     """The last one counts (Go's flag packages), whether written as one argument or as two."""
-    found = [
+    values = [
         _port(value if word == _FLAG else word.removeprefix(f"{_FLAG}="))
         for word, value in pairwise((*arguments[-_MOST_ARGUMENTS:], ""))
         if word == _FLAG or word.startswith(f"{_FLAG}=")
     ]
-    return found[-1] if found else None
+    return values[-1] if values else None
 
 
 def _port_configured(proxy: Container) -> int | None:

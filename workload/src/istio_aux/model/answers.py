@@ -206,8 +206,8 @@ def group(pods: Iterable[TroubledPod]) -> list[Holder]:
     groups = defaultdict[tuple[tuple[str, ...], str], list[TroubledPod]](list)
     for pod in pods:
         groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
-    found = [_holder(by, fix, held) for (by, fix), held in groups.items()]
-    return sorted(found, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
+    holders = [_holder(by, fix, held) for (by, fix), held in groups.items()]
+    return sorted(holders, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
 
 
 def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:

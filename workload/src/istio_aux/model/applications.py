@@ -93,5 +93,5 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
             namespaces.add(model)
         else:
             named.add(Application(model, name))
-    found = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
-    return found, tuple(problems)
+    applications = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
+    return applications, tuple(problems)

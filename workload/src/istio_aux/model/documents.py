@@ -162,14 +162,14 @@ def _readable(body: bytes) -> bytes | None:
 def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | BadDocument]:
     """Replace a List, such as a PodList, by its items."""
     try:
-        found = _list_decoder.decode(readable)
+        value = _list_decoder.decode(readable)
     except _UNREADABLE as error:
         yield BadDocument(place, problem(error))
         return
-    if found.items is None or not found.kind.endswith("List"):
+    if value.items is None or not value.kind.endswith("List"):
         yield Document(place, body, readable)
         return
-    for number, item in enumerate(map(bytes, found.items), start=1):
+    for number, item in enumerate(map(bytes, value.items), start=1):
         yield Document(f"{place} item {number}", item, item, listed=True, cut=readable is not body)
 
 

@@ -181,11 +181,11 @@ def resource(kind: str) -> str:
 
 def resources_by_group() -> dict[str, tuple[str, ...]]:
     """The resources of all kinds that can be suspended, by API group."""
-    found: dict[str, tuple[str, ...]] = {}
+    resources: dict[str, tuple[str, ...]] = {}
     for kind, api in KINDS.items():
         name = api.version.partition("/")[0]
-        found[name] = (*found.get(name, ()), resource(kind))
-    return found
+        resources[name] = (*resources.get(name, ()), resource(kind))
+    return resources
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
@@ -278,8 +278,8 @@ class Job(Struct, frozen=True):
 
     def has(self, condition: str) -> bool:
         """Whether the condition is true."""
-        found = (self.status.conditions or ()) if self.status else ()
-        return any(c.type == condition and c.status == "True" for c in found)
+        conditions = (self.status.conditions or ()) if self.status else ()
+        return any(c.type == condition and c.status == "True" for c in conditions)
 
 
 class FoundJob(msgspec.Struct, frozen=True):

@@ -279,11 +279,11 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
 
         Nothing is known of a container with several statuses that contradict each other.
         """
-        found: dict[str, ContainerState | None] = {}
+        states: dict[str, ContainerState | None] = {}
         for status in self.statuses():
-            same = found.setdefault(status.name, status.state) == status.state
-            found[status.name] = status.state if same else None
-        return {name: state for name, state in found.items() if state is not None}
+            same = states.setdefault(status.name, status.state) == status.state
+            states[status.name] = status.state if same else None
+        return {name: state for name, state in states.items() if state is not None}
 
     @cached_property
     def exits(self) -> Mapping[str, Terminated]:

@@ -86,14 +86,14 @@ def requests(pod: Pod) -> Requests | None:
             amounts[name] = own[name]
         if pod.spec.overhead:
             amounts += _amounts(_quantities.decode(pod.spec.overhead))
-        found = Requests(
+        held = Requests(
             millicpu=math.ceil(Fraction(amounts.pop(CPU, 0), _UNIT // 1000)),
             memory=math.ceil(Fraction(amounts.pop(MEMORY, 0), _UNIT)),
             gpus=math.ceil(Fraction(amounts.total(), _UNIT)),
         )
     except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
         return None
-    return found if max(found.millicpu, found.memory, found.gpus) <= _MOST else None
+    return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
 
 
 def total(requests: Iterable[Requests]) -> Requests:
@@ -133,8 +133,8 @@ def _containers(pod: Pod) -> Counter[str]:
 
 def _read(resources: msgspec.Raw) -> Counter[str]:
     """The requests among ``resources`` of a container or a pod."""
-    found = _resources.decode(resources) if resources else None
-    return _amounts(found.requests if found else None)
+    decoded = _resources.decode(resources) if resources else None
+    return _amounts(decoded.requests if decoded else None)
 
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:

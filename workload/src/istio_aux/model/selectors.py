@@ -77,8 +77,8 @@ class Selector(msgspec.Struct, frozen=True):
         """The fewest labels that are selected; None if none are found, as there may be none."""
         wanted = (each for each in self.requirements if each.operator in {_IN, _EXISTS})
         # Sorted by operator, so a value of In replaces that of Exists.
-        found = {each.key: each.values[0] if each.values else "true" for each in wanted}
-        return found if self.matches(found) else None
+        sample = {each.key: each.values[0] if each.values else "true" for each in wanted}
+        return sample if self.matches(sample) else None
 
     def __str__(self) -> str:
         """Write the canonical text, fit for the API's ``labelSelector`` parameter."""

@@ -182,7 +182,7 @@ class Configuration(Struct, frozen=True):
         return ControlPlane(service.namespace if service else "", self.revision)
 
 
-def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:
+def sorted_before(ours: str, configurations: Iterable[Configuration]) -> tuple[str, ...]:
     """Return the names of Istio's configurations that the API server calls before ours, sorted.
 
     It calls mutating webhooks in the bytewise order of the names of their configurations (apiserver
@@ -191,7 +191,7 @@ def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:
     """
     names = (
         configuration.metadata.name
-        for configuration in found
+        for configuration in configurations
         if any(webhook.injects for webhook in configuration.webhooks or ())
     )
     return tuple(sorted(name for name in names if name < ours))
@@ -244,22 +244,22 @@ class EndpointSlice(Struct, frozen=True):
     def addresses(self, port: str) -> Iterator[Address]:
         """Yield the addresses of the ready endpoints, on the port of this name or the only one."""
         ports = self.ports or ()
-        named = [found.port for found in ports if found.name == port or len(ports) == 1]
+        named = [each.port for each in ports if each.name == port or len(ports) == 1]
         for endpoint in self.endpoints or ():
             if endpoint.ready and endpoint.addresses and (numbers := list(filter(None, named))):
                 # All addresses of an endpoint lead to the same process (discovery/v1 types.go).
                 yield Address(endpoint.addresses[0], numbers[0])
 
 
-def _any(wanted: str, found: tuple[str, ...] | None) -> bool:
-    return not {wanted, "*"}.isdisjoint(found or ())
+def _any(wanted: str, allowed: tuple[str, ...] | None) -> bool:
+    return not {wanted, "*"}.isdisjoint(allowed or ())
 
 
 @lru_cache(maxsize=64)
 def _anchors(bundle: str) -> tuple[bytes, ...]:
-    found: list[bytes] = []
+    bundles: list[bytes] = []
     with suppress(ValueError):
         for body in _PEM.findall(base64.b64decode(bundle)):
             with suppress(binascii.Error):
-                found.append(base64.b64decode(body))
-    return tuple(found)
+                bundles.append(base64.b64decode(body))
+    return tuple(bundles)

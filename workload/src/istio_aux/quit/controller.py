@@ -184,8 +184,8 @@ class Controller:
             return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
 
         now, states = self._clock(), self._states.values()
-        found = filter(None, (state.trouble(self._scope, now) for state in states))
-        return sorted((pod for kind, pod in found if kind == trouble), key=order)
+        troubles = filter(None, (state.trouble(self._scope, now) for state in states))
+        return sorted((pod for kind, pod in troubles if kind == trouble), key=order)
 
     async def stop(self, patience: float) -> None:
         """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""

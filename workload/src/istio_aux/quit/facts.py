@@ -88,7 +88,7 @@ class PodFacts:
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
         """A verdict on each container, by name: the native sidecars, then the others."""
-        found, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
+        verdicts, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
         sidecars = {PROXY, *self._rules, *(container.name for container in native)}
         for container in (*native, *self.pod.containers):
             role, cause = "payload", None
@@ -98,8 +98,8 @@ class PodFacts:
                 role = "ignored"
             done, why = finished(container, self.pod, obeyed=self._obeyed)
             why = f"{why}; ignored: {cause}" if cause else why
-            found[container.name] = ContainerVerdict(role=role, finished=done, why=why)
-        return found
+            verdicts[container.name] = ContainerVerdict(role=role, finished=done, why=why)
+        return verdicts
 
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""

@@ -67,10 +67,10 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
 
 
 def _read(text: str) -> frozenset[str]:
-    found = names(text)
-    if PROXY in found or not all(map(DNS_LABEL.fullmatch, found)):
+    wanted = names(text)
+    if PROXY in wanted or not all(map(DNS_LABEL.fullmatch, wanted)):
         raise ValueError
-    return found
+    return wanted
 
 
 _own = Annotation(

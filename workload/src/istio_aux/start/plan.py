@@ -247,15 +247,15 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
 
 def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
     """Add the inbound ports to the start of a pod that will get a sidecar."""
-    found = peers.inbound_ports(pod, option)
-    warnings = (*started.warnings, found.warning) if found.warning else started.warnings
+    inbound = peers.inbound_ports(pod, option)
+    warnings = (*started.warnings, inbound.warning) if inbound.warning else started.warnings
     no_sidecar = next(_reasons_for_no_sidecar(pod), None)
-    if found.ports is None or no_sidecar or _refuses(pod) or injected.on(pod.metadata):
+    if inbound.ports is None or no_sidecar or _refuses(pod) or injected.on(pod.metadata):
         return msgspec.structs.replace(started, warnings=warnings)
     return msgspec.structs.replace(
         started,
-        reason=f"{started.reason}; {found.reason}",
-        writes={**started.writes, peers.INCLUDED: found.ports},
+        reason=f"{started.reason}; {inbound.reason}",
+        writes={**started.writes, peers.INCLUDED: inbound.ports},
     )
 
 

@@ -56,10 +56,10 @@ class Certificate:
 
     def reload(self) -> bool:
         """Load the files again if they have changed; return whether a new pair is served."""
-        found = stamps(self._files)
-        if found == self._stamps:
+        seen = stamps(self._files)
+        if seen == self._stamps:
             return False
-        self._stamps = found
+        self._stamps = seen
         try:
             self._current = self._load()
         except CertificateError as error:

@@ -1,4 +1,4 @@
-"""Let pods come and go, and measure the memory that they leave in the controllers.
+"""Let a million short-lived pods come and go, and print what is left; exit status 1 if it grows.
 
 Watches, decoders and controllers are the program's own; the client makes up the API server's watch
 events. Each pod has names, labels and reasons that no other pod has.
@@ -6,6 +6,7 @@ events. Each pod has names, labels and reasons that no other pod has.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import ssl
@@ -26,6 +27,11 @@ from istio_aux.quit.controller import Controller
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 
+GROWTH = 8.0
+"""MiB. A million pods that leave 10 bytes each behind would exceed it."""
+PARTS = 20
+WARM = 2
+"""Parts after which every cache is full."""
 MIB = 1 << 20
 AT_ONCE = 200
 """Pods that are there at a time."""
@@ -150,3 +156,24 @@ def memory() -> float:
     """Resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / MIB
+
+
+def main() -> int:
+    """Parse the command line, run, print."""
+    parser = argparse.ArgumentParser("python -m soak", description=__doc__)
+    parser.add_argument("--pods", type=int, default=1_000_000)
+    options = parser.parse_args()
+    print(f"Python {sys.version.split()[0]}\n     pods memory/MiB    blocks", flush=True)
+    weighed = asyncio.run(play(options.pods, PARTS, _show))
+    growth = max(part.memory for part in weighed[WARM:]) - weighed[WARM - 1].memory
+    print(f"memory grew by {growth:.1f} MiB, at most {GROWTH:.0f} are allowed")
+    print("good" if growth <= GROWTH else "NOT GOOD")
+    return 0 if growth <= GROWTH else 1
+
+
+def _show(part: Part) -> None:
+    print(f"{part.pods:>9} {part.memory:>10.1f} {part.blocks:>9}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

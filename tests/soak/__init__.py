@@ -1,1 +1,0 @@
-"""A million short-lived pods in one process, as events of watches: `python -m soak`."""
