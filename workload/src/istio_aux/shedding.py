@@ -77,6 +77,7 @@ class Connections(Generic[P]):
         """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
         self._most, self._memory = most, memory
         self._strangers, self._known, self._answered = _Queue[P](), _Queue[P](), _Queue[P]()
+        self._by_address = Counter[str]()  # How many strangers come from each.
         self._lately = OrderedDict[str, None]()
         self._highest, self._before, self._trimmed = 0, 0, 0.0
 
@@ -96,8 +97,11 @@ class Connections(Generic[P]):
 
     def add(self, one: P) -> None:
         """Add one that was just accepted."""
-        queue = self._known if one.address in self._lately else self._strangers
-        queue.put(one, SILENT)
+        if one.address in self._lately:
+            self._known.put(one, SILENT)
+        else:
+            self._strangers.put(one, SILENT)
+            self._by_address[one.address] += 1
 
     def charge(self, one: P, cost: int) -> None:
         """Count what it costs now."""
@@ -126,6 +130,10 @@ class Connections(Generic[P]):
         """Take one out that is among them; returns what it cost."""
         queue = self._queue(one)
         assert queue is not None, one
+        if queue is self._strangers:
+            self._by_address[one.address] -= 1
+            if not self._by_address[one.address]:
+                del self._by_address[one.address]
         return queue.take(one)
 
     def surplus(self) -> P | None:
@@ -159,5 +167,4 @@ class Connections(Generic[P]):
         Of strangers it is the first of the address that has most.
         """
         few = islice(self._strangers or self._known, LOOK)
-        strangers = Counter(one.address for one in self._strangers)
-        return max(few, key=lambda one: strangers[one.address])
+        return max(few, key=lambda one: self._by_address[one.address])
