@@ -15,7 +15,7 @@ from istio_aux.cli import cluster
 from istio_aux.kube import actions
 from istio_aux.kube.client import KEEPALIVE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
-from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageReader
+from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversized, PageReader
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
@@ -191,6 +191,24 @@ async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
             await until(lambda: sum(sent) > 8 * LONGEST, "much of it was dropped")
             assert watch.silent > 0
             await until(lambda: watch.silent > 2, "nothing was heard")
+
+
+async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
+    async def send(request: web.Request) -> web.StreamResponse | None:
+        if "watch" not in request.query:
+            return None
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(2 * LONGEST >> 20):
+            await answer.write(b"x" * (1 << 20))
+        await answer.write(b"\n")
+        return answer
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(send)
+        watch = client.watch("/api/v1/pods", {"watch": "1"}, silence=60)
+        lines = [each async for each in watch]
+    assert lines == [b"", Oversized(b"x" * BEGINNING)]
 
 
 def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
