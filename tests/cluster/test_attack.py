@@ -323,17 +323,23 @@ def test_pods_as_long_as_etcd_stores_them_end_nothing(
             body["metadata"]["name"] = f"large-{number}"
             status, made = creation.send(cluster, "POST", pods, json.dumps(body).encode())
             assert (status, len(made) > 8_700_000) == (201, True), made[:1000]
-        honest = victims.start("beside-large")
-        victims.kubelet.finish(honest, "main")
-        victims.await_phase(honest, "Succeeded")
-        late = attacked.replica("attacked-large")
-        late.start()
-        late.await_ready()
+        late = served_beside("large", attacked, victims)
 
     assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
     assert resident(late, "VmHWM") < MEMORY
     end(late)
     creation.send(cluster, "DELETE", pods)
+
+
+def served_beside(name: str, attacked: Workload, victims: Scene) -> Workload:
+    """See an honest pod freed; returns another unit, which meets all pods when it starts."""
+    honest = victims.start(f"beside-{name}")
+    victims.kubelet.finish(honest, "main")
+    victims.await_phase(honest, "Succeeded")
+    late = attacked.replica(f"attacked-{name}")
+    late.start()
+    late.await_ready()
+    return late
 
 
 @pytest.fixture(scope="module")
@@ -431,12 +437,7 @@ def test_a_pod_that_is_nested_deeply_ends_nothing(
         for expected, request in requests.items():
             status, made = creation.send(cluster, *request)
             assert (status, nested in made) == (expected, True), made[:1000]
-        honest = victims.start("beside-deep")
-        victims.kubelet.finish(honest, "main")
-        victims.await_phase(honest, "Succeeded")
-        late = attacked.replica("attacked-deep")
-        late.start()
-        late.await_ready()
+        late = served_beside("deep", attacked, victims)
 
     assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
     end(late)
