@@ -222,6 +222,16 @@ def test_no_pattern_takes_more_than_linear_time(found: str) -> None:
     assert not slow
 
 
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """`(?:…)*+` matches wrongly before Python 3.11.5, and Debian 12 has 3.11.2; `(?>(?:…)*)` is right.
+
+    python/cpython#100061, python/cpython#106052.
+    """
+    repeated = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
+    texts = {name: str(pattern.pattern) for name, pattern in PATTERNS.items()}
+    assert [name for name, text in texts.items() if repeated.search(text)] == []
+
+
 @pytest.mark.parametrize(
     ("pattern", "length"),
     [

@@ -160,7 +160,7 @@ _bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
 _any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 _TOO_LONG = f"longer than {LONGEST >> 20} MiB"
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?>(?:[^"\\]++|\\.)*)"?|[\[\]{},]', re.DOTALL)
 
 
 # The readers below catch every exception of a decoder. Tenants choose the bytes, for which msgspec

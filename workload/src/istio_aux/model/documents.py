@@ -33,12 +33,12 @@ _STRETCH, _BYTES = 4096, 64 * 1024
 # that may be values of up to two levels, of which most of a pod consists. A value is tried three
 # times at most; the bounds keep a token below a millisecond.
 _FIELDS = rb'"managedFields"\s*+:\s*+\['
-_PLAIN = rb'[^"\[\]{}]++|(?!' + _FIELDS + rb')"(?:[^"\\]++|\\.)*+"?+'
-_FLAT = rb"[\[{](?:" + _PLAIN + rb"){0,20}+[\]}]"
-_VALUE = rb"[\[{](?:" + _PLAIN + rb"|" + _FLAT + rb"){0,20}+[\]}]"
+_PLAIN = rb'[^"\[\]{}]++|(?!' + _FIELDS + rb')"(?>(?:[^"\\]++|\\.)*)"?+'
+_FLAT = rb"[\[{](?>(?:" + _PLAIN + rb"){0,20})[\]}]"
+_VALUE = rb"[\[{](?>(?:" + _PLAIN + rb"|" + _FLAT + rb"){0,20})[\]}]"
 _END = rb"(?:(" + _FIELDS + rb")|([\[{])|([\]}])|)"
-_TOKEN = re.compile(rb"(?:" + _PLAIN + rb"){0,100}+" + _END, re.DOTALL)
-_LONG_TOKEN = re.compile(rb"(?:" + _PLAIN + rb"|" + _VALUE + rb"){0,100}+" + _END, re.DOTALL)
+_TOKEN = re.compile(rb"(?>(?:" + _PLAIN + rb"){0,100})" + _END, re.DOTALL)
+_LONG_TOKEN = re.compile(rb"(?>(?:" + _PLAIN + rb"|" + _VALUE + rb"){0,100})" + _END, re.DOTALL)
 _LEVELS = 2  # Of values within a long token.
 
 
