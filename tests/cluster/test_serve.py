@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import resource
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,6 +151,40 @@ def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload
 
     events = [json.loads(line)["event"] for line in log(mortal).splitlines()]
     assert events[-2:] == ["stop", "stopped"]
+
+
+def test_a_review_after_sigterm_is_the_last_of_its_connection(mortal: Workload):
+    """API servers learn only later that the endpoint ends, and keep connections for minutes."""
+    mortal.start()
+    mortal.await_ready()
+    context = ssl.create_default_context(cadata=mortal.authority.certificate)
+    context.check_hostname = False
+    server = http.client.HTTPSConnection(
+        mortal.cluster.host, mortal.webhook_port, timeout=30, context=context
+    )
+    assert not is_the_last(server)
+
+    mortal.process.kill(signal.SIGTERM)
+    lab.until(lambda: '"stop"' in log(mortal), timeout=30, what="the signal to be noticed")
+
+    assert is_the_last(server)
+    server.close()
+
+
+def is_the_last(server: http.client.HTTPSConnection) -> bool:
+    """Whether a connection ends with the answer to a review, or before it."""
+    request = {"uid": "1", "operation": "CREATE", "object": {"metadata": {}, "spec": {}}}
+    review = json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    )
+    try:
+        server.request("POST", "/mutate", review, {"Content-Type": "application/json"})
+        answer = server.getresponse()
+    except ConnectionError:
+        return True
+    assert answer.status == 200
+    answer.read()
+    return answer.will_close
 
 
 def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
