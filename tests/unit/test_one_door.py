@@ -223,9 +223,9 @@ def test_no_pattern_takes_more_than_linear_time(found: str) -> None:
 
 
 def test_no_pattern_repeats_a_group_possessively() -> None:
-    """`(?:…)*+` matches wrongly before Python 3.11.5, and Debian 12 has 3.11.2; `(?>(?:…)*)` is right.
+    """`(?:…)*+` matches wrongly before Python 3.11.5: python/cpython#100061 and #106052.
 
-    python/cpython#100061, python/cpython#106052.
+    Debian 12 has 3.11.2, where `(?>(?:…)*)` does the same and is right.
     """
     repeated = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
     texts = {name: str(pattern.pattern) for name, pattern in PATTERNS.items()}
