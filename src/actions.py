@@ -151,8 +151,8 @@ class Actions(ops.Object):
         try:
             options = config.load(self._charm.config, cluster.namespace())
             ignored = ",".join(options.ignore_containers)
-            given = ["--ignore-containers", ignored, "--quit-via", options.quit_via]
-            given += ["--quit-sidecars", ",".join(options.quit_sidecars)]
+            told = ",".join(options.quit_sidecars)
+            given = ["--ignore-containers", ignored, "--quit-sidecars", told]
             if pods := options.pod_selector:
                 given += ["--pod-selector", pods, "--applications", workload.APPLICATIONS]
             answer = probe.ask(probe.STATUS_URL, self._transport)

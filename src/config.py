@@ -16,7 +16,7 @@ from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import DeadProxy, Peers, QuitMode, QuitVia, RacePolicy, StartMode
+from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, StartMode
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
@@ -28,11 +28,9 @@ def _values(choices: type[StrEnum]) -> tuple[str, ...]:
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "admission": ("auto", "webhook", "policy"),
     "dead-proxy": _values(DeadProxy),
-    "failure-policy": ("Ignore", "Fail"),
     "log-level": ("debug", "info", "warning", "error"),
     "peers": _values(Peers),
     "quit": _values(QuitMode),
-    "quit-via": _values(QuitVia),
     "race-policy": _values(RacePolicy),
     "start-mode": _values(StartMode),
 }
@@ -71,7 +69,6 @@ class Config:
     native_sidecars: tuple[str, ...]
     admission: str
     quit: str
-    quit_via: str
     ignore_containers: tuple[str, ...]
     quit_sidecars: tuple[str, ...]
     dead_proxy: str
@@ -79,7 +76,6 @@ class Config:
     restart_jobs: bool
     inject_applications: tuple[Applications, ...]
     inject_namespaces: tuple[str, ...]
-    failure_policy: str
     log_level: str
     seconds: Mapping[str, int]
 

@@ -46,13 +46,6 @@ if TYPE_CHECKING:
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
 QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
 
-# What the workload needs to quit proxies, by option `quit-via`.
-_QUIT_BY: Final = {
-    "auto": ("pods/exec", "pods/portforward"),
-    "exec": ("pods/exec",),
-    "port-forward": ("pods/portforward",),
-}
-
 # Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
 
@@ -77,10 +70,8 @@ class Values:
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
-    failure_policy: str = "Ignore"
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
-    quit_via: str = "auto"  # And by these ways.
     # And other sidecars by these commands, by container.
     sidecar_commands: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict[str, tuple[str, ...]]
@@ -167,7 +158,7 @@ def render_access(values: Values) -> list[AnyResource]:
     roles = _render(
         "access.yaml.j2",
         values,
-        quit_by=_QUIT_BY[values.quit_via] if values.acts else (),
+        acts=values.acts,
         deletes=values.acts and values.deletes,
         dry_runs=values.dry_runs,
         injection_policies=[
@@ -198,7 +189,6 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         variables=rules.policy_variables(),
         mutations=mutations,
         annotations={CAPABILITY: values.capability},
-        failure_policy=values.failure_policy,
         matches=rules.policy_matches(
             values.app, _except_never_selected(values.namespace_selector), values.pod_selector
         ),
@@ -225,7 +215,6 @@ def render_webhook(values: Values) -> list[AnyResource]:
         values,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         ca_from="",  # The chart's, where cert-manager signs.
-        failure_policy=values.failure_policy,
         rule=_CREATED_PODS,
         webhooks=[
             *rules.start_webhooks(

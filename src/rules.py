@@ -90,7 +90,7 @@ def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
                 *pods.get("matchExpressions", []),
                 # The label of the model's operator, without which Juju cannot repair any charm.
                 _requirement(JUJU_PODS[0][0], "DoesNotExist"),
-                # With `Fail`, a webhook that matches its own pod blocks its own restart.
+                # Our own pods: nobody answers a review of the first one.
                 _requirement(APPLICATION, "NotIn", app),
             ],
         },

@@ -59,7 +59,7 @@ SINCE_READY: Final[ops.pebble.CheckDict] = {
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "failure-policy", "inject-applications", "inject-namespaces", "seconds"}
+    {"admission", "inject-applications", "inject-namespaces", "seconds"}
 )
 
 logger = logging.getLogger(__name__)

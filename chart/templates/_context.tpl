@@ -126,6 +126,7 @@ istio.io/dataplane-mode: none
 
 {{- $acts := eq $s.quit "on" }}
 {{- $own := dict
+  "acts" $acts
   "annotations" $start.annotations
   "by_policy" $byPolicy
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
@@ -133,12 +134,10 @@ istio.io/dataplane-mode: none
   "conditions" $start.conditions
   "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
   "dry_runs" $validates
-  "failure_policy" $v.failurePolicy
   "injected" (toRawJson $injected)
   "injection_policies" ($policies | uniq | sortAlpha)
   "matches" $rules.matches
   "mutations" $start.mutations
-  "quit_by" (ternary (get $rules.quit_by (index $s "quit-via")) list $acts)
   "repairs" (eq (index $s "race-policy") "restart")
   "repairs_jobs" (index $s "restart-jobs")
   "selected" (include "istio-aux.cel" (list (concat $namespaces $never.requirements) "variables.labels"))

@@ -109,7 +109,6 @@ def _rules() -> str:
             **manifests._records(),
         },
         "capability": manifests.CAPABILITY,
-        "quit_by": manifests._QUIT_BY,
         "never_selected": {"requirements": never, "text": config.but_never_selected("")},
         "matches": _pairs(rules.policy_matches(_APP, namespaces, _PODS)),
         "conditions": rules.webhook_conditions(),
@@ -200,7 +199,6 @@ _SAID: Final = {
     r"\bunit\b": "pod",
     r"\bset the option `": "set `",
     r"\bthe option `": "the setting `",
-    r"`failure-policy`": "`failurePolicy`",
 }
 
 

@@ -34,7 +34,6 @@ def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Relea
             "certificates.from": "cert-manager",
             "settings.namespace-selector": "team=issued",
             "admission": "webhook",
-            "failurePolicy": "Fail",
         }
     )
     yield found

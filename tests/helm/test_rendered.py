@@ -44,9 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "everything selected": {"start-mode": "off", "namespace-selector": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
-    "by exec": {"quit-via": "exec", "dead-proxy": "delete"},
+    "deletes": {"dead-proxy": "delete"},
     "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
-    "by port-forward": {"quit-via": "port-forward"},
     "restarts": {"race-policy": "restart", "restart-jobs": True},
     "applications": {
         "start-mode": "hold",
@@ -55,7 +54,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "our own application": {"inject-applications": f"{MODEL}/{APP},{MODEL}/web"},
     "only ourselves": {"inject-applications": f"{MODEL}/{APP}"},
-    "fail": {"failure-policy": "Fail"},
 }
 
 
@@ -64,7 +62,6 @@ def as_values(options: dict[str, Any], admission: str) -> dict[str, Any]:
     own = {
         "inject-applications": "injectApplications",
         "inject-namespaces": "injectNamespaces",
-        "failure-policy": "failurePolicy",
     }
     values: dict[str, Any] = {"admission": admission}
     for name, value in options.items():
@@ -204,7 +201,6 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.peers": "direct",
         "settings.native-sidecars": ["otel"],
         "settings.quit": "dry-run",
-        "settings.quit-via": "exec",
         "settings.quit-grace": 3,
         "settings.ignore-containers": ["a"],
         "settings.quit-sidecars": ["vault-agent"],

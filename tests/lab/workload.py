@@ -241,7 +241,6 @@ class Workload:
             inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "on") == "on",
-            quit_via=self._settings.get("quit-via", "auto"),
             sidecar_commands=config.sidecar_commands(self._settings.get("quit-sidecars", ())),
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),

@@ -18,7 +18,6 @@ from istio_aux.model.policy import (
     Peers,
     Policy,
     QuitMode,
-    QuitVia,
     RacePolicy,
     RepairPolicy,
     StartMode,
@@ -56,7 +55,7 @@ def test_every_key_is_taken(file: Path) -> None:
         file,
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
-        "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
+        "quit: dry-run\nquit-grace: 2.5\n"
         "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
         f"start-mode: native\npeers: direct\nnative-sidecars: vault-agent\n"
@@ -83,7 +82,6 @@ def test_every_key_is_taken(file: Path) -> None:
         quit_policy=Policy(
             ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
             grace=2.5,
-            via=QuitVia.EXEC,
             sidecars=(SHIPPED["daprd"],),
             dead_proxy=DeadProxy.DELETE,
         ),
@@ -138,7 +136,6 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         ("kubeconfig: ''", 'kubeconfig: "": expected the path of a file'),
         ("quit: maybe", 'quit: "maybe": expected on, dry-run or off'),
         ("quit: ~", "quit: null: expected on, dry-run or off"),
-        ("quit-via: ssh", 'quit-via: "ssh": expected auto, exec or port-forward'),
         ("quit-grace: -1", "quit-grace: -1: expected seconds, as a number of 0 or more"),
         ("quit-grace: yes", "quit-grace: true: expected seconds"),
         (f"quit-grace: 1{'0' * 400}", "quit-grace: 1000"),

@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
-from istio_aux.model.policy import QuitVia
 from istio_aux.model.resources import Requests
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
@@ -182,10 +181,7 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(
-        ignore_containers="vault-agent", quit_via="exec", pod_selector="team=a",
-        quit_sidecars="daprd",
-    )  # fmt: skip
+    unit.configure(ignore_containers="vault-agent", pod_selector="team=a", quit_sidecars="daprd")
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -202,7 +198,6 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert str(understood.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}
-    assert understood.quit_via is QuitVia.EXEC
     assert [rule.container for rule in understood.quit_sidecars] == ["daprd"]
     assert understood.output == "text"
 

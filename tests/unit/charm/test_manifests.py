@@ -142,7 +142,6 @@ def test_both_forms_of_admission_choose_the_same_pods() -> None:
 def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
     """The pod selector does not narrow the webhooks of named applications and namespaces."""
     policy, configuration = by_policy(
-        failure_policy="Fail",
         pod_selector=PODS,
         inject=(Applications("shop", None),),
         inject_namespaces=("bank",),
@@ -155,9 +154,8 @@ def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
     }
     assert len(selectors) == 3
     assert {name for name, found in selectors.items() if chosen in found} == {"start.istio-aux.io"}
-    assert {hook["failurePolicy"] for hook in configuration["webhooks"]} == {"Fail"}
     assert chosen in policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
-    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert policy["spec"]["failurePolicy"] == "Ignore"
 
 
 def test_policy_and_webhook_have_the_same_conditions() -> None:

@@ -41,7 +41,7 @@ OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["op
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
 ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
 CHOICES: dict[str, tuple[Any, ...]] = {
-    name: config.CHOICES[name] for name in ("quit", "quit-via", "dead-proxy", "race-policy")
+    name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
 } | {"restart-jobs": (False, True)}
 
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
@@ -220,12 +220,9 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("sidecars", SIDECARS)
-@pytest.mark.parametrize("via", config.CHOICES["quit-via"])
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
-def test_what_is_sent_is_allowed_and_nothing_else(
-    mode: str, via: str, sidecars: str, tmp_path: Path
-) -> None:
-    options = {"quit": mode, "quit-via": via, "quit-sidecars": sidecars}
+def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
+    options = {"quit": mode, "quit-sidecars": sidecars}
     defaults = {name: option["default"] for name, option in OPTIONS.items()}
     written = workload.settings(config.load(defaults | options, "m"), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))

@@ -22,7 +22,6 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("failure-policy", "Abort", 'failure-policy: "Abort": expected Ignore or Fail'),
         ("quit", "True", 'quit: "True": expected on, dry-run or off'),
         ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
         (

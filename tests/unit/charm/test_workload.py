@@ -19,7 +19,6 @@ from istio_aux.model.policy import (
     DeadProxy,
     Peers,
     QuitMode,
-    QuitVia,
     RacePolicy,
     StartMode,
 )
@@ -108,7 +107,6 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "pod-selector": "job in (a,b),!hands-off",
         "inject-selector": "step",
         "quit": "dry-run",
-        "quit-via": "exec",
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
         "quit-sidecars": "vault-agent, my-proxy=9000/stop",
         "dead-proxy": "delete",
@@ -131,7 +129,6 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert str(understood.pod_selector) == "!hands-off,job in (a,b)"
     assert str(understood.inject_selector) == "step"
     assert understood.quit is QuitMode.DRY_RUN
-    assert understood.quit_policy.via is QuitVia.EXEC
     for name, number in numbers.items():
         assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
@@ -165,7 +162,6 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
 def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
     again = dataclasses.replace(
         CONFIG,
-        failure_policy="Fail",
         admission="webhook",
         # The workload follows its file; only the charm reads the namespaces.
         inject_applications=(Applications("kubeflow", None),),

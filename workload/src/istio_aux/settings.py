@@ -30,7 +30,6 @@ from istio_aux.model.policy import (
     Policy,
     QuitLimits,
     QuitMode,
-    QuitVia,
     RacePolicy,
     RepairPolicy,
     Start,
@@ -274,12 +273,6 @@ OPTIONS = {
         _one_of(QuitMode),
         "whether the proxies of finished pods are told to exit: `on` does it; `dry-run` only "
         "decides and reports; `off` watches no pod",
-    ),
-    "quit-via": Option(
-        _one_of(QuitVia),
-        "how proxies are told to exit: `auto` tries each way; `exec` only runs the quit command in "
-        "`istio-proxy`; `port-forward` only forwards a port to it",
-        "quit_policy.via",
     ),
     "quit-grace": Option(
         seconds,

@@ -24,13 +24,20 @@ from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import DeadProxy, QuitMode, QuitVia, RacePolicy, Right
+from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
 TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
+
+# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
+QUIT_RIGHTS = tuple(
+    Right(verb, "", f"pods/{way}", "to quit proxies")
+    for verb in ("get", "create")
+    for way in ("exec", "portforward")
+)
 
 _LEASES = "coordination.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -126,7 +133,7 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
     if settings.quit is QuitMode.ON:
-        yield from quit_rights(settings)
+        yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")
     if settings.repair_policy.race is RacePolicy.RESTART:
@@ -141,16 +148,6 @@ def needed(settings: Settings) -> Iterator[Right]:
     if settings.lease:
         for verb in ("create", "get", "update"):
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
-
-
-def quit_rights(settings: Settings) -> Iterator[Right]:
-    """The rights to tell proxies to quit."""
-    # A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
-    for verb in ("get", "create"):
-        if settings.quit_policy.via is not QuitVia.PORT_FORWARD:
-            yield Right(verb, "", "pods/exec", "to quit proxies")
-        if settings.quit_policy.via is not QuitVia.EXEC:
-            yield Right(verb, "", "pods/portforward", "to quit proxies")
 
 
 async def _rights(client: Client, settings: Settings) -> Iterable[CheckResult]:

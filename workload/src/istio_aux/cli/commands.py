@@ -120,8 +120,7 @@ def _restart(args: argparse.Namespace) -> int:
 
 def _policy(args: argparse.Namespace, grace: float = 0.0) -> Policy:
     return Policy(
-        ignore_containers=args.ignore_containers, via=args.quit_via, sidecars=args.quit_sidecars,
-        grace=grace,
+        ignore_containers=args.ignore_containers, sidecars=args.quit_sidecars, grace=grace
     )  # fmt: skip
 
 
@@ -173,7 +172,7 @@ def _add_explain(add: AddParser) -> None:
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
     _add_credentials(explain)
     _add_applications(explain)
-    _add_options(explain, "pod-selector", "ignore-containers", "quit-via", "quit-sidecars")
+    _add_options(explain, "pod-selector", "ignore-containers", "quit-sidecars")
     explain.set_defaults(parser=explain)
 
 
@@ -211,7 +210,7 @@ def _add_audit(add: AddParser) -> None:
     _add_option(audit, "namespace-selector", flag="--selector", default="")
     _add_applications(audit)
     _add_options(
-        audit, "pod-selector", "inject-selector", "ignore-containers", "quit-grace", "quit-via",
+        audit, "pod-selector", "inject-selector", "ignore-containers", "quit-grace",
         "quit-sidecars",
     )  # fmt: skip
 

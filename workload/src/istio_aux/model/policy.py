@@ -63,14 +63,6 @@ class DeadProxy(StrEnum):
     DELETE = "delete"
 
 
-class QuitVia(StrEnum):
-    """The ways by which proxies may be told to exit; the account has rights to these alone."""
-
-    AUTO = "auto"
-    EXEC = "exec"
-    PORT_FORWARD = "port-forward"
-
-
 class Rung(StrEnum):
     """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
 
@@ -88,7 +80,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ignore_containers: frozenset[str] = frozenset()
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
-    via: QuitVia = QuitVia.AUTO
     sidecars: tuple[SidecarRule, ...] = ()  # Told to exit before the proxy.
 
 
