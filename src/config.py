@@ -73,7 +73,6 @@ class Config:
     quit_sidecars: tuple[str, ...]
     dead_proxy: str
     race_policy: str
-    restart_jobs: bool
     inject_applications: tuple[Applications, ...]
     inject_namespaces: tuple[str, ...]
     log_level: str

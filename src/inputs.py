@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 import ops
+from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -43,7 +44,7 @@ class Inputs:
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
-    jobs_suspended: bool = False  # A Job is suspended although `restart-jobs` is off.
+    jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
 
     def choose(self, *, applied: bool) -> Choice:
         """Return what the unit serves; `applied` says that this event applied the caBundle."""
@@ -77,9 +78,9 @@ class Inputs:
             capability=self.capability,
             inject=self.applications(),
             inject_namespaces=self.config.inject_namespaces,
-            repairs=self.config.race_policy == "restart",
+            repairs=RacePolicy(self.config.race_policy).restarts,
             # The workload must be able to resume what it suspended under earlier options.
-            repairs_jobs=self.config.restart_jobs or self.jobs_suspended,
+            repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
             revisions=self.revisions,
             owner=self.owner,
             ambient=self.ambient,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Literal, get_args
 
 import httpx2
+from istio_aux.model.policy import RacePolicy
 from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
@@ -277,7 +278,9 @@ def _with_others(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
     configurations = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
     left = (
-        inputs.config is not None and not inputs.config.restart_jobs and suspended.any_left(client)
+        inputs.config is not None
+        and inputs.config.race_policy != RacePolicy.RESTART_JOBS
+        and suspended.any_left(client)
     )
     return dataclasses.replace(
         inputs,

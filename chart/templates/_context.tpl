@@ -138,8 +138,8 @@ istio.io/dataplane-mode: none
   "injection_policies" ($policies | uniq | sortAlpha)
   "matches" $rules.matches
   "mutations" $start.mutations
-  "repairs" (eq (index $s "race-policy") "restart")
-  "repairs_jobs" (index $s "restart-jobs")
+  "repairs" (hasPrefix "restart" (index $s "race-policy"))
+  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
   "selected" (include "istio-aux.cel" (list (concat $namespaces $never.requirements) "variables.labels"))
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
   "validates" $validates

@@ -103,8 +103,7 @@ def account(
         MODEL,
         {
             "pod-selector": "!hands-off",
-            "race-policy": "restart",
-            "restart-jobs": True,
+            "race-policy": "restart-jobs",
             "quit-sidecars": [f"{name}={' '.join(command)}" for name, command in SIDECARS.items()],
         },
         start=False,

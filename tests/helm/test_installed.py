@@ -129,8 +129,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
         {
             "settings.namespace-selector": "team=other",
             "settings.start-mode": "hold",
-            "settings.race-policy": "restart",
-            "settings.restart-jobs": True,
+            "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
         }
     )

@@ -46,7 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
     "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
-    "restarts": {"race-policy": "restart", "restart-jobs": True},
+    "restarts": {"race-policy": "restart"},
+    "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
         "start-mode": "hold",
         "inject-applications": f"team/web,team/db,other/*,{MODEL}/*,other/one",
@@ -206,7 +207,6 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.quit-sidecars": ["vault-agent"],
         "settings.dead-proxy": "delete",
         "settings.race-policy": "restart",
-        "settings.restart-jobs": True,
         "settings.root-namespace": "mesh",
         "settings.log-level": "debug",
     }

@@ -250,8 +250,8 @@ class Workload:
             admission=self._admission,
             inject=self.inject,
             revisions=self.revisions,
-            repairs=self._settings.get("race-policy") == "restart",
-            repairs_jobs=self._settings.get("restart-jobs", False),
+            repairs=self._settings.get("race-policy") in {"restart", "restart-jobs"},
+            repairs_jobs=self._settings.get("race-policy") == "restart-jobs",
         )
 
     def _admission_objects(self) -> list[AnyResource]:

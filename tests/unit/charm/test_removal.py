@@ -125,7 +125,7 @@ def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
 
 
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
-EVERYTHING = {"race_policy": "restart", "restart_jobs": True}
+EVERYTHING = {"race_policy": "restart-jobs"}
 
 
 def jobs_policies(unit: Unit) -> list[str]:

@@ -42,7 +42,7 @@ AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
 ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
-} | {"restart-jobs": (False, True)}
+}
 
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
 UNASKED = {("ClusterRole", "configmaps", "get")}
@@ -145,7 +145,7 @@ def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> Non
 
 
 def test_what_the_table_says_of_the_policies_is_what_they_say() -> None:
-    said = messages(rendered({"race-policy": "restart", "restart-jobs": True}))
+    said = messages(rendered({"race-policy": "restart-jobs"}))
     in_table = {message for row in table() for message in row.narrowed}
 
     assert in_table <= said
@@ -158,7 +158,7 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
     assert {verb for _, _, verb in free} == {"get", "list", "watch"}
     policies = [
         found
-        for found in rendered({"restart-jobs": True})
+        for found in rendered({"race-policy": "restart-jobs"})
         if found["kind"] == "ValidatingAdmissionPolicy"
     ]
     guarded = {

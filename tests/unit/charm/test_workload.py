@@ -113,8 +113,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "start-mode": "native",
         "peers": "direct",
         "native-sidecars": " vault-agent, cloud-sql-proxy,vault-agent",
-        "race-policy": "restart",
-        "restart-jobs": True,
+        "race-policy": "restart-jobs",
         "log-level": "debug",
     }
     numbers = {name: o["default"] + 1 for name, o in OPTIONS.items() if o["type"] == "int"}
@@ -138,8 +137,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert understood.start_mode is StartMode.NATIVE
     assert understood.peers is Peers.DIRECT
     assert understood.native_sidecars == {"cloud-sql-proxy", "vault-agent"}
-    assert understood.repair_policy.race is RacePolicy.RESTART
-    assert understood.repair_policy.restart_jobs is True
+    assert understood.repair_policy.race is RacePolicy.RESTART_JOBS
     assert understood.log_level is settings.LogLevel.DEBUG
 
 

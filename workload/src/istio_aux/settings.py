@@ -188,12 +188,6 @@ _address = _text(
 )
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _unusable(value, "true or false")
-    return value
-
-
 def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
     def read(value: object) -> Choice:
         # YAML 1.1, which PyYAML reads, has booleans that are written on and off.
@@ -305,13 +299,9 @@ OPTIONS = {
     "race-policy": Option(
         _one_of(RacePolicy),
         "pods that should have a sidecar and have none: `report` reports them; `restart` also "
-        "evicts them where their controller makes a new one; `off` does not look for them",
+        "evicts them where their controller makes a new one; `restart-jobs` those of Jobs, too, "
+        "which then begin their work again; `none` does not look for them",
         "repair_policy.race",
-    ),
-    "restart-jobs": Option(
-        _flag,
-        "whether `restart` includes the pods of Jobs, which then begin their work again",
-        "repair_policy.restart_jobs",
     ),
     "root-namespace": Option(
         namespace, "root namespace of the only Istio control plane that counts (default: all)"

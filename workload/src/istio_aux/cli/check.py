@@ -136,15 +136,15 @@ def needed(settings: Settings) -> Iterator[Right]:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")
-    if settings.repair_policy.race is RacePolicy.RESTART:
-        yield Right("create", "", "pods/eviction", "race-policy: restart")
-        yield Right("get", "batch", "jobs", "race-policy: restart")
-    # Also with another race-policy: Jobs that an earlier leader suspended are resumed.
-    if settings.repair_policy.restart_jobs:
+    race = settings.repair_policy.race
+    if race.restarts:
+        yield Right("create", "", "pods/eviction", f"race-policy: {race}")
+        yield Right("get", "batch", "jobs", f"race-policy: {race}")
+    if race is RacePolicy.RESTART_JOBS:
         for kind, api in KINDS.items():
             group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
             for verb in ("get", "list", "patch"):
-                yield Right(verb, group, plural, "restart-jobs")
+                yield Right(verb, group, plural, f"race-policy: {race}")
     if settings.lease:
         for verb in ("create", "get", "update"):
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)

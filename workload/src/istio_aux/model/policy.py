@@ -86,9 +86,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class RacePolicy(StrEnum):
     """What happens to pods that should have a sidecar and have none (`repair.decide`)."""
 
+    NONE = "none"
     REPORT = "report"
     RESTART = "restart"
-    OFF = "off"
+    RESTART_JOBS = "restart-jobs"
+
+    @property
+    def restarts(self) -> bool:
+        """Whether such pods are evicted where their controller makes new ones."""
+        return self in {RacePolicy.RESTART, RacePolicy.RESTART_JOBS}
 
 
 class Application(msgspec.Struct, frozen=True):
@@ -102,7 +108,6 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `repair.decide` treats all pods."""
 
     race: RacePolicy = RacePolicy.REPORT
-    restart_jobs: bool = False
     ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
 
 
