@@ -16,7 +16,14 @@ from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, StartMode
+from istio_aux.model.policy import (
+    DeadProxy,
+    Peers,
+    QuitMode,
+    RacePolicy,
+    StartMode,
+    replaced,
+)
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
@@ -108,9 +115,8 @@ def load(options: Mapping[str, object], model: str) -> Config:
             problems.append(f"{name}: {value}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
-            problems.append(
-                f"{name}: {json.dumps(options[name])}: expected {alternatives(allowed)}"
-            )
+            expected = f"expected {alternatives(allowed)}{replaced(f'{name}={options[name]}')}"
+            problems.append(f"{name}: {json.dumps(options[name])}: {expected}")
     if problems:
         raise InvalidOptionError("; ".join(problems))
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}

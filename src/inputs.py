@@ -68,7 +68,7 @@ class Inputs:
             pod_selector=config.parse_selector(self.config.pod_selector),
             inject_selector=config.parse_selector(self.config.inject_selector),
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
-            acts=self.config.quit == "on",
+            acts=self.config.quit == "enabled",
             sidecar_commands=config.sidecar_commands(self.config.quit_sidecars),
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,

@@ -78,7 +78,7 @@ class Values:
     )
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
-    peers: str = "off"
+    peers: str = "mesh"
     native_sidecars: tuple[str, ...] = ()
     capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.

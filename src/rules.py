@@ -186,7 +186,7 @@ def start_policy(
     signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
     quiet = _added({SIGNALLED_WITH: NO_SIGNAL})
     first = _made(hold)
-    if mode == "off":
+    if mode == "none":
         first = _made({})
     elif _by_default(mode, capability):
         first = f"{_ENDS} ? {_made(native)} : {_made(hold)}"
@@ -197,7 +197,7 @@ def start_policy(
         f" + {_labelled(capability, sidecars)}"
     )
     few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
-    if mode == "off" and not inject:
+    if mode == "none" and not inject:
         return _as_conditions(due), [f"({few}) ? {patch} : []"]
     start = f"{_all(*due.values(), few)} ? {patch} : []"
     if not inject:
@@ -252,16 +252,16 @@ def _all(*expressions: str) -> str:
 
 
 def _active(mode: str) -> str:
-    """CEL: the start mode of an annotated pod is not `off`."""
+    """CEL: the start mode of an annotated pod is not `none`."""
     own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
-    if mode == "off":
-        return f"({own} in {json.dumps([each for each in StartMode if each != 'off'])})"
-    return f"!({own} == 'off')"
+    if mode == "none":
+        return f"({own} in {json.dumps([each for each in StartMode if each != 'none'])})"
+    return f"!({own} == 'none')"
 
 
 def _bare_pod_lacks(mode: str, peers: str) -> str:
     """CEL: a pod without annotations lacks its start or its ports."""
-    return "true" if mode != "off" else _ENDS if peers == "direct" else "false"
+    return "true" if mode != "none" else _ENDS if peers == "direct" else "false"
 
 
 def _lacks_ports(peers: str) -> str:

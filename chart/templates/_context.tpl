@@ -124,7 +124,7 @@ istio.io/dataplane-mode: none
 {{- end }}
 {{- end }}
 
-{{- $acts := eq $s.quit "on" }}
+{{- $acts := eq $s.quit "enabled" }}
 {{- $own := dict
   "acts" $acts
   "annotations" $start.annotations

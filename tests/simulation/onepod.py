@@ -68,7 +68,7 @@ class Life(NamedTuple):
     deletes: bool = True
     kept: frozenset[str] = frozenset()
     policy: Policy = Policy()
-    mode: QuitMode = QuitMode.ON
+    mode: QuitMode = QuitMode.ENABLED
     owner: tuple[str, str] | None = None
     stops: bool = False
 
@@ -424,7 +424,11 @@ def permitted(world: World) -> None:
     """What holds whenever a request is about to be sent, by the truth when the pod was read."""
     truth, life, action = world.basis, world.life, world.action
     assert truth, "a request rests on a pod that was read"
-    if not (world.leading and world.selected) or world.stopping or life.mode is not QuitMode.ON:
+    if (
+        not (world.leading and world.selected)
+        or world.stopping
+        or life.mode is not QuitMode.ENABLED
+    ):
         raise Violation("it acts although this process must not")
     if truth.there != "yes":
         raise Violation(f"it acts on a pod that is {truth.there}")
@@ -453,7 +457,7 @@ def settled(world: World) -> None:
     if not watched(life, truth):
         if pod is not None:
             raise Violation("it remembers a pod that is gone")
-    elif world.stopping or life.mode is not QuitMode.ON or truth.there != "yes":
+    elif world.stopping or life.mode is not QuitMode.ENABLED or truth.there != "yes":
         return
     elif not needs_proxy(life, truth) and any(map(world.runs, life.sidecars)):
         raise Violation("the payload is finished, and a sidecar runs on")

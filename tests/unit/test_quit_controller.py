@@ -163,7 +163,7 @@ async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -
 # Who acts.
 
 
-@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.OFF}], ids=str)
+@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.DISABLED}], ids=str)
 async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any]) -> None:
     async with cluster(**scope) as world:
         await world.pod("job")

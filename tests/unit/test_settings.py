@@ -13,6 +13,7 @@ import yaml
 from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.policy import (
+    REPLACED,
     Application,
     DeadProxy,
     Peers,
@@ -105,20 +106,14 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
-        ("quit: on", "quit", QuitMode.ON),
-        ('quit: "on"', "quit", QuitMode.ON),
-        ("quit: true", "quit", QuitMode.ON),
-        ("quit: off", "quit", QuitMode.OFF),
-        ("quit: 'off'", "quit", QuitMode.OFF),
-        ("quit: dry-run", "quit", QuitMode.DRY_RUN),
+        *((f"quit: {mode}", "quit", mode) for mode in QuitMode),
         *((f"start-mode: {mode}", "start_mode", mode) for mode in StartMode),
-        ("start-mode: 'off'", "start_mode", StartMode.OFF),
         *((f"peers: {peers}", "peers", peers) for peers in Peers),
         *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
         ('namespace-selector: ""', "namespace_selector", selectors.Selector()),
     ],
 )
-def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
+def test_every_mode_is_taken_without_quotes(
     line: str, field: str, value: object, file: Path
 ) -> None:
     assert attrgetter(field)(read(file, f"{LEAST}{line}\n")) == value
@@ -132,8 +127,9 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         ("webhook-address: a:b", 'webhook-address: "a:b": expected HOST:PORT'),
         ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),
         ("kubeconfig: ''", 'kubeconfig: "": expected the path of a file'),
-        ("quit: maybe", 'quit: "maybe": expected on, dry-run or off'),
-        ("quit: ~", "quit: null: expected on, dry-run or off"),
+        ("quit: maybe", 'quit: "maybe": expected enabled, dry-run or disabled'),
+        ("quit: ~", "quit: null: expected enabled, dry-run or disabled"),
+        ("quit: on", "quit: true: expected enabled, dry-run or disabled"),
         ("quit-grace: -1", "quit-grace: -1: expected seconds, as a number of 0 or more"),
         ("quit-grace: yes", "quit-grace: true: expected seconds"),
         (f"quit-grace: 1{'0' * 400}", "quit-grace: 1000"),
@@ -145,7 +141,7 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
             "native-sidecars: [vault-agent, istio-proxy]",
             'native-sidecars: ["vault-agent", "istio-proxy"]: expected other containers than',
         ),
-        ("start-mode: later", 'start-mode: "later": expected auto, native, hold or off'),
+        ("start-mode: later", 'start-mode: "later": expected auto, native, hold or none'),
         (
             "webhook-configuration: ours/theirs",
             'webhook-configuration: "ours/theirs": expected the name of a MutatingWebhookConfig',
@@ -171,6 +167,14 @@ def test_a_line_that_cannot_be_used_is_named_with_what_is_allowed(
         read(file, LEAST + line + "\n")
     assert str(caught.value).startswith(f"config.yaml: {complaint}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old", [each for each in REPLACED if each not in OPTIONS])
+def test_an_old_line_is_named_with_what_replaces_it(old: str, file: Path) -> None:
+    name, _, value = old.partition("=")
+    with pytest.raises(SettingsError) as caught:
+        read(file, f"{LEAST}{name}: '{value}'\n")
+    assert f" (replaced by {REPLACED[old]})" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["tls-certificate", "tls-key"])

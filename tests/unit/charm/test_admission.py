@@ -161,7 +161,7 @@ def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> 
             "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
         ),
         ("webhook", "hold", ["asm-sidecar-injector"], "; start: hold"),
-        ("webhook", "off", ["asm-sidecar-injector"], "; start: off"),
+        ("webhook", "none", ["asm-sidecar-injector"], "; start: none"),
         # The policy comes before all.
         ("policy", "auto", ["asm-sidecar-injector"], ""),
         ("webhook", "auto", [], ""),

@@ -173,20 +173,20 @@ def test_policy_and_webhook_have_the_same_conditions() -> None:
     ]
 
 
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
 def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
-    mode: Literal["auto", "native", "hold", "off"],
+    mode: Literal["auto", "native", "hold", "none"],
 ) -> None:
-    """Match conditions and a second run convert it again. In mode `off` few pods change."""
+    """Match conditions and a second run convert it again. In mode `none` few pods change."""
     policy, _ = by_policy(start_mode=mode)
 
     assert policy["spec"]["reinvocationPolicy"] == "Never"
-    assert bool(policy["spec"]["matchConditions"]) is (mode == "off")
+    assert bool(policy["spec"]["matchConditions"]) is (mode == "none")
 
 
-@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("mode", ["auto", "none"])
 def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
-    mode: Literal["auto", "off"],
+    mode: Literal["auto", "none"],
 ) -> None:
     """And nothing excludes pods before that: match conditions would be for both."""
     alone, _ = by_policy(start_mode=mode)
@@ -204,9 +204,9 @@ def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
 def test_the_rules_are_the_same_for_classic_and_unknown(
-    mode: Literal["auto", "native", "hold", "off"],
+    mode: Literal["auto", "native", "hold", "none"],
 ) -> None:
     """So the table of the cluster tier needs only one of them."""
     (cannot, webhook), (unknown, same) = (
@@ -230,7 +230,7 @@ def test_the_webhook_sees_pods_that_end_where_other_sidecars_can_become_native(
 ) -> None:
     """Another webhook may still add the sidecar. An annotation is seen in any case."""
     policy, configuration = by_policy(
-        start_mode="off", native_sidecars=sidecars, capability=capability
+        start_mode="none", native_sidecars=sidecars, capability=capability
     )
 
     (*_, left) = configuration["webhooks"][0]["matchConditions"]

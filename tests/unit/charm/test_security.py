@@ -226,5 +226,5 @@ def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_
     defaults = {name: option["default"] for name, option in OPTIONS.items()}
     written = workload.settings(config.load(defaults | options, "m"), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
-    executed = {*sent(settings.load(file).quit_policy)} if mode == "on" else set[Any]()
+    executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))

@@ -90,7 +90,6 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     ],
 )
 def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
-    """In YAML, `on` and `off` are booleans unless they are quoted."""
     changed: dict[str, Any] = {name.replace("-", "_"): value}
     chosen = workload.settings(dataclasses.replace(CONFIG, **changed), NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))

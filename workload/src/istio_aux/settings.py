@@ -34,6 +34,7 @@ from istio_aux.model.policy import (
     RepairPolicy,
     Start,
     StartMode,
+    replaced,
 )
 from istio_aux.model.text import alternatives, one_line
 from istio_aux.model.webhooks import Address
@@ -68,10 +69,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pod_selector: selectors.Selector = selectors.Selector()
     inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
-    peers: Peers = Peers.OFF
+    peers: Peers = Peers.MESH
     native_sidecars: frozenset[str] = frozenset()
     webhook_configuration: str | None = None
-    quit: QuitMode = QuitMode.ON
+    quit: QuitMode = QuitMode.ENABLED
     quit_policy: Policy = Policy()
     quit_limits: QuitLimits = QuitLimits()
     lease: tuple[str, str] | None = None
@@ -190,11 +191,9 @@ _address = _text(
 
 def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
     def read(value: object) -> Choice:
-        # YAML 1.1, which PyYAML reads, has booleans that are written on and off.
-        text = ("on" if value else "off") if isinstance(value, bool) else value
-        if not isinstance(text, str) or text not in tuple(choices):
+        if not isinstance(value, str) or value not in tuple(choices):
             raise _unusable(value, alternatives(choices))
-        return choices(text)
+        return choices(value)
 
     return read
 
@@ -246,12 +245,12 @@ OPTIONS = {
         _one_of(StartMode),
         "how the payload starts after its proxy: `native` makes the sidecars of Job-like pods "
         "native; `hold` holds the payload until the proxy is ready; `auto` is `native` where a "
-        "dry run shows that it works, else `hold`; `off` changes nothing",
+        "dry run shows that it works, else `hold`; `none` changes nothing",
     ),
     "peers": Option(
         _one_of(Peers),
         "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
-        "through its proxy, so that every other one is reached without mTLS; `off` changes nothing",
+        "through its proxy, so that every other one is reached without mTLS; `mesh` lets all",
     ),
     "native-sidecars": Option(
         _other_sidecars,
@@ -265,8 +264,8 @@ OPTIONS = {
     ),
     "quit": Option(
         _one_of(QuitMode),
-        "whether the proxies of finished pods are told to exit: `on` does it; `dry-run` only "
-        "decides and reports; `off` watches no pod",
+        "whether the proxies of finished pods are told to exit: `enabled` does it; `dry-run` only "
+        "decides and reports; `disabled` watches no pod",
     ),
     "quit-grace": Option(
         seconds,
@@ -354,12 +353,14 @@ def load(file: Path) -> Settings:
     for name, value in cast("dict[object, object]", document).items():
         if not isinstance(name, str) or name not in OPTIONS:
             known = ", ".join(OPTIONS)
-            raise SettingsError(f"{file.name}: {name}: unknown key: expected one of: {known}")
+            why = f"unknown key{replaced(str(name))}: expected one of: {known}"
+            raise SettingsError(f"{file.name}: {name}: {why}")
         *group, field = _field(name)
         try:
             (given.setdefault(group[0], {}) if group else given)[field] = OPTIONS[name].read(value)
         except ValueError as error:
-            raise SettingsError(f"{file.name}: {name}: {error}") from error
+            instead = replaced(f"{name}={value}")
+            raise SettingsError(f"{file.name}: {name}: {error}{instead}") from error
     for name in ("tls-certificate", "tls-key"):
         if name.replace("-", "_") not in given:
             raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")

@@ -132,7 +132,7 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
-    if settings.quit is QuitMode.ON:
+    if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")

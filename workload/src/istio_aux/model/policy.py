@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -27,13 +28,13 @@ class StartMode(StrEnum):
     AUTO = "auto"
     NATIVE = "native"
     HOLD = "hold"
-    OFF = "off"
+    NONE = "none"
 
 
 class Peers(StrEnum):
     """How pods of distributed Jobs reach each other (`peers.inbound_ports`)."""
 
-    OFF = "off"
+    MESH = "mesh"
     DIRECT = "direct"
 
 
@@ -42,7 +43,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
-    peers: Peers = Peers.OFF
+    peers: Peers = Peers.MESH
     native_sidecars: frozenset[str] = frozenset()  # Containers (`native_sidecars.convert`).
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
@@ -51,9 +52,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 class QuitMode(StrEnum):
     """Whether proxies are told to exit; `quit.decide` decides the same in every mode."""
 
-    ON = "on"
+    ENABLED = "enabled"
     DRY_RUN = "dry-run"
-    OFF = "off"
+    DISABLED = "disabled"
 
 
 class DeadProxy(StrEnum):
@@ -161,6 +162,28 @@ class Outcome(StrEnum):
     SIDECARS = "sidecars"  # Only that other sidecars are native.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
+
+
+# Deleted with 1.0: what replaces options and values of earlier revisions. Juju keeps a value that a
+# revision no longer allows, so the status names the new one. Juju drops the value of an option that
+# a revision no longer has, so only a settings file can still name such an option.
+REPLACED: Mapping[str, str] = {
+    "quit=on": "quit=enabled",
+    "quit=off": "quit=disabled",
+    "start-mode=off": "start-mode=none",
+    "peers=off": "peers=mesh",
+    "race-policy=off": "race-policy=none",
+    "restart-jobs": "race-policy=restart-jobs",
+    "quit-via": "nothing: the way is chosen for each pod",
+    "failure-policy": "nothing: it is always Ignore",
+    "namespace-selector": "namespace-selectors",
+}
+
+
+def replaced(option: str) -> str:
+    """`` (replaced by ...)`` for an old ``NAME`` or ``NAME=VALUE``, else the empty text."""
+    new = REPLACED.get(option)
+    return f" (replaced by {new})" if new else ""
 
 
 class Right(NamedTuple):

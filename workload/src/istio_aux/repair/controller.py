@@ -421,7 +421,7 @@ class RepairController:
         That depends on our own admission, too, which the API server does not call yet right after
         the start of this process. Only the label that it adds matters here.
         """
-        new = probe_rules.dry_run_pod(labels, {START: "off"})
+        new = probe_rules.dry_run_pod(labels, {START: "none"})
         with _needed("not known whether a new pod would get a sidecar"):
             answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
         result = probe_rules.created(answer)
