@@ -151,9 +151,7 @@ class Actions(ops.Object):
         given: list[str] = []
         try:
             options = config.load(self._charm.config, cluster.namespace())
-            ignored = ",".join(options.ignore_containers)
-            told = ",".join(options.quit_sidecars)
-            given = ["--ignore-containers", ignored, "--quit-sidecars", told]
+            given = ["--sidecars", options.sidecars]
             if pods := options.pod_selector:
                 given += ["--pod-selector", pods, "--applications", workload.APPLICATIONS]
             answer = probe.ask(probe.STATUS_URL, self._transport)

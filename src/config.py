@@ -15,7 +15,6 @@ from typing import Any, Final
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
-from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import (
     DeadProxy,
     Peers,
@@ -73,11 +72,9 @@ class Config:
     inject_selector: str
     start_mode: str
     peers: str
-    native_sidecars: tuple[str, ...]
+    sidecars: str
     admission: str
     quit: str
-    ignore_containers: tuple[str, ...]
-    quit_sidecars: tuple[str, ...]
     dead_proxy: str
     race_policy: str
     inject_applications: tuple[Applications, ...]
@@ -98,9 +95,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
         "inject-selector": _selector_text,
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
-        "ignore-containers": _parse_containers,
-        "quit-sidecars": _parse_sidecars,
-        "native-sidecars": _parse_other_sidecars,
+        "sidecars": _sidecars_text,
     }
     seconds = {name: value for name, value in options.items() if type(value) is int}
     values = {name: value for name, value in options.items() if name not in seconds}
@@ -212,34 +207,9 @@ def _selector_text(text: str) -> str:
     return text
 
 
-def _parse_containers(text: str) -> tuple[str, ...]:
-    names = _entries(text)
-    if not all(map(_is_label, names)):
-        raise ValueError(
-            f"{json.dumps(text)}: expected container names separated by commas,"
-            " such as cloud-sql-proxy,vault-agent"
-        )
-    return tuple(sorted(set(names)))
-
-
-def _parse_sidecars(text: str) -> tuple[str, ...]:
-    rules = tuple(_entries(text))
-    sidecars.parse(rules)
-    return rules
-
-
-def sidecar_commands(rules: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the command of each rule that tells its container to exit by one, by container."""
-    return {rule.container: rule.command for rule in sidecars.parse(rules) if rule.command}
-
-
-def _parse_other_sidecars(text: str) -> tuple[str, ...]:
-    names = _parse_containers(text)
-    if PROXY in names:
-        raise ValueError(
-            f"{json.dumps(text)}: expected other containers than {PROXY}, which Istio decides about"
-        )
-    return names
+def _sidecars_text(text: str) -> str:
+    sidecars.parse(text)
+    return text
 
 
 def _is_label(text: str) -> bool:

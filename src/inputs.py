@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 import ops
+from istio_aux.model import sidecars
 from istio_aux.model.policy import RacePolicy
 
 import certificates
@@ -69,11 +70,10 @@ class Inputs:
             inject_selector=config.parse_selector(self.config.inject_selector),
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "enabled",
-            sidecar_commands=config.sidecar_commands(self.config.quit_sidecars),
+            sidecars=sidecars.parse(self.config.sidecars),
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             peers=self.config.peers,
-            native_sidecars=self.config.native_sidecars,
             admission=self.admission,
             capability=self.capability,
             inject=self.applications(),

@@ -32,6 +32,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
+from istio_aux.model.sidecars import How, SidecarRule
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
@@ -72,14 +73,10 @@ class Values:
     inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
-    # And other sidecars by these commands, by container.
-    sidecar_commands: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict[str, tuple[str, ...]]
-    )
+    sidecars: tuple[SidecarRule, ...] = ()  # And run the commands of these.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
     peers: str = "mesh"
-    native_sidecars: tuple[str, ...] = ()
     capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
@@ -91,6 +88,11 @@ class Values:
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
+
+    @property
+    def natives(self) -> bool:
+        """Whether other sidecars become native."""
+        return any(rule.how is How.NATIVE for rule in self.sidecars)
 
 
 def service_account(app: str) -> str:
@@ -140,7 +142,7 @@ def render_access(values: Values) -> list[AnyResource]:
         proxy=PROXY,
         commands={
             PROXY: QUIT_COMMANDS,
-            **{name: [command] for name, command in values.sidecar_commands.items()},
+            **{rule.container: [rule.command] for rule in values.sidecars if rule.command},
         },
     )
     policy += _render("records.yaml.j2", values, user=user, **_records())
@@ -179,8 +181,8 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         values.start_mode,
         values.capability,
         values.peers,
-        values.native_sidecars,
         values.inject_selector,
+        natives=values.natives,
     )
     return _render(
         "start.yaml.j2",
@@ -204,8 +206,8 @@ def render_webhook(values: Values) -> list[AnyResource]:
             values.start_mode,
             values.capability,
             values.peers,
-            values.native_sidecars,
             values.inject_selector,
+            natives=values.natives,
         )
         if beside_policy
         else rules.webhook_conditions()

@@ -55,7 +55,7 @@ istio.io/dataplane-mode: none
   | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
   | fromJson }}
 {{- $key := printf "%s/%s" (index $s "start-mode") $s.peers }}
-{{- if and (eq (index $s "start-mode") "native") (index $s "native-sidecars") }}
+{{- if and (eq (index $s "start-mode") "native") (regexMatch `=native\s*(,|$)` $s.sidecars) }}
 {{- $key = print $key "/sidecars" }}
 {{- end }}
 {{- if $inject }}
@@ -117,9 +117,9 @@ istio.io/dataplane-mode: none
 {{- end }}
 
 {{- $commands := dict $rules.constants.proxy $rules.constants.quit_commands }}
-{{- range $rule := index $s "quit-sidecars" }}
-{{- $both := regexSplit "=" $rule 2 }}
-{{- if and (eq (len $both) 2) (regexMatch "^[A-Za-z/]" (last $both)) }}
+{{- range $rule := splitList "," $s.sidecars }}
+{{- $both := regexSplit "=" (trim $rule) 2 }}
+{{- if hasPrefix "/" (last $both) }}
 {{- $_ := set $commands (first $both) (list (splitList " " (last $both))) }}
 {{- end }}
 {{- end }}

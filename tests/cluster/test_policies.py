@@ -104,7 +104,7 @@ def account(
         {
             "pod-selector": "!hands-off",
             "race-policy": "restart-jobs",
-            "quit-sidecars": [f"{name}={' '.join(command)}" for name, command in SIDECARS.items()],
+            "sidecars": ",".join(f"{name}={' '.join(argv)}" for name, argv in SIDECARS.items()),
         },
         start=False,
         selector="narrowed=chosen",

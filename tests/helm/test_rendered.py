@@ -23,8 +23,6 @@ import rules
 from helm import charts, generate
 from helm.charts import APP, MODEL, by_name, render
 
-# Options of the charm that are lists in the chart.
-LISTS = {"ignore-containers", "quit-sidecars", "native-sidecars"}
 # The charm sorts a selector by its keys, and Go the keys of a map. The chart keeps the order of
 # what it is given, so that all stands in that order here.
 CASES: dict[str, dict[str, Any]] = {
@@ -32,8 +30,9 @@ CASES: dict[str, dict[str, Any]] = {
     "hold": {"start-mode": "hold"},
     "native": {"start-mode": "native"},
     "none": {"start-mode": "none"},
-    "native with sidecars": {"start-mode": "native", "native-sidecars": "oauth2-proxy,otel"},
-    "sidecars": {"start-mode": "hold", "native-sidecars": "otel"},
+    "native with sidecars": {"start-mode": "native", "sidecars": "oauth2-proxy=ignore,otel=native"},
+    "native with sidecars that are not": {"start-mode": "native", "sidecars": "otel=ignore"},
+    "sidecars": {"start-mode": "hold", "sidecars": "otel=native"},
     "direct": {"start-mode": "none", "peers": "direct"},
     "direct and native": {"start-mode": "native", "peers": "direct"},
     "selectors": {
@@ -45,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "everything selected": {"start-mode": "none", "namespace-selector": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
-    "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
+    "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},
     "restarts": {"race-policy": "restart"},
     "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
@@ -66,9 +65,7 @@ def as_values(options: dict[str, Any], admission: str) -> dict[str, Any]:
     }
     values: dict[str, Any] = {"admission": admission}
     for name, value in options.items():
-        listed = value.split(",") if name in LISTS or name.startswith("inject-n") else value
-        listed = value.split(",") if name == "inject-applications" else listed
-        values[own.get(name, f"settings.{name}")] = listed
+        values[own.get(name, f"settings.{name}")] = value.split(",") if name in own else value
     return values
 
 
@@ -146,6 +143,10 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ({"settings.quit": False}, "quit"),
         ({"settings.quit-grace": -1}, "quit-grace"),
         ({"settings.lease": "a/b"}, "lease"),
+        *(
+            ({"settings.sidecars": f"a=ignore,{bad}"}, "sidecars")
+            for bad in ("a", "a=quit", "a=stop", "a=/b\nc", "istio-proxy=ignore", "A=native")
+        ),
         ({"admission": "both"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
         ({"replicas": 0}, "replicas"),
@@ -200,11 +201,9 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.inject-selector": "queue",
         "settings.start-mode": "hold",
         "settings.peers": "direct",
-        "settings.native-sidecars": ["otel"],
+        "settings.sidecars": "otel=native, vault-agent=quit,a=ignore,b=9000/stop,c=/bin/kill 1",
         "settings.quit": "dry-run",
         "settings.quit-grace": 3,
-        "settings.ignore-containers": ["a"],
-        "settings.quit-sidecars": ["vault-agent"],
         "settings.dead-proxy": "delete",
         "settings.race-policy": "restart",
         "settings.root-namespace": "mesh",

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 import httpx2
 import yaml
+from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -241,11 +242,10 @@ class Workload:
             inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "enabled") == "enabled",
-            sidecar_commands=config.sidecar_commands(self._settings.get("quit-sidecars", ())),
+            sidecars=sidecars.parse(self._settings.get("sidecars", "")),
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
             peers=self._settings.get("peers", "mesh"),
-            native_sidecars=tuple(self._settings.get("native-sidecars", ())),
             capability=self.capability,
             admission=self._admission,
             inject=self.inject,

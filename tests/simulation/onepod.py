@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
-from istio_aux.model.sidecars import AttemptResult
+from istio_aux.model.sidecars import AttemptResult, How
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     Action,
@@ -75,7 +75,8 @@ class Life(NamedTuple):
     @property
     def sidecars(self) -> frozenset[str]:
         """Containers that are told to exit."""
-        return frozenset({PROXY, *(rule.container for rule in self.policy.sidecars)})
+        told = (rule.container for rule in self.policy.sidecars if rule.how is How.QUIT)
+        return frozenset({PROXY, *told})
 
 
 class Truth(NamedTuple):

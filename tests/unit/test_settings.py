@@ -23,7 +23,7 @@ from istio_aux.model.policy import (
     RepairPolicy,
     StartMode,
 )
-from istio_aux.model.sidecars import SHIPPED
+from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
 from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, load
 from unit.declared import ANNOTATIONS
@@ -57,10 +57,9 @@ def test_every_key_is_taken(file: Path) -> None:
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-grace: 2.5\n"
-        "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
+        "sidecars: cloud-sql-proxy=ignore, daprd=quit\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
-        f"start-mode: native\npeers: direct\nnative-sidecars: vault-agent\n"
-        f"webhook-configuration: {LONG_NAME}\n"
+        f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart-jobs\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
@@ -77,13 +76,11 @@ def test_every_key_is_taken(file: Path) -> None:
         inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
         peers=Peers.DIRECT,
-        native_sidecars=frozenset({"vault-agent"}),
         webhook_configuration=LONG_NAME,
         quit=QuitMode.DRY_RUN,
         quit_policy=Policy(
-            ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
             grace=2.5,
-            sidecars=(SHIPPED["daprd"],),
+            sidecars=(SidecarRule("cloud-sql-proxy", how=How.IGNORE), SHIPPED["daprd"]),
             dead_proxy=DeadProxy.DELETE,
         ),
         lease=("kubeflow", "istio-aux.v2"),
@@ -134,13 +131,8 @@ def test_every_mode_is_taken_without_quotes(
         ("quit-grace: yes", "quit-grace: true: expected seconds"),
         (f"quit-grace: 1{'0' * 400}", "quit-grace: 1000"),
         ("quit-grace: .nan", "quit-grace: NaN: expected seconds"),
-        ("ignore-containers: a b", 'ignore-containers: "a b": expected a list of container names'),
-        ("ignore-containers: [1]", "ignore-containers: [1]: expected a list of container names"),
-        (f"ignore-containers: [{'a' * 64}]", f'ignore-containers: ["{"a" * 64}"]: expected a list'),
-        (
-            "native-sidecars: [vault-agent, istio-proxy]",
-            'native-sidecars: ["vault-agent", "istio-proxy"]: expected other containers than',
-        ),
+        ("sidecars: a b", 'sidecars: "a b": expected NAME=HOW separated by commas'),
+        ("sidecars: [a=ignore]", 'sidecars: ["a=ignore"]: expected NAME=HOW separated by commas'),
         ("start-mode: later", 'start-mode: "later": expected auto, native, hold or none'),
         (
             "webhook-configuration: ours/theirs",
@@ -212,14 +204,10 @@ def rows(document: str) -> list[list[str]]:
 def shown(name: str) -> str:
     """A default as workload/README.md has it."""
     match settings.default(name):
-        case None:
+        case None | ():
             return ""
-        case bool() as flag:
-            return f"`{flag}`".lower()
         case float() as number:
             return f"`{number:g}`"
-        case frozenset() | () as names:
-            return f"`{sorted(names)}`"
         case default:
             return f"`{default}`" if str(default) else ""
 
@@ -265,9 +253,8 @@ def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
 @pytest.mark.parametrize("name", CHARM)
 def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
     default = CHARM[name]["default"]
-    value = str(default).lower() if isinstance(default, bool) else str(default)
     summary = " ".join(CHARM[name]["description"].partition("\n\n")[0].split()).rstrip(".")
-    cell = f"`{value}`" if value else ""
+    cell = f"`{default}`" if str(default) else ""
     row = [f" `{name}`", cell, f"{summary} "]
     assert row in rows("README.md"), f"wanted: |{' | '.join(row)}|"
 

@@ -181,7 +181,7 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(ignore_containers="vault-agent", pod_selector="team=a", quit_sidecars="daprd")
+    unit.configure(sidecars="vault-agent=ignore,daprd=quit", pod_selector="team=a")
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -197,8 +197,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert understood.pods == [("team-a", "web-0")]
     assert str(understood.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
-    assert understood.ignore_containers == {"vault-agent"}
-    assert [rule.container for rule in understood.quit_sidecars] == ["daprd"]
+    assert [rule.container for rule in understood.sidecars] == ["vault-agent", "daprd"]
     assert understood.output == "text"
 
 

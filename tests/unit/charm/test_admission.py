@@ -139,7 +139,7 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
     [
         ("start_mode", "hold"),
         ("peers", "direct"),
-        ("native_sidecars", "vault-agent"),
+        ("sidecars", "vault-agent=native"),
         ("inject_selector", "team"),
         ("namespace_selector", "team"),
         ("pod_selector", "team"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from istio_aux.model import sidecars
 from istio_aux.model.names import IGNORED
 
 import manifests
@@ -218,26 +219,26 @@ def test_the_rules_are_the_same_for_classic_and_unknown(
 
 
 @pytest.mark.parametrize(
-    ("sidecars", "capability", "shown"),
+    ("option", "capability", "shown"),
     [
-        ((), "native", False),
-        (("vault-agent",), "native", True),
-        (("vault-agent",), "classic", False),
+        ("vault-agent=ignore", "native", False),
+        ("vault-agent=native", "native", True),
+        ("vault-agent=native", "classic", False),
     ],
 )
 def test_the_webhook_sees_pods_that_end_where_other_sidecars_can_become_native(
-    *, sidecars: tuple[str, ...], capability: str, shown: bool
+    *, option: str, capability: str, shown: bool
 ) -> None:
     """Another webhook may still add the sidecar. An annotation is seen in any case."""
     policy, configuration = by_policy(
-        start_mode="none", native_sidecars=sidecars, capability=capability
+        start_mode="none", sidecars=sidecars.parse(option), capability=capability
     )
 
     (*_, left) = configuration["webhooks"][0]["matchConditions"]
     (mutation,) = policy["spec"]["mutations"]
     for expression in (left["expression"], mutation["jsonPatch"]["expression"]):
-        assert "'istio-aux.io/native-sidecars' in" in expression
-        assert ("!= '' : object.spec.restartPolicy != 'Always'" in expression) is shown
+        assert "'istio-aux.io/sidecars' in" in expression
+        assert ("!= '' || object.spec.restartPolicy != 'Always'" in expression) is shown
 
 
 @pytest.mark.parametrize(

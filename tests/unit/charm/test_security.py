@@ -195,7 +195,12 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
         assert asked == granted(rendered(options)) - UNASKED, options
 
 
-SIDECARS = ("", ",".join(SHIPPED), "helper=/bin/kill -TERM 1", "a=stop,b=/bin/sh -c exit,c=1/,d=K")
+SIDECARS = (
+    "",
+    ",".join(f"{name}=quit" for name in SHIPPED),
+    "helper=/bin/kill -TERM 1",
+    "a=/stop,b=/bin/sh -c exit,c=1/,d=/K,e=native,f=ignore",
+)
 
 
 def allowed(objects: list[dict[str, Any]]) -> set[tuple[str, tuple[str, ...]]]:
@@ -222,7 +227,7 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("sidecars", SIDECARS)
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
 def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
-    options = {"quit": mode, "quit-sidecars": sidecars}
+    options = {"quit": mode, "sidecars": sidecars}
     defaults = {name: option["default"] for name, option in OPTIONS.items()}
     written = workload.settings(config.load(defaults | options, "m"), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))

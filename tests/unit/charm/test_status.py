@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from istio_aux.model.policy import REPLACED
 from istio_aux.model.resources import Requests
+from istio_aux.model.sidecars import EXPECTED
 from ops import testing
 from unit.rules import pods
 
@@ -35,31 +36,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
             "kube-system",
             'inject-namespaces: "kube-system": expected namespaces that Istio does not ignore',
         ),
-        (
-            "ignore-containers",
-            "a,,b",
-            (
-                'ignore-containers: "a,,b": expected container names separated by commas,'
-                " such as cloud-sql-proxy,vault-agent"
-            ),
-        ),
-        (
-            "quit-sidecars",
-            "daprd,daprd=1/",
-            (
-                'quit-sidecars: "daprd=1/": expected names of cloud-sql-proxy, vault-agent,'
-                " linkerd-proxy, daprd, kuma-sidecar, or NAME=PORT/PATH or NAME=COMMAND for another"
-                " container, each once, separated by commas"
-            ),
-        ),
-        (
-            "native-sidecars",
-            "a,istio-proxy",
-            (
-                'native-sidecars: "a,istio-proxy": expected other containers than istio-proxy,'
-                " which Istio decides about"
-            ),
-        ),
+        ("sidecars", "daprd=quit,daprd=1/", f'sidecars: "daprd=1/": expected {EXPECTED}'),
         (
             "namespace-selector",
             "a in b",

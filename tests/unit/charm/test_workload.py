@@ -106,12 +106,10 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "pod-selector": "job in (a,b),!hands-off",
         "inject-selector": "step",
         "quit": "dry-run",
-        "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
-        "quit-sidecars": "vault-agent, my-proxy=9000/stop",
+        "sidecars": "vault-agent=quit, my-proxy=9000/stop,otel=native",
         "dead-proxy": "delete",
         "start-mode": "native",
         "peers": "direct",
-        "native-sidecars": " vault-agent, cloud-sql-proxy,vault-agent",
         "race-policy": "restart-jobs",
         "log-level": "debug",
     }
@@ -129,13 +127,15 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert understood.quit is QuitMode.DRY_RUN
     for name, number in numbers.items():
         assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
-    assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    told = [(rule.container, rule.port) for rule in understood.quit_policy.sidecars]
-    assert told == [("vault-agent", 8200), ("my-proxy", 9000)]
+    rules = [(rule.container, rule.how, rule.port) for rule in understood.quit_policy.sidecars]
+    assert rules == [
+        ("vault-agent", "quit", 8200),
+        ("my-proxy", "quit", 9000),
+        ("otel", "native", 0),
+    ]
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
     assert understood.peers is Peers.DIRECT
-    assert understood.native_sidecars == {"cloud-sql-proxy", "vault-agent"}
     assert understood.repair_policy.race is RacePolicy.RESTART_JOBS
     assert understood.log_level is settings.LogLevel.DEBUG
 

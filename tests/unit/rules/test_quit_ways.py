@@ -108,7 +108,7 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 
 # Sidecars that are told to exit before the proxy.
 
-POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
+POLICY = Policy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
 VAULT = {**DONE, "vault-agent": RUNNING}
 BOTH = {**VAULT, "my-proxy": RUNNING}
@@ -192,7 +192,7 @@ def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
 
 
 def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
-    policy = Policy(sidecars=sidecars.read("helper=/bin/kill -TERM 1"))
+    policy = Policy(sidecars=sidecars.parse("helper=/bin/kill -TERM 1"))
     containers = {**DONE, "helper": RUNNING}
     decision = judge(containers, policy)
 
@@ -201,27 +201,37 @@ def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
     assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
 
 
-@pytest.mark.parametrize("value", ["", [], " "])
-def test_by_default_there_are_no_rules(value: object) -> None:
-    assert sidecars.read(value) == ()
+@pytest.mark.parametrize("text", ["", " ", ",", " , "])
+def test_by_default_there_are_no_rules(text: str) -> None:
+    assert sidecars.parse(text) == ()
 
 
-def test_a_rule_is_a_shipped_one_by_its_name_or_a_port_and_a_path() -> None:
-    shipped, own = sidecars.read("vault-agent, my-proxy=9000/stop?now")
-    assert shipped.port == 8200
+def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
+    shipped, own, native, ignored = sidecars.parse(
+        "vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,"
+    )
+    assert shipped == sidecars.SHIPPED["vault-agent"]
     assert own == sidecars.SidecarRule("my-proxy", 9000, "/stop?now")
+    assert native == sidecars.SidecarRule("otel", how=sidecars.How.NATIVE)
+    assert ignored == sidecars.SidecarRule("daprd", how=sidecars.How.IGNORE)
 
 
 @pytest.mark.parametrize(
-    "value",
+    "text",
     [
-        "unknown", "istio-proxy=15020/quitquitquit", "a=0/x", "a=65536/x", "a=80", "A=80/x",
-        "a=80/x y", "a=kill  1", "a= kill", "a=-x", "a=./x", "a=kill\n1", "a=",
-        f"a=x{' y' * 10}", "istio-proxy=kill 1", "a=80/x\r\nHost: y", "a,a=80/x",
-        f"{'a' * 64}=80/x", f"a=80/{'x' * 201}",
-        "vault-agent,vault-agent", "vault-agent,", [1], {"a": 1}, None, 5,
+        "vault-agent", "unknown=quit", "istio-proxy=15020/quitquitquit", "istio-proxy=native",
+        "a=0/x", "a=65536/x", "a=80", "A=80/x", "A=native", "a=native x", "a=80/x y", "a=",
+        "a=/kill  1", "a= /kill", "a=-x", "a=./x", "a=/kill\n1", f"a=/x{' y' * 10}",
+        "istio-proxy=/kill 1", "a=80/x\r\nHost: y", "a=ignore,a=80/x", f"{'a' * 64}=80/x",
+        f"a=80/{'x' * 201}", "vault-agent=quit,vault-agent=quit",
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_with_the_value_and_what_is_allowed(value: object) -> None:
-    with pytest.raises(ValueError, match="expected names of cloud-sql-proxy, vault-agent"):
-        sidecars.read(value)
+def test_anything_else_is_refused_with_the_entry_and_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="expected NAME=HOW separated by commas"):
+        sidecars.parse(text)
+
+
+@pytest.mark.parametrize("how", ["Ignore", "natives", "Quit", "stop", "kill -TERM 1"])
+def test_a_word_that_is_misspelt_is_no_command(how: str) -> None:
+    with pytest.raises(ValueError, match="a command that begins with /"):
+        sidecars.parse(f"vault-agent={how}")

@@ -21,7 +21,6 @@ import yaml
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
-from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import (
     Application,
     Capability,
@@ -70,7 +69,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
     peers: Peers = Peers.MESH
-    native_sidecars: frozenset[str] = frozenset()
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ENABLED
     quit_policy: Policy = Policy()
@@ -90,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         return Start(
             mode=self.start_mode, peers=self.peers, inject=self.inject_selector,
-            native_sidecars=self.native_sidecars, capability=capability,
+            sidecars=self.quit_policy.sidecars, capability=capability,
         )  # fmt: skip
 
     @property
@@ -128,23 +126,10 @@ def _chosen(value: object) -> selectors.Selector | None:
     return chosen if chosen.requirements else None
 
 
-def containers(value: object) -> frozenset[str]:
-    """A list of container names, or text with commas between them."""
-    names = value
-    if isinstance(names, str):
-        names = [part.strip() for part in names.split(",")] if names.strip() else []
-    if isinstance(names, list):
-        given = cast("list[object]", names)
-        if all(isinstance(name, str) and _LABEL.fullmatch(name) for name in given):
-            return frozenset(cast("list[str]", given))
-    raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
-
-
-def _other_sidecars(value: object) -> frozenset[str]:
-    names = containers(value)
-    if PROXY in names:
-        raise _unusable(value, f"other containers than {PROXY}, which Istio decides about")
-    return names
+def _sidecars(value: object) -> tuple[sidecars.SidecarRule, ...]:
+    if not isinstance(value, str):
+        raise _unusable(value, sidecars.EXPECTED)
+    return sidecars.parse(value)
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -164,7 +149,6 @@ def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Ca
 _PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 LABEL = rf"(?![^/]{{64}}){_PART}"
 SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
-_LABEL = re.compile(LABEL)
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 _path = _text(r".+", "the path of a file", lambda match: Path(match[0]))
@@ -252,10 +236,14 @@ OPTIONS = {
         "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
         "through its proxy, so that every other one is reached without mTLS; `mesh` lets all",
     ),
-    "native-sidecars": Option(
-        _other_sidecars,
-        "names of other sidecars, which become native in Job-like pods where a dry run shows that "
-        "native sidecars work",
+    "sidecars": Option(
+        _sidecars,
+        "what to do about other sidecars: `NAME=HOW` separated by commas, where HOW is `native` "
+        "(it becomes native in Job-like pods where a dry run shows that native sidecars work), "
+        "`ignore` (it never keeps a proxy running), or how it is told to exit before the proxy: "
+        "`quit` for " + ", ".join(f"`{name}`" for name in sidecars.SHIPPED) + ", `PORT/PATH`, or "
+        "a command that begins with `/`",
+        "quit_policy.sidecars",
     ),
     "webhook-configuration": Option(
         _configuration,
@@ -271,18 +259,6 @@ OPTIONS = {
         seconds,
         "seconds that a proxy runs on after the last payload container",
         "quit_policy.grace",
-    ),
-    "ignore-containers": Option(
-        containers,
-        "names of other sidecars, which never keep a proxy running",
-        "quit_policy.ignore_containers",
-    ),
-    "quit-sidecars": Option(
-        sidecars.read,
-        "other sidecars that are told to exit before the proxy: names of "
-        + ", ".join(f"`{name}`" for name in sidecars.SHIPPED)
-        + ", or `NAME=PORT/PATH` or `NAME=COMMAND` for another container",
-        "quit_policy.sidecars",
     ),
     "dead-proxy": Option(
         _one_of(DeadProxy),

@@ -44,7 +44,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
     peers: Peers = Peers.MESH
-    native_sidecars: frozenset[str] = frozenset()  # Containers (`native_sidecars.convert`).
+    sidecars: tuple[SidecarRule, ...] = ()  # `native_sidecars.convert`.
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
 
@@ -78,10 +78,9 @@ class Rung(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
-    ignore_containers: frozenset[str] = frozenset()
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
-    sidecars: tuple[SidecarRule, ...] = ()  # Told to exit before the proxy.
+    sidecars: tuple[SidecarRule, ...] = ()
 
 
 class RacePolicy(StrEnum):
@@ -174,6 +173,9 @@ REPLACED: Mapping[str, str] = {
     "peers=off": "peers=mesh",
     "race-policy=off": "race-policy=none",
     "restart-jobs": "race-policy=restart-jobs",
+    "ignore-containers": "sidecars: NAME=ignore",
+    "native-sidecars": "sidecars: NAME=native",
+    "quit-sidecars": "sidecars: NAME=quit, NAME=PORT/PATH or NAME=/COMMAND",
     "quit-via": "nothing: the way is chosen for each pod",
     "failure-policy": "nothing: it is always Ignore",
     "namespace-selector": "namespace-selectors",
