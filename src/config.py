@@ -90,12 +90,12 @@ def load(options: Mapping[str, object], model: str) -> Config:
         InvalidOptionError: one clause for each bad option: name, value, what is allowed.
     """
     parsers: dict[str, Callable[[Any], object]] = {
-        "namespace-selector": _selector_text,
-        "pod-selector": _selector_text,
-        "inject-selector": _selector_text,
+        "namespace-selector": _checked(selectors.parse),
+        "pod-selector": _checked(selectors.parse),
+        "inject-selector": _checked(selectors.parse),
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
-        "sidecars": _sidecars_text,
+        "sidecars": _checked(sidecars.parse),
     }
     seconds = {name: value for name, value in options.items() if type(value) is int}
     values = {name: value for name, value in options.items() if name not in seconds}
@@ -202,14 +202,14 @@ def but_never_selected(text: str) -> str:
     return f"{text},{never}" if text.strip() else never
 
 
-def _selector_text(text: str) -> str:
-    selectors.parse(text)
-    return text
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a parser that leaves a text as it is, if `parse` takes it."""
 
+    def check(text: str) -> str:
+        parse(text)
+        return text
 
-def _sidecars_text(text: str) -> str:
-    sidecars.parse(text)
-    return text
+    return check
 
 
 def _is_label(text: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -100,20 +99,13 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
     assert str(read(file, f"{LEAST}webhook-address: '{address}'\n").webhook_address) == address
 
 
-@pytest.mark.parametrize(
-    ("line", "field", "value"),
-    [
-        *((f"quit: {mode}", "quit", mode) for mode in QuitMode),
-        *((f"start-mode: {mode}", "start_mode", mode) for mode in StartMode),
-        *((f"peers: {peers}", "peers", peers) for peers in Peers),
-        *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
-        ('namespace-selector: ""', "namespace_selector", selectors.Selector()),
-    ],
-)
-def test_every_mode_is_taken_without_quotes(
-    line: str, field: str, value: object, file: Path
-) -> None:
-    assert attrgetter(field)(read(file, f"{LEAST}{line}\n")) == value
+@pytest.mark.parametrize("name", config.CHOICES)
+def test_yaml_takes_no_value_for_something_else(name: str) -> None:
+    assert [yaml.safe_load(value) for value in config.CHOICES[name]] == [*config.CHOICES[name]]
+
+
+def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
+    assert not read(file, f'{LEAST}namespace-selector: ""\n').namespace_selector.requirements
 
 
 @pytest.mark.parametrize(
