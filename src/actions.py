@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx2
 import ops
 from istio_aux.model.answers import PAGE, ListedPod, PodPage
+from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from msgspec import structs
 
@@ -150,9 +151,7 @@ class Actions(ops.Object):
         given: list[str] = []
         try:
             options = config.load(self._charm.config, cluster.namespace())
-            ignored = ",".join(options.ignore_containers)
-            given = ["--ignore-containers", ignored, "--quit-via", options.quit_via]
-            given += ["--quit-sidecars", ",".join(options.quit_sidecars)]
+            given = ["--sidecars", options.sidecars]
             if pods := options.pod_selector:
                 given += ["--pod-selector", pods, "--applications", workload.APPLICATIONS]
             answer = probe.ask(probe.STATUS_URL, self._transport)
@@ -254,9 +253,10 @@ class Actions(ops.Object):
         Only the leader does: no other unit writes the role, and its own hooks wait for the action.
         """
         inputs = observe(self._charm)
-        if inputs.config and inputs.config.race_policy == "restart":
+        race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
+        if RacePolicy(race).restarts:
             why = "the workload restarts these pods already; list-unmeshed says what each waits for"
-            raise RefusedError(f"race-policy: restart: {why}")
+            raise RefusedError(f"race-policy: {race}: {why}")
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
         with (
@@ -372,6 +372,6 @@ def _unknown(answer: Probe) -> str:
     """Return why the workload does not know which pods have no sidecar, or the empty text."""
     if why := answer.reason_unknown():
         return why
-    if answer.race == "off":
-        return "race-policy: off: the workload does not look for such pods"
+    if answer.race == RacePolicy.NONE:
+        return "race-policy: none: the workload does not look for such pods"
     return "" if answer.injectors else "not known yet whether Istio injects"

@@ -15,8 +15,14 @@ from typing import Any, Final
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
-from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import DeadProxy, Peers, QuitMode, QuitVia, RacePolicy, StartMode
+from istio_aux.model.policy import (
+    DeadProxy,
+    Peers,
+    QuitMode,
+    RacePolicy,
+    StartMode,
+    replaced,
+)
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
@@ -28,11 +34,9 @@ def _values(choices: type[StrEnum]) -> tuple[str, ...]:
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "admission": ("auto", "webhook", "policy"),
     "dead-proxy": _values(DeadProxy),
-    "failure-policy": ("Ignore", "Fail"),
     "log-level": ("debug", "info", "warning", "error"),
     "peers": _values(Peers),
     "quit": _values(QuitMode),
-    "quit-via": _values(QuitVia),
     "race-policy": _values(RacePolicy),
     "start-mode": _values(StartMode),
 }
@@ -68,18 +72,13 @@ class Config:
     inject_selector: str
     start_mode: str
     peers: str
-    native_sidecars: tuple[str, ...]
+    sidecars: str
     admission: str
     quit: str
-    quit_via: str
-    ignore_containers: tuple[str, ...]
-    quit_sidecars: tuple[str, ...]
     dead_proxy: str
     race_policy: str
-    restart_jobs: bool
     inject_applications: tuple[Applications, ...]
     inject_namespaces: tuple[str, ...]
-    failure_policy: str
     log_level: str
     seconds: Mapping[str, int]
 
@@ -91,14 +90,12 @@ def load(options: Mapping[str, object], model: str) -> Config:
         InvalidOptionError: one clause for each bad option: name, value, what is allowed.
     """
     parsers: dict[str, Callable[[Any], object]] = {
-        "namespace-selector": _selector_text,
-        "pod-selector": _selector_text,
-        "inject-selector": _selector_text,
+        "namespace-selector": _checked(selectors.parse),
+        "pod-selector": _checked(selectors.parse),
+        "inject-selector": _checked(selectors.parse),
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
-        "ignore-containers": _parse_containers,
-        "quit-sidecars": _parse_sidecars,
-        "native-sidecars": _parse_other_sidecars,
+        "sidecars": _checked(sidecars.parse),
     }
     seconds = {name: value for name, value in options.items() if type(value) is int}
     values = {name: value for name, value in options.items() if name not in seconds}
@@ -113,9 +110,8 @@ def load(options: Mapping[str, object], model: str) -> Config:
             problems.append(f"{name}: {value}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
-            problems.append(
-                f"{name}: {json.dumps(options[name])}: expected {alternatives(allowed)}"
-            )
+            expected = f"expected {alternatives(allowed)}{replaced(f'{name}={options[name]}')}"
+            problems.append(f"{name}: {json.dumps(options[name])}: {expected}")
     if problems:
         raise InvalidOptionError("; ".join(problems))
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}
@@ -206,39 +202,14 @@ def but_never_selected(text: str) -> str:
     return f"{text},{never}" if text.strip() else never
 
 
-def _selector_text(text: str) -> str:
-    selectors.parse(text)
-    return text
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a parser that leaves a text as it is, if `parse` takes it."""
 
+    def check(text: str) -> str:
+        parse(text)
+        return text
 
-def _parse_containers(text: str) -> tuple[str, ...]:
-    names = _entries(text)
-    if not all(map(_is_label, names)):
-        raise ValueError(
-            f"{json.dumps(text)}: expected container names separated by commas,"
-            " such as cloud-sql-proxy,vault-agent"
-        )
-    return tuple(sorted(set(names)))
-
-
-def _parse_sidecars(text: str) -> tuple[str, ...]:
-    rules = tuple(_entries(text))
-    sidecars.parse(rules)
-    return rules
-
-
-def sidecar_commands(rules: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the command of each rule that tells its container to exit by one, by container."""
-    return {rule.container: rule.command for rule in sidecars.parse(rules) if rule.command}
-
-
-def _parse_other_sidecars(text: str) -> tuple[str, ...]:
-    names = _parse_containers(text)
-    if PROXY in names:
-        raise ValueError(
-            f"{json.dumps(text)}: expected other containers than {PROXY}, which Istio decides about"
-        )
-    return names
+    return check
 
 
 def _is_label(text: str) -> bool:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 import ops
+from istio_aux.model import sidecars
+from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -43,7 +45,7 @@ class Inputs:
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
-    jobs_suspended: bool = False  # A Job is suspended although `restart-jobs` is off.
+    jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
 
     def choose(self, *, applied: bool) -> Choice:
         """Return what the unit serves; `applied` says that this event applied the caBundle."""
@@ -66,22 +68,19 @@ class Inputs:
             namespace_selector=config.parse_selector(self.config.namespace_selector),
             pod_selector=config.parse_selector(self.config.pod_selector),
             inject_selector=config.parse_selector(self.config.inject_selector),
-            failure_policy=self.config.failure_policy,
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
-            acts=self.config.quit == "on",
-            quit_via=self.config.quit_via,
-            sidecar_commands=config.sidecar_commands(self.config.quit_sidecars),
+            acts=self.config.quit == "enabled",
+            sidecars=sidecars.parse(self.config.sidecars),
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             peers=self.config.peers,
-            native_sidecars=self.config.native_sidecars,
             admission=self.admission,
             capability=self.capability,
             inject=self.applications(),
             inject_namespaces=self.config.inject_namespaces,
-            repairs=self.config.race_policy == "restart",
+            repairs=RacePolicy(self.config.race_policy).restarts,
             # The workload must be able to resume what it suspended under earlier options.
-            repairs_jobs=self.config.restart_jobs or self.jobs_suspended,
+            repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
             revisions=self.revisions,
             owner=self.owner,
             ambient=self.ambient,

@@ -32,6 +32,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
+from istio_aux.model.sidecars import How, SidecarRule
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
@@ -45,13 +46,6 @@ if TYPE_CHECKING:
 
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
 QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
-
-# What the workload needs to quit proxies, by option `quit-via`.
-_QUIT_BY: Final = {
-    "auto": ("pods/exec", "pods/portforward"),
-    "exec": ("pods/exec",),
-    "port-forward": ("pods/portforward",),
-}
 
 # Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
@@ -77,18 +71,12 @@ class Values:
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
-    failure_policy: str = "Ignore"
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
-    quit_via: str = "auto"  # And by these ways.
-    # And other sidecars by these commands, by container.
-    sidecar_commands: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict[str, tuple[str, ...]]
-    )
+    sidecars: tuple[SidecarRule, ...] = ()  # And run the commands of these.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
-    peers: str = "off"
-    native_sidecars: tuple[str, ...] = ()
+    peers: str = "mesh"
     capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
@@ -100,6 +88,11 @@ class Values:
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
+
+    @property
+    def natives(self) -> bool:
+        """Whether other sidecars become native."""
+        return any(rule.how is How.NATIVE for rule in self.sidecars)
 
 
 def service_account(app: str) -> str:
@@ -149,7 +142,7 @@ def render_access(values: Values) -> list[AnyResource]:
         proxy=PROXY,
         commands={
             PROXY: QUIT_COMMANDS,
-            **{name: [command] for name, command in values.sidecar_commands.items()},
+            **{rule.container: [rule.command] for rule in values.sidecars if rule.command},
         },
     )
     policy += _render("records.yaml.j2", values, user=user, **_records())
@@ -167,7 +160,7 @@ def render_access(values: Values) -> list[AnyResource]:
     roles = _render(
         "access.yaml.j2",
         values,
-        quit_by=_QUIT_BY[values.quit_via] if values.acts else (),
+        acts=values.acts,
         deletes=values.acts and values.deletes,
         dry_runs=values.dry_runs,
         injection_policies=[
@@ -188,8 +181,8 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         values.start_mode,
         values.capability,
         values.peers,
-        values.native_sidecars,
         values.inject_selector,
+        natives=values.natives,
     )
     return _render(
         "start.yaml.j2",
@@ -198,7 +191,6 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         variables=rules.policy_variables(),
         mutations=mutations,
         annotations={CAPABILITY: values.capability},
-        failure_policy=values.failure_policy,
         matches=rules.policy_matches(
             values.app, _except_never_selected(values.namespace_selector), values.pod_selector
         ),
@@ -214,8 +206,8 @@ def render_webhook(values: Values) -> list[AnyResource]:
             values.start_mode,
             values.capability,
             values.peers,
-            values.native_sidecars,
             values.inject_selector,
+            natives=values.natives,
         )
         if beside_policy
         else rules.webhook_conditions()
@@ -225,7 +217,6 @@ def render_webhook(values: Values) -> list[AnyResource]:
         values,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         ca_from="",  # The chart's, where cert-manager signs.
-        failure_policy=values.failure_policy,
         rule=_CREATED_PODS,
         webhooks=[
             *rules.start_webhooks(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Literal, get_args
 
 import httpx2
+from istio_aux.model.policy import RacePolicy
 from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
@@ -124,8 +125,8 @@ def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem |
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration is created unless the unit `waits` for its
-    endpoints: without a workload, `Fail` refuses all pods and `Ignore` leaves them unchanged. It
-    stays when a unit restarts.
+    endpoints: without a workload, each new pod costs a call that fails. It stays when a unit
+    restarts.
     """
     values = inputs.values()
     if values is None:
@@ -202,8 +203,8 @@ def remove(
         httpx2.HTTPError: the API server fails; Juju retries the hook.
     """
     # The order of a removal, which may fail and begin again at any point:
-    # 1. What changes new pods goes: with `Fail` and no workload, the webhook refuses pods. What
-    #    follows may take as long as pods take to end, and resumed Jobs create pods.
+    # 1. What changes new pods goes: nobody would quit what the policy holds, and calls of the
+    #    webhook would fail. What follows may take as long as pods take to end.
     # 2. The workload stops, so that it suspends no more Jobs.
     # 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never
     #    gets further, a workload that runs again can do it.
@@ -277,7 +278,9 @@ def _with_others(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
     configurations = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
     left = (
-        inputs.config is not None and not inputs.config.restart_jobs and suspended.any_left(client)
+        inputs.config is not None
+        and inputs.config.race_policy != RacePolicy.RESTART_JOBS
+        and suspended.any_left(client)
     )
     return dataclasses.replace(
         inputs,

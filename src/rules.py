@@ -28,11 +28,11 @@ from istio_aux.model.annotations import (
     MIRROR,
     MPI_OPERATOR,
     NATIVE_SIDECAR,
-    NATIVE_SIDECARS,
     NO_SIGNAL,
     OPERATOR,
     PEERS,
     PROXY_CONFIG,
+    SIDECARS,
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
@@ -90,7 +90,7 @@ def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
                 *pods.get("matchExpressions", []),
                 # The label of the model's operator, without which Juju cannot repair any charm.
                 _requirement(JUJU_PODS[0][0], "DoesNotExist"),
-                # With `Fail`, a webhook that matches its own pod blocks its own restart.
+                # Our own pods: nobody answers a review of the first one.
                 _requirement(APPLICATION, "NotIn", app),
             ],
         },
@@ -126,7 +126,7 @@ def policy_matches(
 
 
 def webhook_conditions_beside_policy(
-    mode: str, capability: str, peers: str, sidecars: Sequence[str], inject: Mapping[str, Any]
+    mode: str, capability: str, peers: str, inject: Mapping[str, Any], *, natives: bool
 ) -> list[dict[str, str]]:
     """Return the `matchConditions` of the webhook that gets what the policy leaves.
 
@@ -148,7 +148,7 @@ def webhook_conditions_beside_policy(
         f" : {_has_native(mode, capability)} ? false"
         f" : !({_ANNOTATIONS}[?'{PROXY_CONFIG}'] == optional.of('{_HOLD}'))))"
     )
-    wanted, left = _wanted(), f"{_may_have_sidecars(capability, sidecars)} || ({left})"
+    wanted, left = _wanted(), f"{_may_have_sidecars(capability, natives)} || ({left})"
     if inject:
         unlabelled = _lacks_label(inject)
         wanted, left = f"{unlabelled} || {wanted}", f"{unlabelled} || ({left})"
@@ -156,7 +156,7 @@ def webhook_conditions_beside_policy(
 
 
 def start_policy(
-    mode: str, capability: str, peers: str, sidecars: Sequence[str], inject: Mapping[str, Any]
+    mode: str, capability: str, peers: str, inject: Mapping[str, Any], *, natives: bool
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
@@ -186,7 +186,7 @@ def start_policy(
     signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
     quiet = _added({SIGNALLED_WITH: NO_SIGNAL})
     first = _made(hold)
-    if mode == "off":
+    if mode == "none":
         first = _made({})
     elif _by_default(mode, capability):
         first = f"{_ENDS} ? {_made(native)} : {_made(hold)}"
@@ -194,10 +194,10 @@ def start_policy(
         f"(!{_HAS_ANNOTATIONS} ? ({first}) : !({lacks_start}) ? []"
         f" : {lacks_native} ? {_added(native)} : {_added(hold)} + ({signalled} ? {quiet} : []))"
         f" + ({lacks_ports} ? [{_add(_pointer(INCLUDED), _VALUE)}] : [])"
-        f" + {_labelled(capability, sidecars)}"
+        f" + {_labelled(capability, natives)}"
     )
     few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
-    if mode == "off" and not inject:
+    if mode == "none" and not inject:
         return _as_conditions(due), [f"({few}) ? {patch} : []"]
     start = f"{_all(*due.values(), few)} ? {patch} : []"
     if not inject:
@@ -252,16 +252,16 @@ def _all(*expressions: str) -> str:
 
 
 def _active(mode: str) -> str:
-    """CEL: the start mode of an annotated pod is not `off`."""
+    """CEL: the start mode of an annotated pod is not `none`."""
     own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
-    if mode == "off":
-        return f"({own} in {json.dumps([each for each in StartMode if each != 'off'])})"
-    return f"!({own} == 'off')"
+    if mode == "none":
+        return f"({own} in {json.dumps([each for each in StartMode if each != 'none'])})"
+    return f"!({own} == 'none')"
 
 
 def _bare_pod_lacks(mode: str, peers: str) -> str:
     """CEL: a pod without annotations lacks its start or its ports."""
-    return "true" if mode != "off" else _ENDS if peers == "direct" else "false"
+    return "true" if mode != "none" else _ENDS if peers == "direct" else "false"
 
 
 def _lacks_ports(peers: str) -> str:
@@ -274,13 +274,11 @@ def _lacks_ports(peers: str) -> str:
     return f"({' && '.join((direct, *authors))})"
 
 
-def _may_have_sidecars(capability: str, sidecars: Sequence[str]) -> str:
-    """CEL: containers of the pod are named that become native sidecars, or may be added to it."""
-    own = f"'{NATIVE_SIDECARS}' in {_ANNOTATIONS}"
-    named = f"{_ANNOTATIONS}['{NATIVE_SIDECARS}'] != ''"
-    if sidecars and capability == Capability.NATIVE:
-        return f"({_HAS_ANNOTATIONS} && {own} ? {named} : {_ENDS})"
-    return f"({_HAS_ANNOTATIONS} && {own} && {named})"
+def _may_have_sidecars(capability: str, natives: bool) -> str:
+    """CEL: the pod names sidecars, or may get some that become native."""
+    named = f"'{SIDECARS}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{SIDECARS}'] != ''"
+    ends = f" || {_ENDS}" if natives and capability == Capability.NATIVE else ""
+    return f"({_HAS_ANNOTATIONS} && {named}{ends})"
 
 
 def _by_default(mode: str, capability: str) -> bool:
@@ -332,9 +330,9 @@ def _pointer(key: str) -> str:
     return f"/metadata/annotations/{key.replace('/', '~1')}"
 
 
-def _labelled(capability: str, sidecars: Sequence[str]) -> str:
+def _labelled(capability: str, natives: bool) -> str:
     """CEL: the label; none if the webhook has more to do: to warn the author, or other sidecars."""
-    more = f"{_may_have_sidecars(capability, sidecars)} || {_HAS_ANNOTATIONS} && {_TO_WARN_OF}"
+    more = f"{_may_have_sidecars(capability, natives)} || {_HAS_ANNOTATIONS} && {_TO_WARN_OF}"
     return f"({more} ? [] : {_label(STARTED_BY, 'policy')})"
 
 

@@ -119,7 +119,7 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     native = inputs.config.start_mode in {"auto", "native"}
     if native and probe.called_before_us and inputs.leader and inputs.admission == "webhook":
         facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
-    if inputs.config.quit != "on":
+    if inputs.config.quit != "enabled":
         facts.append(f"quit: {inputs.config.quit}")
     if probe.stuck_pods:
         facts.append(f"stuck: {_some(probe.stuck_pods)}")

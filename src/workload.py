@@ -59,7 +59,7 @@ SINCE_READY: Final[ops.pebble.CheckDict] = {
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "failure-policy", "inject-applications", "inject-namespaces", "seconds"}
+    {"admission", "inject-applications", "inject-namespaces", "seconds"}
 )
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         **options_of_both,
         **config.seconds,
         "namespace-selector": options.but_never_selected(config.namespace_selector),
-        "ignore-containers": list(config.ignore_containers),
-        "quit-sidecars": list(config.quit_sidecars),
-        "native-sidecars": list(config.native_sidecars),
         **root,
         "applications": APPLICATIONS,
         "application": names.application,

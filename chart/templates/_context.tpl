@@ -55,7 +55,7 @@ istio.io/dataplane-mode: none
   | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
   | fromJson }}
 {{- $key := printf "%s/%s" (index $s "start-mode") $s.peers }}
-{{- if and (eq (index $s "start-mode") "native") (index $s "native-sidecars") }}
+{{- if and (eq (index $s "start-mode") "native") (regexMatch `=native\s*(,|$)` $s.sidecars) }}
 {{- $key = print $key "/sidecars" }}
 {{- end }}
 {{- if $inject }}
@@ -117,15 +117,16 @@ istio.io/dataplane-mode: none
 {{- end }}
 
 {{- $commands := dict $rules.constants.proxy $rules.constants.quit_commands }}
-{{- range $rule := index $s "quit-sidecars" }}
-{{- $both := regexSplit "=" $rule 2 }}
-{{- if and (eq (len $both) 2) (regexMatch "^[A-Za-z/]" (last $both)) }}
+{{- range $rule := splitList "," $s.sidecars }}
+{{- $both := regexSplit "=" (trim $rule) 2 }}
+{{- if hasPrefix "/" (last $both) }}
 {{- $_ := set $commands (first $both) (list (splitList " " (last $both))) }}
 {{- end }}
 {{- end }}
 
-{{- $acts := eq $s.quit "on" }}
+{{- $acts := eq $s.quit "enabled" }}
 {{- $own := dict
+  "acts" $acts
   "annotations" $start.annotations
   "by_policy" $byPolicy
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
@@ -133,14 +134,12 @@ istio.io/dataplane-mode: none
   "conditions" $start.conditions
   "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
   "dry_runs" $validates
-  "failure_policy" $v.failurePolicy
   "injected" (toRawJson $injected)
   "injection_policies" ($policies | uniq | sortAlpha)
   "matches" $rules.matches
   "mutations" $start.mutations
-  "quit_by" (ternary (get $rules.quit_by (index $s "quit-via")) list $acts)
-  "repairs" (eq (index $s "race-policy") "restart")
-  "repairs_jobs" (index $s "restart-jobs")
+  "repairs" (hasPrefix "restart" (index $s "race-policy"))
+  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
   "selected" (include "istio-aux.cel" (list (concat $namespaces $never.requirements) "variables.labels"))
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
   "validates" $validates

@@ -138,7 +138,7 @@ def early(
 def test_a_pod_from_before_its_namespace_was_meshed_is_reported_or_restarted(
     client: Client, early: str, labels: Mapping[str, str], patience: float
 ) -> None:
-    """As its option race-policy says; with `off` nothing is found."""
+    """As its option race-policy says; with `none` nothing is found."""
     client.patch(Namespace, early, {"metadata": {"labels": dict(labels)}})
 
     def found() -> bool:

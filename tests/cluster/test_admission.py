@@ -56,11 +56,11 @@ def test_the_audit_log_says_what_was_done_and_why(cluster: lab.Cluster, served: 
     changed, unchanged = creation.create(
         cluster,
         meshed.nameless(served.namespace, sidecar=None),
-        meshed.nameless(served.namespace, sidecar=None, annotations={START: "off"}),
+        meshed.nameless(served.namespace, sidecar=None, annotations={START: "none"}),
     )
 
     assert ours(changed.audit(cluster)) == {"reason": f"added {HOLD}", "started-with": "hold"}
-    assert ours(unchanged.audit(cluster)) == {"reason": 'annotation istio-aux.io/start: "off"'}
+    assert ours(unchanged.audit(cluster)) == {"reason": 'annotation istio-aux.io/start: "none"'}
     assert changed.warnings == ()
 
 

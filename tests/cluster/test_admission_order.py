@@ -114,7 +114,7 @@ def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deac
     client: lightkube.Client, programs: Programs
 ):
     """T33: a vendor may call it anything. One that is called after ours is none of our business."""
-    workload = programs("ordered", {"quit": "off"})
+    workload = programs("ordered", {"quit": "disabled"})
     before: list[str] = workload.status()["called-before-us"]
     made: dict[str, MutatingWebhookConfiguration] = {}
     for name in ("zzz-sidecar-injector", "aaa-sidecar-injector"):

@@ -22,7 +22,7 @@ import aiohttp
 import lab
 import lightkube
 import pytest
-from istio_aux.model.annotations import NATIVE_SIDECARS, QUIT_AFTER, QUIT_GRACE, STATUS_PORT
+from istio_aux.model.annotations import QUIT_AFTER, QUIT_GRACE, SIDECARS, STATUS_PORT
 from istio_aux.serving import raise_descriptors
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
@@ -133,7 +133,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
 
     Its heir answers none, but would lead as soon as the Lease is not renewed in time.
     """
-    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
+    settings = {"lease": "attacked/attacked", "race-policy": "restart-jobs"}
     leader = programs("attacked", settings, publish=True)
     lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
     heir = leader.replica("attacked-1")
@@ -355,7 +355,7 @@ def attackers(attacked: Workload, stages: Stages) -> Scene:
     [
         pytest.param({CONFIG: SLOW}, 30, 201, id="a text that is slow to read"),
         # The API server looks at the length of annotations only after its webhooks.
-        pytest.param({NATIVE_SIDECARS: NAMES}, 60, 422, id="a text as long as a request"),
+        pytest.param({SIDECARS: NAMES}, 60, 422, id="a text as long as a request"),
     ],
 )
 def test_an_annotation_delays_the_review_of_no_other_pod(

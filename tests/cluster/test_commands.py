@@ -193,7 +193,7 @@ def test_a_dry_run_shows_which_pods_would_be_restarted_and_restarts_none(
         *([("plain", "would-restart")] * 3),
     ]
     (job,) = (pod for pod in verdicts(done) if pod["name"].startswith("batch"))
-    assert "restart-jobs is off" in job["reason"]
+    assert "race-policy is not restart-jobs" in job["reason"]
     assert uids(late) == before
 
 

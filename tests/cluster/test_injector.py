@@ -28,7 +28,7 @@ PROMPT = 20.0
 SOON = 30.0
 
 
-SETTINGS = {"quit": "off", "lease": "watching/watching"}
+SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
 
 
 class Injectors:

@@ -46,7 +46,7 @@ def namespace(
     team = f"{name}-team"
     labels = {f"lab.test/{name}": "yes", "istio.io/rev": ISTIO}
     client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
-    settings = {"quit": "off", "root-namespace": ISTIO, "native-sidecars": sorted(OPTION)}
+    settings = {"quit": "disabled", "root-namespace": ISTIO, "sidecars": OPTION}
     workload = programs(name, settings, admission=request.param, revisions=(ISTIO,))
     await_account(client, team)
     # As the charm does, which renders the policy for what it reads of the workload.

@@ -207,7 +207,8 @@ def test_where_one_way_fails_the_next_one_frees_the_pod(
 
 OWN = "my-proxy=9000/stop?now"
 COMMAND = ("/bin/kill", "-TERM", "1")
-SETTINGS = {"quit-sidecars": [*SHIPPED, OWN, f"collector={' '.join(COMMAND)}"]}
+TOLD = [*(f"{name}=quit" for name in SHIPPED), OWN, f"collector={' '.join(COMMAND)}"]
+SETTINGS = {"sidecars": ",".join(TOLD)}
 # Container, port and path, as the sidecar has them.
 LISTENERS = {
     "cloud-sql-proxy": (9091, "/quitquitquit"),

@@ -36,7 +36,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-OPTIONS = {"dead-proxy": "delete", "race-policy": "restart", "restart-jobs": True}
+OPTIONS = {"dead-proxy": "delete", "race-policy": "restart-jobs"}
 # All that it is for, with these options. A line more here is a decision, not a repair. What each
 # option grants is in `tests/unit/charm/test_security.py`.
 GRANTED = {

@@ -252,7 +252,7 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
         over = resumed and gone in log and "hopeless" in known and not stage.going()
         return over and len(stage.keeper.pods("batch")) == KINDS["batch"].count
 
-    jobs = stage.play("jobs", over, {"race-policy": "restart", "restart-jobs": True})
+    jobs = stage.play("jobs", over, {"race-policy": "restart-jobs"})
     assert jobs.gone() == {"batch": 2}
     assert jobs.evicted == 0
     assert [has_sidecar(pod) for pod in stage.keeper.pods("batch")] == [True, True]

@@ -88,7 +88,7 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
 
     With quit and repair off it needs no pods, so nothing is missing without the right to see them.
     """
-    settings = {"quit": "off", "race-policy": "off"}
+    settings = {"quit": "disabled", "race-policy": "none"}
     workload = declared(cluster, tmp_path, "deprived", settings)
     workload.deploy()
     role = client.get(ClusterRole, "deprived-deprived-workload")
@@ -102,7 +102,7 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
     try:
         status = workload.status()
         (missing,) = status["missing"]
-        assert (status["quit"], status["race"], status["watched-pods"]) == ("off", "off", 0)
+        assert (status["quit"], status["race"], status["watched-pods"]) == ("disabled", "none", 0)
         assert missing.startswith("order: no complete list yet: ")
         assert "403 Forbidden: mutatingwebhookconfigurations" in missing
         assert workload.get("/readyz") == (200, f"ok\n{missing}\n")

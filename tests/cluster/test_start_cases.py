@@ -157,7 +157,7 @@ def table(
             "start-mode": setting.mode.value,
             "peers": setting.peers.value,
             "inject-selector": str(setting.inject or ""),
-            "quit": "off",
+            "quit": "disabled",
             "root-namespace": ROOTS[setting.capability],
         }
         return Workload(cluster, tmp_path_factory.mktemp(name), name=name, model=name, more=more)

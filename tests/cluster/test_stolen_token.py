@@ -36,8 +36,7 @@ NAME = "robbed"
 EVERYTHING = {
     "lease": f"{NAME}/{NAME}",
     "dead-proxy": "delete",
-    "race-policy": "restart",
-    "restart-jobs": True,
+    "race-policy": "restart-jobs",
 }
 SEEN = ("uid", "resourceVersion")
 YEARS = 2**31 - 1  # Seconds: 68 years.

@@ -16,7 +16,7 @@ MUTATE, INJECT = "/mutate", "/inject"
 _FILES = sorted(Path(__file__).parents[1].glob("data/istio/inject-*.json"))
 _RECORDED = [json.loads(file.read_text())["request"] for file in _FILES]
 _SWITCHES = {
-    "istio-aux.io/start": ["auto", "native", "hold", "off", "later", ""],
+    "istio-aux.io/start": ["auto", "native", "hold", "none", "off", ""],
     "istio-aux.io/started-with": ["native", "hold"],
     "sidecar.istio.io/nativeSidecar": ["true", "false", "yes"],
     "sidecar.istio.io/inject": ["true", "false"],

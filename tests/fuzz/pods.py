@@ -40,8 +40,9 @@ _LABELS = {
     "model.juju.is/disable-webhook": ["true"],
     "kueue.x-k8s.io/podset": ["main"],
 }
-_VALUES = ["true", "false", "native", "hold", "direct", "off", "30", "2.5s", "main", "main,log",
-           "*", "15021", "65536", "", "maybe", "{}", "vault-agent"]  # fmt: skip
+_VALUES = ["true", "false", "native", "hold", "direct", "none", "30", "2.5s", "main", "main,log",
+           "*", "15021", "65536", "", "maybe", "{}", "vault-agent", "log=ignore",
+           "log=native"]  # fmt: skip
 _NAMES = ["main", "log", "istio-proxy", "vault-agent", "metrics-logger-and-collector", "istio-init"]
 _STATES: list[dict[str, Any]] = [
     {"running": {"startedAt": "2026-11-20T07:00:00Z"}},

@@ -67,7 +67,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncGenerator[Server]:
-    """Run the webhook during the block, without an API server and with `quit: off`."""
+    """Run the webhook during the block, without an API server and with `quit: disabled`."""
     crt, key = certificate(folder)
     nowhere = {"server": "https://127.0.0.1:9", "insecure-skip-tls-verify": True}
     kubeconfig = {
@@ -82,7 +82,7 @@ async def serving(folder: Path) -> AsyncGenerator[Server]:
         "kubeconfig": str(folder / "kubeconfig"),
         "webhook-address": "127.0.0.1:0",
         "status-address": "127.0.0.1:0",
-        "quit": "off",
+        "quit": "disabled",
     }
     (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
     (folder / "config.yaml").write_text(json.dumps(settings))

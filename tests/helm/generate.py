@@ -109,7 +109,6 @@ def _rules() -> str:
             **manifests._records(),
         },
         "capability": manifests.CAPABILITY,
-        "quit_by": manifests._QUIT_BY,
         "never_selected": {"requirements": never, "text": config.but_never_selected("")},
         "matches": _pairs(rules.policy_matches(_APP, namespaces, _PODS)),
         "conditions": rules.webhook_conditions(),
@@ -144,21 +143,21 @@ def _starts() -> dict[str, Any]:
     for mode in StartMode:
         capability = Capability.NATIVE if mode == "native" else Capability.UNKNOWN
         for peers in config.CHOICES["peers"]:
-            for sidecars in ((), ("any",)) if capability == Capability.NATIVE else ((),):
+            for natives in (False, True) if capability == Capability.NATIVE else (False,):
                 for inject in ({}, _INJECT):
-                    asked = (mode, capability, peers, sidecars, inject)
-                    conditions, mutations = rules.start_policy(*asked)
+                    asked = (mode, capability, peers, inject)
+                    conditions, mutations = rules.start_policy(*asked, natives=natives)
                     key = (
                         mode,
                         peers,
-                        *(["sidecars"] if sidecars else []),
+                        *(["sidecars"] if natives else []),
                         *(["inject"] if inject else []),
                     )
                     found["/".join(key)] = {
                         "annotations": {manifests.CAPABILITY: capability},
                         "conditions": conditions,
                         "mutations": mutations,
-                        "webhook": rules.webhook_conditions_beside_policy(*asked),
+                        "webhook": rules.webhook_conditions_beside_policy(*asked, natives=natives),
                     }
     return found
 
@@ -200,7 +199,6 @@ _SAID: Final = {
     r"\bunit\b": "pod",
     r"\bset the option `": "set `",
     r"\bthe option `": "the setting `",
-    r"`failure-policy`": "`failurePolicy`",
 }
 
 
@@ -227,19 +225,20 @@ def _as_said(text: str) -> str:
     return text
 
 
-_LABEL: Final[Mapping[str, Any]] = {"pattern": f"^{DNS_LABEL.pattern}$"}
 # JSON Schema's patterns have no named groups, and Go's allow no repetition over 1,000 times.
-_RULE: Final = "|".join(
-    (*SHIPPED, re.sub(r"\?P<\w+>", "", RULE.pattern).replace("{1,200}){0,9}", "+)*"))
+_SIDECAR: Final = (
+    re.sub(r"\?P<\w+>", "", RULE.pattern)
+    .replace("{1,200}){0,9}", "+)*")
+    .replace("|quit", "")  # Only some names have a rule.
+    + f"|(?:{'|'.join(SHIPPED)})=quit"
 )
-# What one item of a list may be, and what a text; the templates check selectors.
-_ITEMS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ignore-containers": _LABEL,
-    "native-sidecars": {**_LABEL, "not": {"const": PROXY}},
-    "quit-sidecars": {"pattern": f"^(?:{_RULE})$"},
-}
+# What a text may be; the templates check selectors.
 _TEXTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "root-namespace": {"pattern": f"^({DNS_LABEL.pattern})?$"},
+    "sidecars": {
+        "pattern": rf"^(?:\s*(?:{_SIDECAR})?\s*(?:,|$))*$",
+        "not": {"pattern": rf"(^|,)\s*{PROXY}="},
+    },
 }
 
 
@@ -258,8 +257,7 @@ def _meaning(name: str) -> str:
         "options"
     ]
     if name in options:
-        text = " ".join(options[name]["description"].partition("\n\n")[0].split())
-        return re.sub(r", separated by commas,?", "", text)  # Lists are lists here.
+        return " ".join(options[name]["description"].partition("\n\n")[0].split())
     text = settings.OPTIONS[name].meaning
     return text[0].upper() + text[1:]
 
@@ -268,12 +266,8 @@ def _kind(name: str) -> dict[str, Any]:
     match settings.default(name):
         case StrEnum() as choice:
             return {"enum": [str(each) for each in type(choice)]}
-        case bool():
-            return {"type": "boolean"}
         case float():
             return {"type": "number", "minimum": 0}
-        case frozenset() | tuple():
-            return {"type": "array", "items": {"type": "string", **_ITEMS[name]}}
         case _:
             return {"type": "string", **_TEXTS.get(name, {})}
 
@@ -281,14 +275,10 @@ def _kind(name: str) -> dict[str, Any]:
 def default(name: str) -> Any:
     """A setting's default as a value of the chart."""
     match settings.default(name):
-        case None:
+        case None | ():
             return ""
-        case bool() as flag:
-            return flag
         case float() as number:
             return int(number)
-        case frozenset() | tuple():
-            return []
         case other:
             return str(other)
 

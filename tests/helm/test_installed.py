@@ -62,14 +62,13 @@ def test_a_tfjob_completes_beside_istios_sidecar(
 def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
-    """With `Fail`, a webhook that nobody answers refuses pods."""
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
-    release.upgrade({"admission": "webhook", "failurePolicy": "Fail"})
+    release.upgrade({"admission": "webhook"})
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
-        release.upgrade({"admission": "webhook", "failurePolicy": "Fail", "settings.quit-grace": 1})
+        release.upgrade({"admission": "webhook", "settings.quit-grace": 1})
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]
@@ -88,7 +87,7 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
 ) -> None:
     """The API server learns of it at once, and the pods when their kubelet looks again."""
     deployed.await_selected(client, namespace)
-    values = {"admission": "webhook", "failurePolicy": "Fail"}
+    values = {"admission": "webhook"}
     before = release.certificate(client)
     with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
         release.upgrade({**values, "certificates.renewAfterDays": 0})
@@ -130,8 +129,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
         {
             "settings.namespace-selector": "team=other",
             "settings.start-mode": "hold",
-            "settings.race-policy": "restart",
-            "settings.restart-jobs": True,
+            "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
         }
     )

@@ -23,18 +23,17 @@ import rules
 from helm import charts, generate
 from helm.charts import APP, MODEL, by_name, render
 
-# Options of the charm that are lists in the chart.
-LISTS = {"ignore-containers", "quit-sidecars", "native-sidecars"}
 # The charm sorts a selector by its keys, and Go the keys of a map. The chart keeps the order of
 # what it is given, so that all stands in that order here.
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "hold": {"start-mode": "hold"},
     "native": {"start-mode": "native"},
-    "off": {"start-mode": "off"},
-    "native with sidecars": {"start-mode": "native", "native-sidecars": "oauth2-proxy,otel"},
-    "sidecars": {"start-mode": "hold", "native-sidecars": "otel"},
-    "direct": {"start-mode": "off", "peers": "direct"},
+    "none": {"start-mode": "none"},
+    "native with sidecars": {"start-mode": "native", "sidecars": "oauth2-proxy=ignore,otel=native"},
+    "native with sidecars that are not": {"start-mode": "native", "sidecars": "otel=ignore"},
+    "sidecars": {"start-mode": "hold", "sidecars": "otel=native"},
+    "direct": {"start-mode": "none", "peers": "direct"},
     "direct and native": {"start-mode": "native", "peers": "direct"},
     "selectors": {
         "start-mode": "hold",
@@ -42,12 +41,12 @@ CASES: dict[str, dict[str, Any]] = {
         "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
-    "everything selected": {"start-mode": "off", "namespace-selector": "", "inject-selector": "a"},
+    "everything selected": {"start-mode": "none", "namespace-selector": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
-    "by exec": {"quit-via": "exec", "dead-proxy": "delete"},
-    "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
-    "by port-forward": {"quit-via": "port-forward"},
-    "restarts": {"race-policy": "restart", "restart-jobs": True},
+    "deletes": {"dead-proxy": "delete"},
+    "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},
+    "restarts": {"race-policy": "restart"},
+    "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
         "start-mode": "hold",
         "inject-applications": f"team/web,team/db,other/*,{MODEL}/*,other/one",
@@ -55,7 +54,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "our own application": {"inject-applications": f"{MODEL}/{APP},{MODEL}/web"},
     "only ourselves": {"inject-applications": f"{MODEL}/{APP}"},
-    "fail": {"failure-policy": "Fail"},
 }
 
 
@@ -64,13 +62,10 @@ def as_values(options: dict[str, Any], admission: str) -> dict[str, Any]:
     own = {
         "inject-applications": "injectApplications",
         "inject-namespaces": "injectNamespaces",
-        "failure-policy": "failurePolicy",
     }
     values: dict[str, Any] = {"admission": admission}
     for name, value in options.items():
-        listed = value.split(",") if name in LISTS or name.startswith("inject-n") else value
-        listed = value.split(",") if name == "inject-applications" else listed
-        values[own.get(name, f"settings.{name}")] = listed
+        values[own.get(name, f"settings.{name}")] = value.split(",") if name in own else value
     return values
 
 
@@ -148,6 +143,10 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ({"settings.quit": False}, "quit"),
         ({"settings.quit-grace": -1}, "quit-grace"),
         ({"settings.lease": "a/b"}, "lease"),
+        *(
+            ({"settings.sidecars": f"a=ignore,{bad}"}, "sidecars")
+            for bad in ("a", "a=quit", "a=stop", "a=/b\nc", "istio-proxy=ignore", "A=native")
+        ),
         ({"admission": "both"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
         ({"replicas": 0}, "replicas"),
@@ -202,15 +201,11 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.inject-selector": "queue",
         "settings.start-mode": "hold",
         "settings.peers": "direct",
-        "settings.native-sidecars": ["otel"],
+        "settings.sidecars": "otel=native, vault-agent=quit,a=ignore,b=9000/stop,c=/bin/kill 1",
         "settings.quit": "dry-run",
-        "settings.quit-via": "exec",
         "settings.quit-grace": 3,
-        "settings.ignore-containers": ["a"],
-        "settings.quit-sidecars": ["vault-agent"],
         "settings.dead-proxy": "delete",
         "settings.race-policy": "restart",
-        "settings.restart-jobs": True,
         "settings.root-namespace": "mesh",
         "settings.log-level": "debug",
     }

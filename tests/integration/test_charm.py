@@ -158,11 +158,11 @@ def test_another_selector_reaches_the_webhook(juju: jubilant.Juju) -> None:
 def test_a_bad_option_blocks_and_leaves_the_webhook(juju: jubilant.Juju) -> None:
     before = configuration(juju)
 
-    juju.config(APP, {"failure-policy": "Abort"})
+    juju.config(APP, {"log-level": "loud"})
     juju.wait(lambda status: jubilant.all_blocked(status, APP))
 
     assert configuration(juju) == before
-    configure(juju, failure_policy="Ignore")
+    configure(juju, log_level="info")
 
 
 def test_more_units_become_active(juju: jubilant.Juju) -> None:

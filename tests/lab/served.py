@@ -45,7 +45,7 @@ def program(
 def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
     """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
     istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
-    settings = {"race-policy": "restart", "restart-jobs": True}
+    settings = {"race-policy": "restart-jobs"}
     workload = declared(cluster, folder, name, settings, revisions=(revision,))
     workload.deploy()
     workload.start()

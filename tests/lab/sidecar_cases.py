@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
+from istio_aux.model import sidecars
+from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, SIDECARS, START
 from istio_aux.model.policy import Capability, Start
-from istio_aux.start.native_sidecars import MOST, NATIVE_SIDECARS
+from istio_aux.start.native_sidecars import MOST
 
 from lab.images import BUSYBOX
 
-OPTION = frozenset({"vault-agent", "cloud-sql-proxy"})
-WANTED = {NATIVE_SIDECARS: "vault-agent"}
+OPTION = "vault-agent=native,cloud-sql-proxy=native"
+WANTED = {SIDECARS: "vault-agent=native"}
 MANY = tuple(f"helper-{number}" for number in range(MOST + 1))
 
 
@@ -30,7 +31,7 @@ class Case:
     """A pod, and its containers after admission.
 
     Attributes:
-        option: names that the admin has set.
+        option: what the admin has set.
         spec: fields of the pod's spec, in place of `restartPolicy: Never`.
         regular: names of its containers afterwards.
         init: names of its init containers afterwards, with `*` for those that restart always.
@@ -38,7 +39,7 @@ class Case:
     """
 
     name: str
-    option: frozenset[str] = OPTION
+    option: str = OPTION
     capability: Capability = Capability.NATIVE
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     containers: Sequence[Mapping[str, Any]] = JOB
@@ -50,7 +51,7 @@ class Case:
     @property
     def setting(self) -> Start:
         """What the admin has set, and what can be had."""
-        return Start(capability=self.capability, native_sidecars=self.option)
+        return Start(capability=self.capability, sidecars=sidecars.parse(self.option))
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def outcome(spec: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 MADE: Mapping[str, Any] = {"regular": ["main"], "init": ["vault-agent*"]}
-OWN: Mapping[str, Any] = {"option": frozenset()}
+OWN: Mapping[str, Any] = {"option": ""}
 CASES = [
     Case(name="by option", **MADE),
     Case(name="by option, when it starts again when it fails",
@@ -84,17 +85,19 @@ CASES = [
     Case(name="no container is named", containers=[container("main")], regular=["main"]),
     Case(name="by annotation", annotations=WANTED, **OWN, **MADE),
     Case(name="neither option nor annotation", **OWN),
-    Case(name="an annotation with other names overrides the option",
-         annotations={NATIVE_SIDECARS: "other"}),
-    Case(name="an empty annotation overrides the option", annotations={NATIVE_SIDECARS: ""}),
+    Case(name="an annotation with the name overrides the option",
+         annotations={SIDECARS: "vault-agent=ignore"}),
+    Case(name="an annotation with other names leaves the option in force",
+         annotations={SIDECARS: "other=ignore"}, **MADE),
+    Case(name="an empty annotation leaves the option in force", annotations={SIDECARS: ""}, **MADE),
     Case(name="names that are not there are ignored",
-         annotations={NATIVE_SIDECARS: " other, vault-agent,,"}, **MADE),
+         annotations={SIDECARS: " other=native, vault-agent=native,,"}, **OWN, **MADE),
     Case(name="several keep their order, behind the author's init containers",
          containers=[container("vault-agent"), container("main"), container("cloud-sql-proxy")],
          spec={"initContainers": [container("b"), container("a", restartPolicy="Always")]},
          regular=["main"], init=["b", "a*", "vault-agent*", "cloud-sql-proxy*"]),
     Case(name="an init container that is named stays as it is",
-         annotations={NATIVE_SIDECARS: "setup,vault-agent"},
+         annotations={SIDECARS: "setup=native"},
          spec={"initContainers": [container("setup")]},
          regular=["main"], init=["setup", "vault-agent*"]),
     Case(name="probes, hooks and ports go with it",
@@ -113,18 +116,23 @@ CASES = [
              resizePolicy=[{"resourceName": "cpu", "restartPolicy": "NotRequired"}])],
          init=["cloud-sql-proxy*"],
          warns="left alone: vault-agent: it has a restartPolicy or a resizePolicy of its own"),
-    Case(name="all containers are named", annotations={NATIVE_SIDECARS: "main,vault-agent"},
+    Case(name="all containers are named", annotations={SIDECARS: "main=native"},
          warns="main, vault-agent: the pod would have no payload"),
     Case(name="the only container is named", containers=[container("vault-agent")],
          regular=["vault-agent"], warns="the pod would have no payload"),
     Case(name="istio-proxy is named",
-         annotations={NATIVE_SIDECARS: "istio-proxy,vault-agent"},
-         warns="and not istio-proxy"),
-    Case(name="a name that is none", annotations={NATIVE_SIDECARS: "Vault Agent"},
-         warns="expected container names separated by commas"),
-    Case(name="a long value that is none", annotations={NATIVE_SIDECARS: "A" * 1000},
-         warns="expected container names separated by commas"),
-    Case(name="more than are changed", annotations={NATIVE_SIDECARS: ",".join(MANY)},
+         annotations={SIDECARS: "istio-proxy=native"}, warns="and not istio-proxy"),
+    Case(name="a name that is none", annotations={SIDECARS: "Vault Agent=native"},
+         warns="expected NAME=native or NAME=ignore separated by commas"),
+    Case(name="a long value that is none", annotations={SIDECARS: "A" * 1000},
+         warns="expected NAME=native or NAME=ignore separated by commas"),
+    *(
+        Case(name=f"only an admin says {how}", annotations={SIDECARS: f"vault-agent={how}"},
+             warns="expected NAME=native or NAME=ignore separated by commas")
+        for how in ("quit", "9000/stop", "/bin/kill 1")
+    ),
+    Case(name="more than are changed",
+         annotations={SIDECARS: ",".join(f"{each}=native" for each in MANY)},
          containers=[container(each) for each in ("main", *MANY)], regular=["main", *MANY],
          warns="helper-0, helper-1"),
     Case(name="the author refuses a sidecar of Istio's", annotations={INJECT: "false", **WANTED}),

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 import httpx2
 import yaml
+from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -240,19 +241,17 @@ class Workload:
             pod_selector=config.parse_selector(self._settings.get("pod-selector", "")),
             inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
-            acts=self._settings.get("quit", "on") == "on",
-            quit_via=self._settings.get("quit-via", "auto"),
-            sidecar_commands=config.sidecar_commands(self._settings.get("quit-sidecars", ())),
+            acts=self._settings.get("quit", "enabled") == "enabled",
+            sidecars=sidecars.parse(self._settings.get("sidecars", "")),
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
-            peers=self._settings.get("peers", "off"),
-            native_sidecars=tuple(self._settings.get("native-sidecars", ())),
+            peers=self._settings.get("peers", "mesh"),
             capability=self.capability,
             admission=self._admission,
             inject=self.inject,
             revisions=self.revisions,
-            repairs=self._settings.get("race-policy") == "restart",
-            repairs_jobs=self._settings.get("restart-jobs", False),
+            repairs=self._settings.get("race-policy") in {"restart", "restart-jobs"},
+            repairs_jobs=self._settings.get("race-policy") == "restart-jobs",
         )
 
     def _admission_objects(self) -> list[AnyResource]:

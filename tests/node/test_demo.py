@@ -97,7 +97,7 @@ def without_hold(tfjob: str) -> str:
     """The same job with pods that nobody is to hold."""
     document = yaml.safe_load(tfjob)
     template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
-    template.setdefault("metadata", {})["annotations"] = {"istio-aux.io/start": "off"}
+    template.setdefault("metadata", {})["annotations"] = {"istio-aux.io/start": "none"}
     return yaml.safe_dump(document)
 
 

@@ -78,7 +78,7 @@ ORDERED = (
 UNORDERED = (
     Case("without-us", "unselected"),
     Case("hold-is-false", "webhook", annotations={CONFIG: f"{HOLD}: false"}),
-    Case("start-is-off", "native", annotations={START: "off"}),
+    Case("start-is-none", "native", annotations={START: "none"}),
 )
 HELD_WITH_INIT = Case("held-with-an-init-container", "late", "hold", more=INIT)
 TALKING = [case for case in (*ORDERED, *UNORDERED, HELD_WITH_INIT) if case.place in PLACES]
@@ -96,7 +96,7 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
         # Here nobody finds out what Istio can do: `test_demo.py`.
-        more |= {"more": {"quit": "off", "start-mode": mode, "root-namespace": "nowhere"}}
+        more |= {"more": {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}}
         selector = f"lab.test/{name}=yes"
         return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
 

@@ -73,7 +73,7 @@ def look(client: Client, job: str) -> Seen:
     pods = list(client.list(Pod, namespace=NAME, labels={LABEL: job}))
     # Others may report them, too: the charm of this cluster does, and restarts nothing anyway.
     events = client.list(Event, namespace=NAME, fields={"reason": "NoSidecar"})
-    because = f"not restarted: it is a {kind}'s, and restart-jobs is off"
+    because = f"not restarted: it is a {kind}'s, and race-policy is not restart-jobs"
     return Seen(
         job=dict(client.get(RESOURCES[kind], job, namespace=NAME)),
         pods={str(pod.metadata.uid): pod for pod in pods if pod.metadata},
@@ -186,7 +186,7 @@ def program(cluster: lab.Cluster, folder: Path, *, jobs: bool) -> Iterator[None]
     name = f"{NAME}-{'restarts' if jobs else 'reports'}"
     workload = Workload(
         cluster, folder / name, name=name, model=name, selector=f"lab.test/{NAME}=yes",
-        revisions=(REVISION,), more={"race-policy": "restart", "restart-jobs": jobs},
+        revisions=(REVISION,), more={"race-policy": "restart-jobs" if jobs else "restart"},
     )  # fmt: skip
     workload.deploy()
     workload.start()

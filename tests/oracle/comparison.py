@@ -40,7 +40,8 @@ class Case:
     def payload(self) -> list[str]:
         """The containers after whose end the proxy may exit, by the pod's annotations."""
         names = [container["name"] for container in self.pod["spec"]["containers"]]
-        after, ignored = self.names("quit-after"), self.names("ignore-containers")
+        after, entries = self.names("quit-after"), self.names("sidecars")
+        ignored = {entry.removesuffix("=ignore") for entry in entries if entry.endswith("=ignore")}
         if after and after <= {*names} - {PROXY}:
             return [name for name in names if name in after]
         return [name for name in names if name != PROXY and name not in ignored]
@@ -120,6 +121,7 @@ CAUTIONS = (
         "its author wants something else than the default",
         pod=lambda case: (
             case.annotation("quit-grace") == "soon"
+            or any(map(_is_bad_entry, case.names("sidecars")))
             or not case.names("quit-after") <= {*case.payload}
         ),
     ),
@@ -198,6 +200,11 @@ def _decision(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str | C
             yield next(excused, f"{what}, but only the proxy keeps the pod from completing")
         case _:
             pass
+
+
+def _is_bad_entry(entry: str) -> bool:
+    name, _, how = entry.partition("=")
+    return name == PROXY or how not in {"ignore", "native"}
 
 
 def _regular(case: Case, name: str) -> bool:

@@ -81,7 +81,7 @@ class _Maker:
         annotations: dict[str, str] = {}
         named = (*names, *_ODD_NAMES)
         if self._chance(0.12):
-            annotations["istio-aux.io/ignore-containers"] = self._listed(named)
+            annotations["istio-aux.io/sidecars"] = self._sidecars(named)
         if self._chance(0.08):
             annotations["istio-aux.io/quit-after"] = self._listed(names if self._half else named)
         if self._chance(0.03):
@@ -207,6 +207,11 @@ class _Maker:
         """Names, separated in the ways that people separate them."""
         count = min(self._small(), len(names))
         return self._random.choice((",", ", ", ",,")).join(self._random.sample(names, count))
+
+    def _sidecars(self, names: Sequence[str]) -> str:
+        """Names with what is to be done about them, of which an author may not say `quit`."""
+        hows = (*["ignore"] * 10, "native", "quit")
+        return self._listed([f"{name}={self._random.choice(hows)}" for name in names])
 
     def _some(self, names: Sequence[str], chance: float) -> list[str]:
         return [name for name in names if self._chance(chance)]

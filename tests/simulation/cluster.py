@@ -95,7 +95,9 @@ class Cluster:
             quit_policy=Policy(grace=dice.choice((0.0, 0.0, 10.0)), dead_proxy=delete),
             # With fewer slots a few pods suffice to fill them.
             quit_limits=QuitLimits(at_once=8, retries_at_once=4),
-            repair_policy=RepairPolicy(race=RacePolicy.RESTART, restart_jobs=dice.random() < 0.9),
+            repair_policy=RepairPolicy(
+                race=RacePolicy.RESTART_JOBS if dice.random() < 0.9 else RacePolicy.RESTART
+            ),
         )
 
     # Istio.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
-from istio_aux.model.sidecars import AttemptResult
+from istio_aux.model.sidecars import AttemptResult, How
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     Action,
@@ -68,14 +68,15 @@ class Life(NamedTuple):
     deletes: bool = True
     kept: frozenset[str] = frozenset()
     policy: Policy = Policy()
-    mode: QuitMode = QuitMode.ON
+    mode: QuitMode = QuitMode.ENABLED
     owner: tuple[str, str] | None = None
     stops: bool = False
 
     @property
     def sidecars(self) -> frozenset[str]:
         """Containers that are told to exit."""
-        return frozenset({PROXY, *(rule.container for rule in self.policy.sidecars)})
+        told = (rule.container for rule in self.policy.sidecars if rule.how is How.QUIT)
+        return frozenset({PROXY, *told})
 
 
 class Truth(NamedTuple):
@@ -424,7 +425,11 @@ def permitted(world: World) -> None:
     """What holds whenever a request is about to be sent, by the truth when the pod was read."""
     truth, life, action = world.basis, world.life, world.action
     assert truth, "a request rests on a pod that was read"
-    if not (world.leading and world.selected) or world.stopping or life.mode is not QuitMode.ON:
+    if (
+        not (world.leading and world.selected)
+        or world.stopping
+        or life.mode is not QuitMode.ENABLED
+    ):
         raise Violation("it acts although this process must not")
     if truth.there != "yes":
         raise Violation(f"it acts on a pod that is {truth.there}")
@@ -453,7 +458,7 @@ def settled(world: World) -> None:
     if not watched(life, truth):
         if pod is not None:
             raise Violation("it remembers a pod that is gone")
-    elif world.stopping or life.mode is not QuitMode.ON or truth.there != "yes":
+    elif world.stopping or life.mode is not QuitMode.ENABLED or truth.there != "yes":
         return
     elif not needs_proxy(life, truth) and any(map(world.runs, life.sidecars)):
         raise Violation("the payload is finished, and a sidecar runs on")

@@ -263,7 +263,7 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
         await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
         await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
                   istio_proxy=RUNNING)  # fmt: skip
-        told = ("--ignore-containers", "vault", "--quit-grace", "3600")
+        told = ("--sidecars", "vault=ignore", "--quit-grace", "3600")
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 

@@ -74,7 +74,7 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
 
 def test_explain_takes_the_options_of_serve(answer: Answer) -> None:
     pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
-    told = ["--ignore-containers", "cloud-sql-proxy, vault"]
+    told = ["--sidecars", "cloud-sql-proxy=quit, vault=ignore"]
     outcomes = [answer("explain", "-f", "-", *more, stdin=json.dumps(pod)) for more in ([], told)]
     assert [outcome.actions for outcome in outcomes] == [["wait"], ["quit"]]
 
@@ -140,7 +140,7 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
 
 def test_mutate_takes_the_options_of_serve(answer: Answer) -> None:
     spec = {"restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "vault-agent"}]}
-    options = ("--peers", "direct", "--native-sidecars", "vault-agent", "--capability", "native")
+    options = ("--peers", "direct", "--sidecars", "vault-agent=native", "--capability", "native")
     (made,) = answer("mutate", "-f", "-", *options, stdin=json.dumps({**NEW, "spec": spec})).lines
     assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
     assert made["spec"]["initContainers"] == [{"name": "vault-agent", "restartPolicy": "Always"}]
@@ -214,7 +214,7 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
         (["explain"], "expected a POD, or -f FILE"),
         (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
-        (["explain", "-f", "-", "--ignore-containers", "a,,b"], '"a,,b": expected a list of'),
+        (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected NAME=HOW'),
         (["audit", "--quit-grace", "-1"], '"-1": expected seconds'),
         (["audit", "--selector", "a in"], '"a in": expected KEY'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.model import sidecars
 from istio_aux.model.answers import group
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
@@ -163,7 +164,7 @@ async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -
 # Who acts.
 
 
-@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.OFF}], ids=str)
+@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.DISABLED}], ids=str)
 async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any]) -> None:
     async with cluster(**scope) as world:
         await world.pod("job")
@@ -268,7 +269,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         (event,) = world.api.events
         assert (event["reason"], event["type"]) == ("ProxyQuitBlocked", "Normal")
         assert "cloud-sql-proxy" in event["note"]
-        assert "istio-aux.io/ignore-containers" in event["note"]
+        assert "istio-aux.io/sidecars" in event["note"]
         await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
         await until(lambda: world.controller.blocked() == [], "it is not blocked any more")
         await kept(world)
@@ -288,21 +289,21 @@ async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_conta
         assert blocked.by == ("annotation istio-aux.io/quit-grace",)
         (event,) = await until(lambda: world.api.events, "the Event")
         assert event["note"].startswith("istio-proxy is kept by annotation istio-aux.io/quit-grace")
-        assert "ignore-containers" not in event["note"]
+        assert "istio-aux.io/sidecars" not in event["note"]
 
 
-IGNORING = Policy(ignore_containers=frozenset({"vault-agent"}))
+IGNORING = Policy(sidecars=sidecars.parse("vault-agent=ignore"))
 
 
 async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells_its_owner() -> (
     None
 ):
-    """`ignore-containers` frees the proxy. Somebody has to say what holds the pod then."""
+    """`sidecars` frees the proxy. Somebody has to say what holds the pod then."""
     async with cluster(limits=SOON, policy=IGNORING) as world:
         await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING})
         (held,) = await until(world.controller.blocked, "it is known")
         assert held.by == ("vault-agent",)
-        assert "held by vault-agent (running; ignored: option ignore-containers)" in held.reason
+        assert "held by vault-agent (running; ignored: option sidecars)" in held.reason
         (event,) = await until(lambda: world.api.events, "the Event")
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
         assert event["note"].startswith("the pod is kept by vault-agent: ")
@@ -337,7 +338,7 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
         assert notes.keys() == {"ProxyQuitBlocked", "PodHeld"}
         for note in notes.values():
             assert note.endswith(KATIB_FIX)
-            assert "ignore-containers" not in note
+            assert "istio-aux.io/sidecars" not in note
         (holder,) = group(world.controller.blocked())
         assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, KATIB_FIX)
         assert world.told == []

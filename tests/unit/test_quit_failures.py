@@ -16,8 +16,8 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import LateError
 from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
+from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
-from istio_aux.model.policy import Policy, QuitVia
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import PodState, QuitLimits, Task
 from msgspec.structs import replace
@@ -64,6 +64,15 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
         await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
         # Of five failures the 1st, the 2nd and the 4th.
         assert world.reasons().count("ProxyQuitFailed") == 3
+
+
+async def test_a_way_that_the_cluster_refuses_is_an_attempt_that_failed() -> None:
+    """An admin may take the right to forward ports away by a policy."""
+    async with cluster() as world:
+        refused = world.api.refuse("/portforward", 403, "Forbidden", "no ports here")
+        await world.pod("job", annotations={STATUS_PORT: "15520"})
+        await world.ended("exited")
+        assert len(refused) == 1
 
 
 async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
@@ -353,7 +362,7 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:
-    async with cluster(policy=Policy(via=QuitVia.PORT_FORWARD)) as world:
+    async with cluster() as world:
 
         async def meanwhile(request: web.Request) -> web.StreamResponse | None:
             if request.path == f"{POD}/portforward":
@@ -361,7 +370,7 @@ async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -
             return None
 
         world.api.faults.append(meanwhile)
-        await world.pod("job")
+        await world.pod("job", annotations={STATUS_PORT: "15520"})
         await until(lambda: world.told, "the port is forwarded")
         await world.ended("gone")
         assert world.api.forwards == []

@@ -71,7 +71,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         await until(lambda: world.api.evictions == ["web"], "it is live")
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
-        assert note.endswith("not restarted: it is a Job's, and restart-jobs is off")
+        assert note.endswith("not restarted: it is a Job's, and race-policy is not restart-jobs")
 
 
 async def rename(world: World, configuration: str) -> None:
@@ -339,11 +339,11 @@ async def test_a_namespace_that_forbids_injection_is_reported(
 
 
 async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watched() -> None:
-    async with cluster(policy=RepairPolicy(race=RacePolicy.OFF)) as world:
+    async with cluster(policy=RepairPolicy(race=RacePolicy.NONE)) as world:
         ask(world)
         await world.pod("web-0", namespace="bank", labels=WEB)
         await world.known(1)
-        assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: off")
+        assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: none")
         assert said(world).live is True
         assert world.unmeshed == {}
 

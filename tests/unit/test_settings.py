@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,17 @@ import yaml
 from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.policy import (
+    REPLACED,
     Application,
     DeadProxy,
     Peers,
     Policy,
     QuitMode,
-    QuitVia,
     RacePolicy,
     RepairPolicy,
     StartMode,
 )
-from istio_aux.model.sidecars import SHIPPED
+from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
 from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, load
 from unit.declared import ANNOTATIONS
@@ -56,12 +55,11 @@ def test_every_key_is_taken(file: Path) -> None:
         file,
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
-        "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
-        "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
+        "quit: dry-run\nquit-grace: 2.5\n"
+        "sidecars: cloud-sql-proxy=ignore, daprd=quit\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
-        f"start-mode: native\npeers: direct\nnative-sidecars: vault-agent\n"
-        f"webhook-configuration: {LONG_NAME}\n"
-        "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
+        f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
+        "race-policy: restart-jobs\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
         "pebble-socket: /charm/container/pebble.socket\n",
@@ -77,20 +75,16 @@ def test_every_key_is_taken(file: Path) -> None:
         inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
         peers=Peers.DIRECT,
-        native_sidecars=frozenset({"vault-agent"}),
         webhook_configuration=LONG_NAME,
         quit=QuitMode.DRY_RUN,
         quit_policy=Policy(
-            ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
             grace=2.5,
-            via=QuitVia.EXEC,
-            sidecars=(SHIPPED["daprd"],),
+            sidecars=(SidecarRule("cloud-sql-proxy", how=How.IGNORE), SHIPPED["daprd"]),
             dead_proxy=DeadProxy.DELETE,
         ),
         lease=("kubeflow", "istio-aux.v2"),
         repair_policy=RepairPolicy(
-            race=RacePolicy.RESTART,
-            restart_jobs=True,
+            race=RacePolicy.RESTART_JOBS,
             ours=Application("kubeflow", "istio-aux"),
         ),
         root_namespace="istio-system",
@@ -105,27 +99,13 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
     assert str(read(file, f"{LEAST}webhook-address: '{address}'\n").webhook_address) == address
 
 
-@pytest.mark.parametrize(
-    ("line", "field", "value"),
-    [
-        ("quit: on", "quit", QuitMode.ON),
-        ('quit: "on"', "quit", QuitMode.ON),
-        ("quit: true", "quit", QuitMode.ON),
-        ("quit: off", "quit", QuitMode.OFF),
-        ("quit: 'off'", "quit", QuitMode.OFF),
-        ("quit: dry-run", "quit", QuitMode.DRY_RUN),
-        *((f"start-mode: {mode}", "start_mode", mode) for mode in StartMode),
-        ("start-mode: 'off'", "start_mode", StartMode.OFF),
-        *((f"peers: {peers}", "peers", peers) for peers in Peers),
-        *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
-        ("race-policy: 'off'", "repair_policy.race", RacePolicy.OFF),
-        ('namespace-selector: ""', "namespace_selector", selectors.Selector()),
-    ],
-)
-def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
-    line: str, field: str, value: object, file: Path
-) -> None:
-    assert attrgetter(field)(read(file, f"{LEAST}{line}\n")) == value
+@pytest.mark.parametrize("name", config.CHOICES)
+def test_yaml_takes_no_value_for_something_else(name: str) -> None:
+    assert [yaml.safe_load(value) for value in config.CHOICES[name]] == [*config.CHOICES[name]]
+
+
+def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
+    assert not read(file, f'{LEAST}namespace-selector: ""\n').namespace_selector.requirements
 
 
 @pytest.mark.parametrize(
@@ -136,21 +116,16 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         ("webhook-address: a:b", 'webhook-address: "a:b": expected HOST:PORT'),
         ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),
         ("kubeconfig: ''", 'kubeconfig: "": expected the path of a file'),
-        ("quit: maybe", 'quit: "maybe": expected on, dry-run or off'),
-        ("quit: ~", "quit: null: expected on, dry-run or off"),
-        ("quit-via: ssh", 'quit-via: "ssh": expected auto, exec or port-forward'),
+        ("quit: maybe", 'quit: "maybe": expected enabled, dry-run or disabled'),
+        ("quit: ~", "quit: null: expected enabled, dry-run or disabled"),
+        ("quit: on", "quit: true: expected enabled, dry-run or disabled"),
         ("quit-grace: -1", "quit-grace: -1: expected seconds, as a number of 0 or more"),
         ("quit-grace: yes", "quit-grace: true: expected seconds"),
         (f"quit-grace: 1{'0' * 400}", "quit-grace: 1000"),
         ("quit-grace: .nan", "quit-grace: NaN: expected seconds"),
-        ("ignore-containers: a b", 'ignore-containers: "a b": expected a list of container names'),
-        ("ignore-containers: [1]", "ignore-containers: [1]: expected a list of container names"),
-        (f"ignore-containers: [{'a' * 64}]", f'ignore-containers: ["{"a" * 64}"]: expected a list'),
-        (
-            "native-sidecars: [vault-agent, istio-proxy]",
-            'native-sidecars: ["vault-agent", "istio-proxy"]: expected other containers than',
-        ),
-        ("start-mode: later", 'start-mode: "later": expected auto, native, hold or off'),
+        ("sidecars: a b", 'sidecars: "a b": expected NAME=HOW separated by commas'),
+        ("sidecars: [a=ignore]", 'sidecars: ["a=ignore"]: expected NAME=HOW separated by commas'),
+        ("start-mode: later", 'start-mode: "later": expected auto, native, hold or none'),
         (
             "webhook-configuration: ours/theirs",
             'webhook-configuration: "ours/theirs": expected the name of a MutatingWebhookConfig',
@@ -160,9 +135,7 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         ("lease: istio-aux", 'lease: "istio-aux": expected NAMESPACE/NAME'),
         ("lease: a/b/c", 'lease: "a/b/c": expected NAMESPACE/NAME'),
         (f"lease: {'a' * 64}/b", f'lease: "{"a" * 64}/b": expected NAMESPACE/NAME'),
-        ("race-policy: fix", 'race-policy: "fix": expected report, restart or off'),
-        ("restart-jobs: always", 'restart-jobs: "always": expected true or false'),
-        ("restart-jobs: 'true'", 'restart-jobs: "true": expected true or false'),
+        ("race-policy: fix", 'race-policy: "fix": expected none, report, restart or restart-jobs'),
         ("root-namespace: a.b", 'root-namespace: "a.b": expected the name of a namespace'),
         ("pebble-socket: 1", "pebble-socket: 1: expected the path of a file"),
         ("colour: blue", "colour: unknown key: expected one of: tls-certificate, tls-key, web"),
@@ -178,6 +151,14 @@ def test_a_line_that_cannot_be_used_is_named_with_what_is_allowed(
         read(file, LEAST + line + "\n")
     assert str(caught.value).startswith(f"config.yaml: {complaint}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old", [each for each in REPLACED if each not in OPTIONS])
+def test_an_old_line_is_named_with_what_replaces_it(old: str, file: Path) -> None:
+    name, _, value = old.partition("=")
+    with pytest.raises(SettingsError) as caught:
+        read(file, f"{LEAST}{name}: '{value}'\n")
+    assert f" (replaced by {REPLACED[old]})" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["tls-certificate", "tls-key"])
@@ -215,14 +196,10 @@ def rows(document: str) -> list[list[str]]:
 def shown(name: str) -> str:
     """A default as workload/README.md has it."""
     match settings.default(name):
-        case None:
+        case None | ():
             return ""
-        case bool() as flag:
-            return f"`{flag}`".lower()
         case float() as number:
             return f"`{number:g}`"
-        case frozenset() | () as names:
-            return f"`{sorted(names)}`"
         case default:
             return f"`{default}`" if str(default) else ""
 
@@ -268,9 +245,8 @@ def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
 @pytest.mark.parametrize("name", CHARM)
 def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
     default = CHARM[name]["default"]
-    value = str(default).lower() if isinstance(default, bool) else str(default)
     summary = " ".join(CHARM[name]["description"].partition("\n\n")[0].split()).rstrip(".")
-    cell = f"`{value}`" if value else ""
+    cell = f"`{default}`" if str(default) else ""
     row = [f" `{name}`", cell, f"{summary} "]
     assert row in rows("README.md"), f"wanted: |{' | '.join(row)}|"
 

@@ -57,7 +57,7 @@ BEFORE = ProcessStatus(
     suspended_jobs=[], applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
     quits_total=7, leader=True,
     lease_holder="me",
-    quit=QuitMode.ON,
+    quit=QuitMode.ENABLED,
 )  # fmt: skip
 
 

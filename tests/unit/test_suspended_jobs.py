@@ -222,7 +222,7 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
 async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
     allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without `restart-jobs` the charm grants it as soon as it finds such a Job.
+    """With another race-policy the charm grants it as soon as it finds such a Job.
 
     Until then it is no warning, and the list is tried again by the next search.
     """

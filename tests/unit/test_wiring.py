@@ -102,7 +102,7 @@ class WithoutPods(ApiServer):
         return await super()._route(request)
 
 
-@pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ON, False), (QuitMode.OFF, True)])
+@pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ENABLED, False), (QuitMode.DISABLED, True)])
 async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
     """Repair is no reason to take a unit out of admission: reviews need no pods."""
     settings = replace(DEFAULTS, quit=quit_, repair_policy=RepairPolicy(race=RacePolicy.REPORT))

@@ -146,12 +146,18 @@ class App:
         """Replace the charm as `juju refresh` does: by a StatefulSet's rollout.
 
         From the highest number down each unit gets a new pod, once the one before is ready: until
-        the last one both revisions run side by side. Returns when all pods are ready.
+        the last one both revisions run side by side. Returns when all pods are ready. The value of
+        an option that the new revision does not have is dropped, whatever was set; any other value
+        stays, even one that the revision no longer allows (juju charm.Config.FilterSettings).
 
         Raises:
             TimeoutError: a pod does not get ready.
         """
         self._charm, self._metadata = charm, Metadata.read(charm)
+        with self.model.agent.edit() as state:
+            given = state["applications"][self.name]["config"]
+            kept = {name: value for name, value in given.items() if name in self._metadata.options}
+            state["applications"][self.name]["config"] = self._metadata.config(kept)
         for unit in reversed(self.units):
             self._replace(unit)
             until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")

@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
-from istio_aux.model.policy import QuitVia
 from istio_aux.model.resources import Requests
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
@@ -168,7 +167,7 @@ def test_the_unit_to_ask_is_named_when_it_does_not_answer(unit: Unit) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"race": "off"}, "race-policy: off: the workload does not look for such pods"),
+        ({"race": "none"}, "race-policy: none: the workload does not look for such pods"),
         ({"injectors": []}, "not known yet whether Istio injects"),
         ({"missing": ["the list of pods"]}, "workload: the list of pods"),
     ],
@@ -182,10 +181,7 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(
-        ignore_containers="vault-agent", quit_via="exec", pod_selector="team=a",
-        quit_sidecars="daprd",
-    )  # fmt: skip
+    unit.configure(sidecars="vault-agent=ignore,daprd=quit", pod_selector="team=a")
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -201,9 +197,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert understood.pods == [("team-a", "web-0")]
     assert str(understood.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
-    assert understood.ignore_containers == {"vault-agent"}
-    assert understood.quit_via is QuitVia.EXEC
-    assert [rule.container for rule in understood.quit_sidecars] == ["daprd"]
+    assert [rule.container for rule in understood.sidecars] == ["vault-agent", "daprd"]
     assert understood.output == "text"
 
 
@@ -350,7 +344,7 @@ def test_a_check_answers_while_pebble_does_not(unit: Unit) -> None:
 
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}
-HELD = {"namespace": "team", "name": "job-0", "outcome": "kept", "reason": "restart-jobs is off"}
+HELD = {"namespace": "team", "name": "job-0", "outcome": "kept", "reason": "it is a Job's"}
 PARAMETERS = ("namespace", "limit", "dry_run")
 
 
@@ -388,9 +382,7 @@ def test_restarts_are_a_dry_run_unless_told_otherwise(unit: Unit) -> None:
     found = restart(unit, HELD, would)
 
     assert (found["would-restart"], found["kept"], found["unfinished"]) == (1, 1, "")
-    assert found["pods"] == (
-        "team/web-0 would-restart: no sidecar\nteam/job-0 kept: restart-jobs is off"
-    )
+    assert found["pods"] == ("team/web-0 would-restart: no sidecar\nteam/job-0 kept: it is a Job's")
     assert understood(unit).dry_run
     assert evicting(unit) == []
 
@@ -451,10 +443,13 @@ def test_only_the_leader_restarts_pods(unit: Unit) -> None:
     assert evicting(unit) == []
 
 
-def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(unit: Unit) -> None:
-    unit.configure(race_policy="restart")
+@pytest.mark.parametrize("race", ["restart", "restart-jobs"])
+def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(
+    race: str, unit: Unit
+) -> None:
+    unit.configure(race_policy=race)
 
-    assert failure(restart, unit, dry_run=False).startswith("race-policy: restart: the workload")
+    assert failure(restart, unit, dry_run=False).startswith(f"race-policy: {race}: the workload")
 
 
 LISTS = (list_unmeshed, list_stuck)

@@ -127,7 +127,7 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
     moments = unit.api.moments
     assert any(not POLICY & moment for moment in moments)
     assert all(moment >= POLICY or moment >= WEBHOOK for moment in moments)
-    # The binding goes first: one whose policy is gone would fail every request under `Fail`.
+    # The binding goes first: one whose policy is gone fails for every request.
     gone = {
         kind for before, after in pairwise(moments) if before >= POLICY for kind in before - after
     }
@@ -139,11 +139,10 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
     [
         ("start_mode", "hold"),
         ("peers", "direct"),
-        ("native_sidecars", "vault-agent"),
+        ("sidecars", "vault-agent=native"),
         ("inject_selector", "team"),
         ("namespace_selector", "team"),
         ("pod_selector", "team"),
-        ("failure_policy", "Fail"),
     ],
 )
 def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> None:
@@ -162,7 +161,7 @@ def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> 
             "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
         ),
         ("webhook", "hold", ["asm-sidecar-injector"], "; start: hold"),
-        ("webhook", "off", ["asm-sidecar-injector"], "; start: off"),
+        ("webhook", "none", ["asm-sidecar-injector"], "; start: none"),
         # The policy comes before all.
         ("policy", "auto", ["asm-sidecar-injector"], ""),
         ("webhook", "auto", [], ""),

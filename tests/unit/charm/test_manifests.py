@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from istio_aux.model import sidecars
 from istio_aux.model.names import IGNORED
 
 import manifests
@@ -142,7 +143,6 @@ def test_both_forms_of_admission_choose_the_same_pods() -> None:
 def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
     """The pod selector does not narrow the webhooks of named applications and namespaces."""
     policy, configuration = by_policy(
-        failure_policy="Fail",
         pod_selector=PODS,
         inject=(Applications("shop", None),),
         inject_namespaces=("bank",),
@@ -155,9 +155,8 @@ def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
     }
     assert len(selectors) == 3
     assert {name for name, found in selectors.items() if chosen in found} == {"start.istio-aux.io"}
-    assert {hook["failurePolicy"] for hook in configuration["webhooks"]} == {"Fail"}
     assert chosen in policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
-    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert policy["spec"]["failurePolicy"] == "Ignore"
 
 
 def test_policy_and_webhook_have_the_same_conditions() -> None:
@@ -175,20 +174,20 @@ def test_policy_and_webhook_have_the_same_conditions() -> None:
     ]
 
 
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
 def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
-    mode: Literal["auto", "native", "hold", "off"],
+    mode: Literal["auto", "native", "hold", "none"],
 ) -> None:
-    """Match conditions and a second run convert it again. In mode `off` few pods change."""
+    """Match conditions and a second run convert it again. In mode `none` few pods change."""
     policy, _ = by_policy(start_mode=mode)
 
     assert policy["spec"]["reinvocationPolicy"] == "Never"
-    assert bool(policy["spec"]["matchConditions"]) is (mode == "off")
+    assert bool(policy["spec"]["matchConditions"]) is (mode == "none")
 
 
-@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("mode", ["auto", "none"])
 def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
-    mode: Literal["auto", "off"],
+    mode: Literal["auto", "none"],
 ) -> None:
     """And nothing excludes pods before that: match conditions would be for both."""
     alone, _ = by_policy(start_mode=mode)
@@ -206,9 +205,9 @@ def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
 def test_the_rules_are_the_same_for_classic_and_unknown(
-    mode: Literal["auto", "native", "hold", "off"],
+    mode: Literal["auto", "native", "hold", "none"],
 ) -> None:
     """So the table of the cluster tier needs only one of them."""
     (cannot, webhook), (unknown, same) = (
@@ -220,26 +219,26 @@ def test_the_rules_are_the_same_for_classic_and_unknown(
 
 
 @pytest.mark.parametrize(
-    ("sidecars", "capability", "shown"),
+    ("option", "capability", "shown"),
     [
-        ((), "native", False),
-        (("vault-agent",), "native", True),
-        (("vault-agent",), "classic", False),
+        ("vault-agent=ignore", "native", False),
+        ("vault-agent=native", "native", True),
+        ("vault-agent=native", "classic", False),
     ],
 )
 def test_the_webhook_sees_pods_that_end_where_other_sidecars_can_become_native(
-    *, sidecars: tuple[str, ...], capability: str, shown: bool
+    *, option: str, capability: str, shown: bool
 ) -> None:
     """Another webhook may still add the sidecar. An annotation is seen in any case."""
     policy, configuration = by_policy(
-        start_mode="off", native_sidecars=sidecars, capability=capability
+        start_mode="none", sidecars=sidecars.parse(option), capability=capability
     )
 
     (*_, left) = configuration["webhooks"][0]["matchConditions"]
     (mutation,) = policy["spec"]["mutations"]
     for expression in (left["expression"], mutation["jsonPatch"]["expression"]):
-        assert "'istio-aux.io/native-sidecars' in" in expression
-        assert ("!= '' : object.spec.restartPolicy != 'Always'" in expression) is shown
+        assert "'istio-aux.io/sidecars' in" in expression
+        assert ("!= '' || object.spec.restartPolicy != 'Always'" in expression) is shown
 
 
 @pytest.mark.parametrize(

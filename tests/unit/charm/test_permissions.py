@@ -108,7 +108,7 @@ def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
         return sorted(policy["metadata"]["name"] for policy in found)
 
     before = policies()
-    unit.configure(race_policy="restart", restart_jobs=True)
+    unit.configure(race_policy="restart-jobs")
     assert policies() == sorted([*before, f"{before[0]}-jobs"])
     unit.api.calls.clear()
 

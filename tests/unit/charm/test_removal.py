@@ -41,9 +41,9 @@ def test_the_last_unit_deletes_every_object_and_the_webhook_first(
 
 
 @pytest.mark.parametrize("event", ["stop", "remove"])
-def test_no_pod_is_refused_while_the_removal_takes_its_time(event: str, unit: Unit) -> None:
-    """With `Fail`, and without a workload from now on."""
-    unit.configure(failure_policy="Fail")
+def test_no_pod_waits_for_a_webhook_while_the_removal_takes_its_time(
+    event: str, unit: Unit
+) -> None:
     unit.api.calls.clear()
 
     unit.remove(event)
@@ -125,7 +125,7 @@ def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
 
 
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
-EVERYTHING = {"race_policy": "restart", "restart_jobs": True, "failure_policy": "Fail"}
+EVERYTHING = {"race_policy": "restart-jobs"}
 
 
 def jobs_policies(unit: Unit) -> list[str]:

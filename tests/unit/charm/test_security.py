@@ -41,8 +41,8 @@ OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["op
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
 ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
 CHOICES: dict[str, tuple[Any, ...]] = {
-    name: config.CHOICES[name] for name in ("quit", "quit-via", "dead-proxy", "race-policy")
-} | {"restart-jobs": (False, True)}
+    name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
+}
 
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
 UNASKED = {("ClusterRole", "configmaps", "get")}
@@ -145,7 +145,7 @@ def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> Non
 
 
 def test_what_the_table_says_of_the_policies_is_what_they_say() -> None:
-    said = messages(rendered({"race-policy": "restart", "restart-jobs": True}))
+    said = messages(rendered({"race-policy": "restart-jobs"}))
     in_table = {message for row in table() for message in row.narrowed}
 
     assert in_table <= said
@@ -158,7 +158,7 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
     assert {verb for _, _, verb in free} == {"get", "list", "watch"}
     policies = [
         found
-        for found in rendered({"restart-jobs": True})
+        for found in rendered({"race-policy": "restart-jobs"})
         if found["kind"] == "ValidatingAdmissionPolicy"
     ]
     guarded = {
@@ -195,7 +195,12 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
         assert asked == granted(rendered(options)) - UNASKED, options
 
 
-SIDECARS = ("", ",".join(SHIPPED), "helper=/bin/kill -TERM 1", "a=stop,b=/bin/sh -c exit,c=1/,d=K")
+SIDECARS = (
+    "",
+    ",".join(f"{name}=quit" for name in SHIPPED),
+    "helper=/bin/kill -TERM 1",
+    "a=/stop,b=/bin/sh -c exit,c=1/,d=/K,e=native,f=ignore",
+)
 
 
 def allowed(objects: list[dict[str, Any]]) -> set[tuple[str, tuple[str, ...]]]:
@@ -220,14 +225,11 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("sidecars", SIDECARS)
-@pytest.mark.parametrize("via", config.CHOICES["quit-via"])
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
-def test_what_is_sent_is_allowed_and_nothing_else(
-    mode: str, via: str, sidecars: str, tmp_path: Path
-) -> None:
-    options = {"quit": mode, "quit-via": via, "quit-sidecars": sidecars}
+def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
+    options = {"quit": mode, "sidecars": sidecars}
     defaults = {name: option["default"] for name, option in OPTIONS.items()}
     written = workload.settings(config.load(defaults | options, "m"), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
-    executed = {*sent(settings.load(file).quit_policy)} if mode == "on" else set[Any]()
+    executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))

@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from istio_aux.model.policy import REPLACED
 from istio_aux.model.resources import Requests
+from istio_aux.model.sidecars import EXPECTED
 from ops import testing
 from unit.rules import pods
 
@@ -22,8 +24,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("failure-policy", "Abort", 'failure-policy: "Abort": expected Ignore or Fail'),
-        ("quit", "True", 'quit: "True": expected on, dry-run or off'),
+        ("quit", "True", 'quit: "True": expected enabled, dry-run or disabled'),
         ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
         (
             "inject-applications",
@@ -35,31 +36,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
             "kube-system",
             'inject-namespaces: "kube-system": expected namespaces that Istio does not ignore',
         ),
-        (
-            "ignore-containers",
-            "a,,b",
-            (
-                'ignore-containers: "a,,b": expected container names separated by commas,'
-                " such as cloud-sql-proxy,vault-agent"
-            ),
-        ),
-        (
-            "quit-sidecars",
-            "daprd,daprd=1/",
-            (
-                'quit-sidecars: "daprd=1/": expected names of cloud-sql-proxy, vault-agent,'
-                " linkerd-proxy, daprd, kuma-sidecar, or NAME=PORT/PATH or NAME=COMMAND for another"
-                " container, each once, separated by commas"
-            ),
-        ),
-        (
-            "native-sidecars",
-            "a,istio-proxy",
-            (
-                'native-sidecars: "a,istio-proxy": expected other containers than istio-proxy,'
-                " which Istio decides about"
-            ),
-        ),
+        ("sidecars", "daprd=quit,daprd=1/", f'sidecars: "daprd=1/": expected {EXPECTED}'),
         (
             "namespace-selector",
             "a in b",
@@ -77,6 +54,21 @@ def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
     option: str, value: str | int, message: str, unit: Unit
 ) -> None:
     assert unit.configure(**{option: value}) == testing.BlockedStatus(message)
+
+
+@pytest.mark.parametrize("old", [each for each in REPLACED if "=" in each])
+def test_a_value_of_an_earlier_revision_is_told_with_the_one_that_replaces_it(
+    old: str, unit: Unit
+) -> None:
+    """Juju keeps it over an upgrade."""
+    option, _, value = old.partition("=")
+    blocked = unit.configure(**{option: value})
+
+    assert isinstance(blocked, testing.BlockedStatus)
+    assert blocked.message.startswith(f'{option}: "{value}": expected ')
+    assert blocked.message.endswith(f" (replaced by {REPLACED[old]})")
+    option, _, value = REPLACED[old].partition("=")
+    assert isinstance(unit.configure(**{option: value}), testing.ActiveStatus)
 
 
 def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:

@@ -71,12 +71,12 @@ def policies(api: ApiServer) -> set[str]:
 @pytest.fixture
 def restarting(unit: Unit) -> Unit:
     """A unit that may restart jobs."""
-    unit.configure(race_policy="restart", restart_jobs=True)
+    unit.configure(race_policy="restart-jobs")
     return unit
 
 
 @EACH
-def test_the_workload_may_resume_its_jobs_after_restart_jobs_is_turned_off(
+def test_the_workload_may_resume_its_jobs_after_another_policy_is_chosen(
     path: str, restarting: Unit
 ) -> None:
     api = restarting.api

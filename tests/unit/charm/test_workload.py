@@ -19,7 +19,6 @@ from istio_aux.model.policy import (
     DeadProxy,
     Peers,
     QuitMode,
-    QuitVia,
     RacePolicy,
     StartMode,
 )
@@ -91,7 +90,6 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     ],
 )
 def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
-    """In YAML, `on` and `off` are booleans unless they are quoted."""
     changed: dict[str, Any] = {name.replace("-", "_"): value}
     chosen = workload.settings(dataclasses.replace(CONFIG, **changed), NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))
@@ -108,15 +106,11 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "pod-selector": "job in (a,b),!hands-off",
         "inject-selector": "step",
         "quit": "dry-run",
-        "quit-via": "exec",
-        "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
-        "quit-sidecars": "vault-agent, my-proxy=9000/stop",
+        "sidecars": "vault-agent=quit, my-proxy=9000/stop,otel=native",
         "dead-proxy": "delete",
         "start-mode": "native",
         "peers": "direct",
-        "native-sidecars": " vault-agent, cloud-sql-proxy,vault-agent",
-        "race-policy": "restart",
-        "restart-jobs": True,
+        "race-policy": "restart-jobs",
         "log-level": "debug",
     }
     numbers = {name: o["default"] + 1 for name, o in OPTIONS.items() if o["type"] == "int"}
@@ -131,18 +125,18 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert str(understood.pod_selector) == "!hands-off,job in (a,b)"
     assert str(understood.inject_selector) == "step"
     assert understood.quit is QuitMode.DRY_RUN
-    assert understood.quit_policy.via is QuitVia.EXEC
     for name, number in numbers.items():
         assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
-    assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    told = [(rule.container, rule.port) for rule in understood.quit_policy.sidecars]
-    assert told == [("vault-agent", 8200), ("my-proxy", 9000)]
+    rules = [(rule.container, rule.how, rule.port) for rule in understood.quit_policy.sidecars]
+    assert rules == [
+        ("vault-agent", "quit", 8200),
+        ("my-proxy", "quit", 9000),
+        ("otel", "native", 0),
+    ]
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
     assert understood.peers is Peers.DIRECT
-    assert understood.native_sidecars == {"cloud-sql-proxy", "vault-agent"}
-    assert understood.repair_policy.race is RacePolicy.RESTART
-    assert understood.repair_policy.restart_jobs is True
+    assert understood.repair_policy.race is RacePolicy.RESTART_JOBS
     assert understood.log_level is settings.LogLevel.DEBUG
 
 
@@ -165,7 +159,6 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
 def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
     again = dataclasses.replace(
         CONFIG,
-        failure_policy="Fail",
         admission="webhook",
         # The workload follows its file; only the charm reads the namespaces.
         inject_applications=(Applications("kubeflow", None),),

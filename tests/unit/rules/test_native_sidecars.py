@@ -6,13 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from istio_aux.model import sidecars
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.policy import Capability, Outcome, Peers, Start
 from istio_aux.start import review
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
+from msgspec.structs import replace
 from unit.rules.starting import annotations_of, patched, planned
 
-HOW = Start(capability=Capability.NATIVE, native_sidecars=OPTION)
+HOW = Start(capability=Capability.NATIVE, sidecars=sidecars.parse(OPTION))
 INJECTED = {"sidecar.istio.io/status": "{}"}
 ASKED = {NATIVE_SIDECAR: "true"}
 
@@ -57,7 +59,7 @@ def test_a_sidecar_that_another_webhook_added_becomes_native_beside_a_native_pro
 def test_its_ports_count_as_before() -> None:
     ports = [{"containerPort": 8200}]
     found = Case(name="", containers=[JOB[0], container("vault-agent", ports=ports)])
-    how = Start(capability=Capability.NATIVE, native_sidecars=OPTION, peers=Peers.DIRECT)
+    how = replace(HOW, peers=Peers.DIRECT)
 
     made = annotations_of(patched(found.pod, how))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT
+from istio_aux.model.annotations import QUIT, SIDECARS
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import (
     depends_on_kubelet,
@@ -133,7 +133,7 @@ def test_quit(row: Row) -> None:
         "a rule of an ignored container restarts all containers",
         done(
             others={"dind": exited(9)},
-            annotations={IGNORE_CONTAINERS: "dind"},
+            annotations={SIDECARS: "dind=ignore"},
             details={"dind": ruled("RestartAllContainers", "In", 9)},
         ),
         "all containers will be restarted: dind exited 9",
@@ -178,7 +178,7 @@ def test_wait(row: Row) -> None:
     ),
     Row(
         "a pod whose every payload container is to be ignored",
-        done(annotations={IGNORE_CONTAINERS: "main"}),
+        done(annotations={SIDECARS: "main=ignore"}),
         "no payload container",
     ),
     Row(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
+from istio_aux.model.annotations import QUIT_AFTER, QUIT_GRACE, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
+from istio_aux.model.sidecars import parse
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job, moment
@@ -19,7 +20,7 @@ THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING
 
 def annotated(containers: dict[str, State] | None = None, **annotations: str) -> Pod:
     """A pod with a running proxy; ``quit_after`` stands for `istio-aux.io/quit-after`."""
-    keys = {"quit_after": QUIT_AFTER, "ignore": IGNORE_CONTAINERS, "grace": QUIT_GRACE}
+    keys = {"quit_after": QUIT_AFTER, "sidecars": SIDECARS, "grace": QUIT_GRACE}
     return job(
         {**(THREE if containers is None else containers), "istio-proxy": RUNNING},
         annotations={keys[name]: value for name, value in annotations.items()},
@@ -49,7 +50,7 @@ def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
 def test_an_annotation_that_names_nothing_says_nothing(value: str) -> None:
     """A template may leave it empty; then every container counts."""
-    pod = annotated(quit_after=value, ignore=value, grace=value.strip(" ,"))
+    pod = annotated(quit_after=value, sidecars=value, grace=value.strip(" ,"))
     assert waiting_for(pod).reason == "not finished: dind (running)"
 
 
@@ -69,14 +70,15 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
     assert blockers(decision) == ("annotation istio-aux.io/quit-after",)
 
 
-@pytest.mark.parametrize("key", ["quit_after", "ignore"])
+@pytest.mark.parametrize(("key", "how"), [("quit_after", ""), ("sidecars", "=ignore")])
 @pytest.mark.parametrize(
-    "value", ["dind," * 100, "dind," * 50_000, ",".join(f"c{n}" for n in range(101))]
+    "names", [["dind"] * 101, ["dind"] * 50_000, [f"c{number}" for number in range(101)]]
 )
-def test_more_names_than_are_read_keep_the_proxy(key: str, value: str) -> None:
+def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list[str]) -> None:
     """Nothing of the list counts: not even the names that are read."""
+    value = ",".join(f"{name}{how}" for name in names)
     decision = waiting_for(annotated(DONE, **{key: value}))
-    assert "expected container names separated by commas, at most 100" in decision.reason
+    assert "separated by commas, at most 100" in decision.reason
     assert len(decision.reason) < 300
 
 
@@ -98,19 +100,46 @@ def test_while_the_wish_is_not_understood_every_container_counts() -> None:
 @pytest.mark.parametrize("value", ["dind", "main,dind"])
 def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> None:
     """What the author waits for counts more than what anybody ignores."""
-    pod = annotated(quit_after=value, ignore="dind")
-    policy = Policy(ignore_containers=frozenset({"dind"}))
+    pod = annotated(quit_after=value, sidecars="dind=ignore")
+    policy = Policy(sidecars=parse("dind=ignore"))
     assert waiting_for(pod, policy).reason == "not finished: dind (running)"
 
 
-@pytest.mark.parametrize("value", ["dind", "dind,istio-proxy", "nobody , dind"])
+@pytest.mark.parametrize("value", ["dind=ignore", "nobody=native , dind=ignore"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
     """Names of no container are ignored there (T13)."""
-    pod = annotated(ignore=value)
+    pod = annotated(sidecars=value)
     decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision
-    assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/ignore-containers"
+    assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/sidecars"
     assert verdicts["istio-proxy"].role == "sidecar"
+
+
+@pytest.mark.parametrize(
+    ("option", "own", "role"),
+    [
+        ("dind=ignore", "", "ignored"),
+        ("dind=ignore", "other=native", "ignored"),
+        ("dind=ignore", "dind=native", "payload"),
+        ("dind=9000/stop", "dind=ignore", "ignored"),
+        ("dind=9000/stop", "other=ignore", "sidecar"),
+        ("dind=native", "dind=ignore", "ignored"),
+    ],
+)
+def test_for_each_name_the_annotation_counts_before_the_option(
+    option: str, own: str, role: str
+) -> None:
+    """One that is to be native and is not keeps the proxy, as any other container does."""
+    found = PodFacts(annotated(sidecars=own), Policy(sidecars=parse(option)))
+    assert found.containers["dind"].role == role
+
+
+@pytest.mark.parametrize("how", ["quit", "9000/stop", "/bin/kill -TERM 1", "Ignore", "off"])
+@pytest.mark.parametrize("name", ["vault-agent", "dind"])
+def test_an_author_names_no_command_and_no_port(name: str, how: str) -> None:
+    decision = waiting_for(annotated(DONE, sidecars=f"main=ignore,{name}={how}"))
+    assert "expected NAME=native or NAME=ignore separated by commas" in decision.reason
+    assert blockers(decision) == (f"annotation {SIDECARS}",)
 
 
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT, QUIT_AFTER
+from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, Policy
+from istio_aux.model.sidecars import parse
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import KATIB_FIX
 from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
@@ -19,7 +20,7 @@ from unit.rules.table import Row, blockers, decide, pair, table
 
 DIND: dict[str, State] = {"main": exited(0), "dind": RUNNING}
 FAILED: dict[str, State] = {"main": exited(1), "dind": RUNNING}
-IGNORING: dict[str, Any] = {"annotations": {IGNORE_CONTAINERS: "dind"}}
+IGNORING: dict[str, Any] = {"annotations": {SIDECARS: "dind=ignore"}}
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
 
@@ -174,7 +175,7 @@ def test_no_other_pod_is_taken_for_that(found: quitting.Action, why: str) -> Non
 
 def test_a_collector_that_is_ignored_on_purpose_is_ignored() -> None:
     """Its report needs a port that is not redirected; who names it there knows that."""
-    assert isinstance(trial(policy=Policy(ignore_containers=frozenset({COLLECTOR}))), quitting.Quit)
+    assert isinstance(trial(policy=Policy(sidecars=parse(f"{COLLECTOR}=ignore"))), quitting.Quit)
 
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from istio_aux.model import sidecars
-from istio_aux.model.annotations import status_port
-from istio_aux.model.policy import Policy, QuitVia, Rung
+from istio_aux.model.annotations import STATUS_PORT, status_port
+from istio_aux.model.policy import Policy, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait, command, rungs
@@ -79,65 +79,21 @@ def test_what_other_containers_are_told_does_not_count() -> None:
     assert status_port(job({"main": exited(0)}, details=details)) == 15020
 
 
-def decided(port: str, via: QuitVia) -> quitting.Action:
-    """The decision on a pod whose payload is finished, with its status server on this port."""
-    return decide(done(annotations={"status.sidecar.istio.io/port": port}), Policy(via=via))
-
-
-def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
-    """Its status server is off, and only an exec could reach Envoy."""
-    decision = decided("0", QuitVia.PORT_FORWARD)
-
-    assert isinstance(decision, quitting.Wait)
-    assert blockers(decision) == ("option quit-via",)
-    assert decision.reason == (
-        "every payload container is finished, but status port 0 is off, and quit-via is"
-        " port-forward"
-    )
-
-
-def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_envoy() -> None:
-    decision = decided("15520", QuitVia.EXEC)
-
-    assert isinstance(decision, quitting.Quit)
-    assert decision.rungs == (Rung.ENVOY,)
-    assert decision.reason == (
-        "every payload container is finished; quit-via is exec, which cannot reach status port"
-        " 15520"
-    )
-
-
 @pytest.mark.parametrize(
-    ("via", "port"),
-    [(QuitVia.EXEC, "15020"), (QuitVia.EXEC, "0"), (QuitVia.PORT_FORWARD, "15520")],
-)
-def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, port: str) -> None:
-    decision = decided(port, via)
-
-    assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)
-
-
-ALL, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD, Rung.ENVOY)
-AUTO, EXEC, FORWARD = QuitVia.AUTO, QuitVia.EXEC, QuitVia.PORT_FORWARD
-
-
-@pytest.mark.parametrize(
-    ("via", "ports", "ways"),
+    ("ports", "ways"),
     [
-        (AUTO, [15000, 15004, 15020, 15021], ALL),
-        (AUTO, [1, 15019, 15022, 15520, 65535], NO_EXEC),
-        (AUTO, [0], (Rung.ENVOY,)),
-        (EXEC, [15020], (Rung.EXEC, Rung.ENVOY)),
-        (EXEC, [15520, 0], (Rung.ENVOY,)),
-        (FORWARD, [15020, 15520], (Rung.PORT_FORWARD,)),
-        (FORWARD, [0], ()),
+        ([15000, 15004, 15020, 15021], (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)),
+        ([1, 15019, 15022, 15520, 65535], (Rung.PORT_FORWARD, Rung.ENVOY)),
+        ([0], (Rung.ENVOY,)),
     ],
 )
-def test_port_and_option_decide_which_ways_there_are(
-    via: QuitVia, ports: list[int], ways: tuple[Rung, ...]
-) -> None:
+def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Rung, ...]) -> None:
     """pilot-agent's client refuses any port that is not on its list; 0 means no server (T21)."""
-    assert {rungs(port, via) for port in ports} == {ways}
+    assert {rungs(port) for port in ports} == {ways}
+    for port in ports:
+        decision = decide(done(annotations={STATUS_PORT: f"{port}"}), Policy())
+        assert isinstance(decision, Quit)
+        assert (decision.rungs, decision.reason) == (ways, quitting.FINISHED)
 
 
 def test_the_command_names_the_agents_port_and_not_envoys() -> None:
@@ -152,7 +108,7 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 
 # Sidecars that are told to exit before the proxy.
 
-POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
+POLICY = Policy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
 VAULT = {**DONE, "vault-agent": RUNNING}
 BOTH = {**VAULT, "my-proxy": RUNNING}
@@ -235,48 +191,43 @@ def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
     assert facts(VAULT, annotations=after).containers["vault-agent"].role == "payload"
 
 
-def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:
-    policy = Policy(sidecars=POLICY.sidecars, via=QuitVia.EXEC)
-    decision = judge(VAULT, policy)
-
-    assert isinstance(decision, Wait)
-    assert blockers(decision) == ("option quit-via",)
-    assert "quit-via is exec, which cannot tell vault-agent" in decision.reason
-
-
 def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
-    policy = Policy(sidecars=sidecars.read("helper=/bin/kill -TERM 1"))
+    policy = Policy(sidecars=sidecars.parse("helper=/bin/kill -TERM 1"))
     containers = {**DONE, "helper": RUNNING}
     decision = judge(containers, policy)
-    refused = judge(containers, Policy(sidecars=policy.sidecars, via=QuitVia.PORT_FORWARD))
 
     assert isinstance(decision, Quit)
     assert decision.rungs == (Rung.EXEC,)
     assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
-    assert blockers(refused) == ("option quit-via",)
 
 
-@pytest.mark.parametrize("value", ["", [], " "])
-def test_by_default_there_are_no_rules(value: object) -> None:
-    assert sidecars.read(value) == ()
+@pytest.mark.parametrize("text", ["", " ", ",", " , "])
+def test_by_default_there_are_no_rules(text: str) -> None:
+    assert sidecars.parse(text) == ()
 
 
-def test_a_rule_is_a_shipped_one_by_its_name_or_a_port_and_a_path() -> None:
-    shipped, own = sidecars.read("vault-agent, my-proxy=9000/stop?now")
-    assert shipped.port == 8200
+def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
+    shipped, own, native, ignored = sidecars.parse(
+        "vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,"
+    )
+    assert shipped == sidecars.SHIPPED["vault-agent"]
     assert own == sidecars.SidecarRule("my-proxy", 9000, "/stop?now")
+    assert native == sidecars.SidecarRule("otel", how=sidecars.How.NATIVE)
+    assert ignored == sidecars.SidecarRule("daprd", how=sidecars.How.IGNORE)
 
 
 @pytest.mark.parametrize(
-    "value",
+    "text",
     [
-        "unknown", "istio-proxy=15020/quitquitquit", "a=0/x", "a=65536/x", "a=80", "A=80/x",
-        "a=80/x y", "a=kill  1", "a= kill", "a=-x", "a=./x", "a=kill\n1", "a=",
-        f"a=x{' y' * 10}", "istio-proxy=kill 1", "a=80/x\r\nHost: y", "a,a=80/x",
-        f"{'a' * 64}=80/x", f"a=80/{'x' * 201}",
-        "vault-agent,vault-agent", "vault-agent,", [1], {"a": 1}, None, 5,
+        "vault-agent", "unknown=quit", "istio-proxy=15020/quitquitquit", "istio-proxy=native",
+        "a=0/x", "a=65536/x", "a=80", "A=80/x", "A=native", "a=native x", "a=80/x y", "a=",
+        "a=/kill  1", "a= /kill", "a=-x", "a=./x", "a=/kill\n1", f"a=/x{' y' * 10}",
+        "istio-proxy=/kill 1", "a=80/x\r\nHost: y", "a=ignore,a=80/x", f"{'a' * 64}=80/x",
+        f"a=80/{'x' * 201}", "vault-agent=quit,vault-agent=quit",
+        # A word that is misspelt is no command.
+        "vault-agent=Ignore", "vault-agent=natives", "vault-agent=Quit", "a=stop", "a=kill 1",
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_with_the_value_and_what_is_allowed(value: object) -> None:
-    with pytest.raises(ValueError, match="expected names of cloud-sql-proxy, vault-agent"):
-        sidecars.read(value)
+def test_anything_else_is_refused_with_the_entry_and_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="expected NAME=HOW separated by commas"):
+        sidecars.parse(text)

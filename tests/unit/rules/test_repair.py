@@ -13,7 +13,7 @@ from unit.rules.pods import MISSING, RUNNING, exited
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
     NO,
-    OFF,
+    NONE,
     OURS,
     REPORT,
     RESTART,
@@ -141,11 +141,11 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
         unmeshed(owner=("argoproj.io/v1alpha1", "Workflow")),
         "its controller Workflow (argoproj.io/v1alpha1) is not known to make a new pod",
     ),
-    Row("a Job's pod", job(), "it is a Job's, and restart-jobs is off"),
+    Row("a Job's pod", job(), "it is a Job's, and race-policy is not restart-jobs"),
     Row(
         "a TFJob's pod",
         job(owner=("kubeflow.org/v1", "TFJob")),
-        "it is a TFJob's, and restart-jobs is off",
+        "it is a TFJob's, and race-policy is not restart-jobs",
     ),
     Row("a pod whose node does not report", unmeshed(phase="Unknown"), "phase Unknown"),
     Row("a pod without a phase", unmeshed(phase=None), "phase not known"),
@@ -173,7 +173,7 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
     unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
     assert decide(unmeshed(), policy, UNKNOWN) == unknown
     assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
-    assert decide(unmeshed(), OFF) == repair.Skip(reason="race-policy: off")
+    assert decide(unmeshed(), NONE) == repair.Skip(reason="race-policy: none")
     reason = f"the pod has no sidecar and should have one: {YES.reason}"
     assert decide(unmeshed(), REPORT) == repair.ReportUnmeshed(reason=reason, unmeshed=True)
 
@@ -200,7 +200,7 @@ TFJOB = ("kubeflow.org/v1", "TFJob")
     Row("a pod that has not started", job({"main": MISSING}, phase="Pending")),
     Row("a payload that will be restarted", job({"main": exited(1)}, restart="OnFailure")),
 )
-def test_a_jobs_pod_is_restarted_where_restart_jobs_allows_it(row: Row) -> None:
+def test_a_jobs_pod_is_restarted_where_the_policy_allows_it(row: Row) -> None:
     """T41: by policy, never by surprise; the reason says what it costs the Job."""
     decision = decide(row.pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision

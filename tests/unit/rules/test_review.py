@@ -88,7 +88,7 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
         (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
         (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
         (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
-        (document({"main": None}, annotations={start.START: "off", PEERS: "direct"}),
+        (document({"main": None}, annotations={start.START: "none", PEERS: "direct"}),
          Outcome.DIRECT),
     ],
     ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
@@ -98,7 +98,7 @@ def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -
     assert answer(request(object=pod)).outcome is outcome
 
 
-NATIVE, OFF = Start(capability=Capability.NATIVE), Start(mode=StartMode.OFF)
+NATIVE, OFF = Start(capability=Capability.NATIVE), Start(mode=StartMode.NONE)
 ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJECT: "false"}}
 
 

@@ -202,9 +202,9 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
         (injected(PROXY), UNKNOWN),
         (injected("main"), UNKNOWN),
         (injected(annotations={CONFIG: "hold_application_until_proxy_starts: false"}), UNKNOWN),
-        (injected(), Start(mode=StartMode.OFF)),
+        (injected(), Start(mode=StartMode.NONE)),
     ],
-    ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "off"],
+    ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "none"],
 )
 def test_a_pod_that_is_to_stay_as_istio_made_it_stays(found: dict[str, Any], how: Start) -> None:
     """T32: an explicit false is also about what hold would have done."""

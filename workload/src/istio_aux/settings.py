@@ -21,7 +21,6 @@ import yaml
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
-from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import (
     Application,
     Capability,
@@ -30,11 +29,11 @@ from istio_aux.model.policy import (
     Policy,
     QuitLimits,
     QuitMode,
-    QuitVia,
     RacePolicy,
     RepairPolicy,
     Start,
     StartMode,
+    replaced,
 )
 from istio_aux.model.text import alternatives, one_line
 from istio_aux.model.webhooks import Address
@@ -69,10 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pod_selector: selectors.Selector = selectors.Selector()
     inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
-    peers: Peers = Peers.OFF
-    native_sidecars: frozenset[str] = frozenset()
+    peers: Peers = Peers.MESH
     webhook_configuration: str | None = None
-    quit: QuitMode = QuitMode.ON
+    quit: QuitMode = QuitMode.ENABLED
     quit_policy: Policy = Policy()
     quit_limits: QuitLimits = QuitLimits()
     lease: tuple[str, str] | None = None
@@ -90,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         return Start(
             mode=self.start_mode, peers=self.peers, inject=self.inject_selector,
-            native_sidecars=self.native_sidecars, capability=capability,
+            sidecars=self.quit_policy.sidecars, capability=capability,
         )  # fmt: skip
 
     @property
@@ -128,23 +126,10 @@ def _chosen(value: object) -> selectors.Selector | None:
     return chosen if chosen.requirements else None
 
 
-def containers(value: object) -> frozenset[str]:
-    """A list of container names, or text with commas between them."""
-    names = value
-    if isinstance(names, str):
-        names = [part.strip() for part in names.split(",")] if names.strip() else []
-    if isinstance(names, list):
-        given = cast("list[object]", names)
-        if all(isinstance(name, str) and _LABEL.fullmatch(name) for name in given):
-            return frozenset(cast("list[str]", given))
-    raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
-
-
-def _other_sidecars(value: object) -> frozenset[str]:
-    names = containers(value)
-    if PROXY in names:
-        raise _unusable(value, f"other containers than {PROXY}, which Istio decides about")
-    return names
+def _sidecars(value: object) -> tuple[sidecars.SidecarRule, ...]:
+    if not isinstance(value, str):
+        raise _unusable(value, sidecars.EXPECTED)
+    return sidecars.parse(value)
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -164,7 +149,6 @@ def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Ca
 _PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 LABEL = rf"(?![^/]{{64}}){_PART}"
 SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
-_LABEL = re.compile(LABEL)
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 _path = _text(r".+", "the path of a file", lambda match: Path(match[0]))
@@ -189,19 +173,11 @@ _address = _text(
 )
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _unusable(value, "true or false")
-    return value
-
-
 def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
     def read(value: object) -> Choice:
-        # YAML 1.1, which PyYAML reads, has booleans that are written on and off.
-        text = ("on" if value else "off") if isinstance(value, bool) else value
-        if not isinstance(text, str) or text not in tuple(choices):
+        if not isinstance(value, str) or value not in tuple(choices):
             raise _unusable(value, alternatives(choices))
-        return choices(text)
+        return choices(value)
 
     return read
 
@@ -253,17 +229,21 @@ OPTIONS = {
         _one_of(StartMode),
         "how the payload starts after its proxy: `native` makes the sidecars of Job-like pods "
         "native; `hold` holds the payload until the proxy is ready; `auto` is `native` where a "
-        "dry run shows that it works, else `hold`; `off` changes nothing",
+        "dry run shows that it works, else `hold`; `none` changes nothing",
     ),
     "peers": Option(
         _one_of(Peers),
         "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
-        "through its proxy, so that every other one is reached without mTLS; `off` changes nothing",
+        "through its proxy, so that every other one is reached without mTLS; `mesh` lets all",
     ),
-    "native-sidecars": Option(
-        _other_sidecars,
-        "names of other sidecars, which become native in Job-like pods where a dry run shows that "
-        "native sidecars work",
+    "sidecars": Option(
+        _sidecars,
+        "what to do about other sidecars: `NAME=HOW` separated by commas, where HOW is `native` "
+        "(it becomes native in Job-like pods where a dry run shows that native sidecars work), "
+        "`ignore` (it never keeps a proxy running), or how it is told to exit before the proxy: "
+        "`quit` for " + ", ".join(f"`{name}`" for name in sidecars.SHIPPED) + ", `PORT/PATH`, or "
+        "a command that begins with `/`",
+        "quit_policy.sidecars",
     ),
     "webhook-configuration": Option(
         _configuration,
@@ -272,31 +252,13 @@ OPTIONS = {
     ),
     "quit": Option(
         _one_of(QuitMode),
-        "whether the proxies of finished pods are told to exit: `on` does it; `dry-run` only "
-        "decides and reports; `off` watches no pod",
-    ),
-    "quit-via": Option(
-        _one_of(QuitVia),
-        "how proxies are told to exit: `auto` tries each way; `exec` only runs the quit command in "
-        "`istio-proxy`; `port-forward` only forwards a port to it",
-        "quit_policy.via",
+        "whether the proxies of finished pods are told to exit: `enabled` does it; `dry-run` only "
+        "decides and reports; `disabled` watches no pod",
     ),
     "quit-grace": Option(
         seconds,
         "seconds that a proxy runs on after the last payload container",
         "quit_policy.grace",
-    ),
-    "ignore-containers": Option(
-        containers,
-        "names of other sidecars, which never keep a proxy running",
-        "quit_policy.ignore_containers",
-    ),
-    "quit-sidecars": Option(
-        sidecars.read,
-        "other sidecars that are told to exit before the proxy: names of "
-        + ", ".join(f"`{name}`" for name in sidecars.SHIPPED)
-        + ", or `NAME=PORT/PATH` or `NAME=COMMAND` for another container",
-        "quit_policy.sidecars",
     ),
     "dead-proxy": Option(
         _one_of(DeadProxy),
@@ -312,13 +274,9 @@ OPTIONS = {
     "race-policy": Option(
         _one_of(RacePolicy),
         "pods that should have a sidecar and have none: `report` reports them; `restart` also "
-        "evicts them where their controller makes a new one; `off` does not look for them",
+        "evicts them where their controller makes a new one; `restart-jobs` those of Jobs, too, "
+        "which then begin their work again; `none` does not look for them",
         "repair_policy.race",
-    ),
-    "restart-jobs": Option(
-        _flag,
-        "whether `restart` includes the pods of Jobs, which then begin their work again",
-        "repair_policy.restart_jobs",
     ),
     "root-namespace": Option(
         namespace, "root namespace of the only Istio control plane that counts (default: all)"
@@ -371,12 +329,14 @@ def load(file: Path) -> Settings:
     for name, value in cast("dict[object, object]", document).items():
         if not isinstance(name, str) or name not in OPTIONS:
             known = ", ".join(OPTIONS)
-            raise SettingsError(f"{file.name}: {name}: unknown key: expected one of: {known}")
+            why = f"unknown key{replaced(str(name))}: expected one of: {known}"
+            raise SettingsError(f"{file.name}: {name}: {why}")
         *group, field = _field(name)
         try:
             (given.setdefault(group[0], {}) if group else given)[field] = OPTIONS[name].read(value)
         except ValueError as error:
-            raise SettingsError(f"{file.name}: {name}: {error}") from error
+            instead = replaced(f"{name}={value}")
+            raise SettingsError(f"{file.name}: {name}: {error}{instead}") from error
     for name in ("tls-certificate", "tls-key"):
         if name.replace("-", "_") not in given:
             raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")

@@ -132,8 +132,8 @@ class Wiring:
 
     def _watch_pods(self) -> asyncio.Event:
         """Watch pods for the controllers that are on; the event is set when all are listed."""
-        quits = self._settings.quit is not QuitMode.OFF
-        repairs = self._settings.repair_policy.race is not RacePolicy.OFF
+        quits = self._settings.quit is not QuitMode.DISABLED
+        repairs = self._settings.repair_policy.race is not RacePolicy.NONE
         if not (quits or repairs):
             return asyncio.Event()
         handlers = [*([self._quit] if quits else []), *([self._repair] if repairs else [])]

@@ -24,13 +24,20 @@ from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import DeadProxy, QuitMode, QuitVia, RacePolicy, Right
+from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
 TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
+
+# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
+QUIT_RIGHTS = tuple(
+    Right(verb, "", f"pods/{way}", "to quit proxies")
+    for verb in ("get", "create")
+    for way in ("exec", "portforward")
+)
 
 _LEASES = "coordination.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -125,32 +132,22 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
-    if settings.quit is QuitMode.ON:
-        yield from quit_rights(settings)
+    if settings.quit is QuitMode.ENABLED:
+        yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")
-    if settings.repair_policy.race is RacePolicy.RESTART:
-        yield Right("create", "", "pods/eviction", "race-policy: restart")
-        yield Right("get", "batch", "jobs", "race-policy: restart")
-    # Also with another race-policy: Jobs that an earlier leader suspended are resumed.
-    if settings.repair_policy.restart_jobs:
+    race = settings.repair_policy.race
+    if race.restarts:
+        yield Right("create", "", "pods/eviction", f"race-policy: {race}")
+        yield Right("get", "batch", "jobs", f"race-policy: {race}")
+    if race is RacePolicy.RESTART_JOBS:
         for kind, api in KINDS.items():
             group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
             for verb in ("get", "list", "patch"):
-                yield Right(verb, group, plural, "restart-jobs")
+                yield Right(verb, group, plural, f"race-policy: {race}")
     if settings.lease:
         for verb in ("create", "get", "update"):
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
-
-
-def quit_rights(settings: Settings) -> Iterator[Right]:
-    """The rights to tell proxies to quit."""
-    # A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
-    for verb in ("get", "create"):
-        if settings.quit_policy.via is not QuitVia.PORT_FORWARD:
-            yield Right(verb, "", "pods/exec", "to quit proxies")
-        if settings.quit_policy.via is not QuitVia.EXEC:
-            yield Right(verb, "", "pods/portforward", "to quit proxies")
 
 
 async def _rights(client: Client, settings: Settings) -> Iterable[CheckResult]:

@@ -27,8 +27,7 @@ _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _VALUES = {
     "namespace-selector": "SELECTOR", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
-    "applications": "FILE", "quit-grace": "SECONDS", "ignore-containers": "NAME,NAME",
-    "native-sidecars": "NAME,...", "quit-sidecars": "NAME,NAME=PORT/PATH,NAME=COMMAND",
+    "applications": "FILE", "quit-grace": "SECONDS", "sidecars": "NAME=HOW,...",
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
 
@@ -81,7 +80,7 @@ def _explain(args: argparse.Namespace) -> int:
 def _mutate(args: argparse.Namespace) -> int:
     how = Start(
         mode=args.start_mode, capability=args.capability, peers=args.peers,
-        pods=args.pod_selector, inject=args.inject_selector, native_sidecars=args.native_sidecars,
+        pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars,
     )  # fmt: skip
     return files.mutate(args.files, how)
 
@@ -119,10 +118,7 @@ def _restart(args: argparse.Namespace) -> int:
 
 
 def _policy(args: argparse.Namespace, grace: float = 0.0) -> Policy:
-    return Policy(
-        ignore_containers=args.ignore_containers, via=args.quit_via, sidecars=args.quit_sidecars,
-        grace=grace,
-    )  # fmt: skip
+    return Policy(sidecars=args.sidecars, grace=grace)
 
 
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
@@ -173,7 +169,7 @@ def _add_explain(add: AddParser) -> None:
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
     _add_credentials(explain)
     _add_applications(explain)
-    _add_options(explain, "pod-selector", "ignore-containers", "quit-via", "quit-sidecars")
+    _add_options(explain, "pod-selector", "sidecars")
     explain.set_defaults(parser=explain)
 
 
@@ -189,9 +185,7 @@ def _add_mutate(add: AddParser) -> None:
         help="what cluster and Istio support: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
     )
-    _add_options(
-        mutate, "pod-selector", "inject-selector", "start-mode", "peers", "native-sidecars"
-    )
+    _add_options(mutate, "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
 
 
 def _add_serve(add: AddParser) -> None:
@@ -210,10 +204,7 @@ def _add_audit(add: AddParser) -> None:
     # Without a selector `audit` looks everywhere, unlike `serve`.
     _add_option(audit, "namespace-selector", flag="--selector", default="")
     _add_applications(audit)
-    _add_options(
-        audit, "pod-selector", "inject-selector", "ignore-containers", "quit-grace", "quit-via",
-        "quit-sidecars",
-    )  # fmt: skip
+    _add_options(audit, "pod-selector", "inject-selector", "sidecars", "quit-grace")
 
 
 def _add_check(add: AddParser) -> None:

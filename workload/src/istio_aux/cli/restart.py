@@ -119,8 +119,8 @@ class _Run:
         """Why no pod may be restarted now, or the empty text."""
         if self._order.dry_run:
             return ""
-        if self._settings.repair_policy.race is RacePolicy.RESTART:
-            return "race-policy: restart: `serve` restarts these pods already"
+        if (race := self._settings.repair_policy.race).restarts:
+            return f"race-policy: {race}: `serve` restarts these pods already"
         right = _EVICT._replace(namespace=self._order.namespace or "")
         with suppress(TimeoutError):
             async with asyncio.timeout(GRANTED):

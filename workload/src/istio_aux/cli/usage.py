@@ -48,7 +48,7 @@ _TEXTS = {
 examples:
   istio-aux explain -n training mnist-worker-0
   istio-aux explain training/mnist-worker-0 training/mnist-worker-1
-  istio-aux explain -f pods.yaml --ignore-containers cloud-sql-proxy
+  istio-aux explain -f pods.yaml --sidecars cloud-sql-proxy=ignore
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
 
@@ -89,7 +89,7 @@ examples:
   istio-aux audit
   istio-aux audit -n training -o json | jq -r .name
   istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
-  istio-aux audit --ignore-containers cloud-sql-proxy,vault-agent
+  istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
   istio-aux audit --holders -o json | jq .requests.gpus
 
 Reads all unfinished pods once, and changes nothing. States:

@@ -90,7 +90,7 @@ class Question(Struct, frozen=True):
     def _pod(self, native: bool | None) -> dict[str, Any]:
         native_wish = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
         # Our own admission must not change the answer.
-        annotations = {INJECT: "true", START: "off", **native_wish}
+        annotations = {INJECT: "true", START: "none", **native_wish}
         pod = dry_run_pod(self.labels, annotations, restartPolicy="Never")
         pod["metadata"]["namespace"] = self.namespace
         return pod

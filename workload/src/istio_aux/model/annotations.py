@@ -22,7 +22,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from istio_aux.model import sidecars
 from istio_aux.model.pod import PROXY, Container, Metadata, Pod, Struct
+from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import alternatives, listed, quoted
 
 T = TypeVar("T")
@@ -165,7 +167,6 @@ SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
 NO_SIGNAL = '["pilot-agent","version"]'
 PROXY_CONFIG = "proxy.istio.io/config"  # Of Istio: YAML that overrides the mesh's ProxyConfig.
 HOLD = "holdApplicationUntilProxyStarts"  # Field of `PROXY_CONFIG`.
-NATIVE_SIDECARS = "istio-aux.io/native-sidecars"
 PEERS = "istio-aux.io/peers"
 INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
 EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
@@ -177,7 +178,7 @@ OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
 
 QUIT = "istio-aux.io/quit"
-IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
+SIDECARS = "istio-aux.io/sidecars"
 QUIT_AFTER = "istio-aux.io/quit-after"
 QUIT_GRACE = "istio-aux.io/quit-grace"
 
@@ -201,7 +202,7 @@ class Overrides(Struct, frozen=True):
     """The annotations of a pod."""
 
     opt_out: str | None = None  # Why istio-aux leaves the pod alone.
-    ignored: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
+    sidecars: tuple[SidecarRule, ...] = ()  # Of this pod, by name instead of the option's.
     after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
     grace: float | None = None  # Seconds from the end of the payload to the quit.
     status_port: int = DEFAULT_STATUS_PORT  # See `status_port`.
@@ -227,7 +228,7 @@ def read_overrides(pod: Pod) -> Overrides:
         problems.append(Problem(annotation=QUIT_AFTER, why=why))
     return Overrides(
         opt_out=_opt_out(pod),
-        ignored=value(_ignored) or frozenset(),
+        sidecars=value(own_sidecars) or (),
         after=after,
         grace=value(_grace),
         status_port=status_port(pod),
@@ -253,7 +254,14 @@ def _seconds(text: str) -> float | None:
     return seconds
 
 
-_containers = f"container names separated by commas, at most {MOST_NAMES}"
+def _sidecars(text: str) -> tuple[SidecarRule, ...]:
+    rules = sidecars.parse(text)
+    # Only an admin names what is sent to a container, or runs in it.
+    if len(rules) > MOST_NAMES or any(rule.how is How.QUIT for rule in rules):
+        raise ValueError
+    return rules
+
+
 _quit = Annotation(
     QUIT,
     {"true": True, "false": False}.__getitem__,
@@ -261,17 +269,20 @@ _quit = Annotation(
     longest=5,
     meaning="with `false` the proxy is never told to exit",
 )
-_ignored = Annotation(
-    IGNORE_CONTAINERS,
-    names,
-    _containers,
-    longest=NAMES,
-    meaning="more containers that never keep the proxy running, as `ignore-containers`",
+own_sidecars = Annotation(
+    SIDECARS,
+    _sidecars,
+    f"NAME=native or NAME=ignore separated by commas, at most {MOST_NAMES}, each name once and not"
+    f" {PROXY}",
+    longest=MOST_NAMES * (NAME + len("=native, ")),
+    meaning="containers that become native sidecars, or never keep the proxy running, name by"
+    " name; a bad value changes no container and leaves the proxy alone",
+    overrides="sidecars",
 )
 _after = Annotation(
     QUIT_AFTER,
     names,
-    _containers,
+    f"container names separated by commas, at most {MOST_NAMES}",
     longest=NAMES,
     meaning="the only containers that keep the proxy running",
 )

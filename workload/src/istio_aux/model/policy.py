@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -27,13 +28,13 @@ class StartMode(StrEnum):
     AUTO = "auto"
     NATIVE = "native"
     HOLD = "hold"
-    OFF = "off"
+    NONE = "none"
 
 
 class Peers(StrEnum):
     """How pods of distributed Jobs reach each other (`peers.inbound_ports`)."""
 
-    OFF = "off"
+    MESH = "mesh"
     DIRECT = "direct"
 
 
@@ -42,8 +43,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
-    peers: Peers = Peers.OFF
-    native_sidecars: frozenset[str] = frozenset()  # Containers (`native_sidecars.convert`).
+    peers: Peers = Peers.MESH
+    sidecars: tuple[SidecarRule, ...] = ()  # `native_sidecars.convert`.
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
 
@@ -51,9 +52,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 class QuitMode(StrEnum):
     """Whether proxies are told to exit; `quit.decide` decides the same in every mode."""
 
-    ON = "on"
+    ENABLED = "enabled"
     DRY_RUN = "dry-run"
-    OFF = "off"
+    DISABLED = "disabled"
 
 
 class DeadProxy(StrEnum):
@@ -61,14 +62,6 @@ class DeadProxy(StrEnum):
 
     REPORT = "report"
     DELETE = "delete"
-
-
-class QuitVia(StrEnum):
-    """The ways by which proxies may be told to exit; the account has rights to these alone."""
-
-    AUTO = "auto"
-    EXEC = "exec"
-    PORT_FORWARD = "port-forward"
 
 
 class Rung(StrEnum):
@@ -85,19 +78,23 @@ class Rung(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
-    ignore_containers: frozenset[str] = frozenset()
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
-    via: QuitVia = QuitVia.AUTO
-    sidecars: tuple[SidecarRule, ...] = ()  # Told to exit before the proxy.
+    sidecars: tuple[SidecarRule, ...] = ()
 
 
 class RacePolicy(StrEnum):
     """What happens to pods that should have a sidecar and have none (`repair.decide`)."""
 
+    NONE = "none"
     REPORT = "report"
     RESTART = "restart"
-    OFF = "off"
+    RESTART_JOBS = "restart-jobs"
+
+    @property
+    def restarts(self) -> bool:
+        """Whether such pods are evicted where their controller makes new ones."""
+        return self in {RacePolicy.RESTART, RacePolicy.RESTART_JOBS}
 
 
 class Application(msgspec.Struct, frozen=True):
@@ -111,7 +108,6 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `repair.decide` treats all pods."""
 
     race: RacePolicy = RacePolicy.REPORT
-    restart_jobs: bool = False
     ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
 
 
@@ -165,6 +161,31 @@ class Outcome(StrEnum):
     SIDECARS = "sidecars"  # Only that other sidecars are native.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
+
+
+# Deleted with 1.0: what replaces options and values of earlier revisions. Juju keeps a value that a
+# revision no longer allows, so the status names the new one. Juju drops the value of an option that
+# a revision no longer has, so only a settings file can still name such an option.
+REPLACED: Mapping[str, str] = {
+    "quit=on": "quit=enabled",
+    "quit=off": "quit=disabled",
+    "start-mode=off": "start-mode=none",
+    "peers=off": "peers=mesh",
+    "race-policy=off": "race-policy=none",
+    "restart-jobs": "race-policy=restart-jobs",
+    "ignore-containers": "sidecars, as NAME=ignore",
+    "native-sidecars": "sidecars, as NAME=native",
+    "quit-sidecars": "sidecars, as NAME=quit, NAME=PORT/PATH or NAME=/COMMAND",
+    "quit-via": "nothing: the way is chosen for each pod",
+    "failure-policy": "nothing: it is always Ignore",
+    "namespace-selector": "namespace-selectors",
+}
+
+
+def replaced(option: str) -> str:
+    """`` (replaced by ...)`` for an old ``NAME`` or ``NAME=VALUE``, else the empty text."""
+    new = REPLACED.get(option)
+    return f" (replaced by {new})" if new else ""
 
 
 class Right(NamedTuple):

@@ -1,26 +1,34 @@
-"""Sidecars other than Istio's proxy that exit only on request, and how each is told to exit.
+"""Sidecars other than Istio's proxy, which never end by themselves, and what is done about each.
 
-The option `quit-sidecars` names the rules that apply. By default none does: most of these programs
-listen only if their own switch is on.
+The option `sidecars` says that for all pods, and the annotation of that name for one: `combined`.
+By default nothing is done: most of these programs listen only if their own switch is on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import cast
+from enum import StrEnum
 
 import msgspec
 
 from istio_aux.model.pod import PROXY
 
 
-class SidecarRule(msgspec.Struct, frozen=True):
-    """How a container is told to exit.
+class How(StrEnum):
+    """What is done about a sidecar."""
 
-    By ``POST http://localhost:<port><path>`` in the pod's network; without a port by ``command`` in
-    the container. ``switch`` names the setting of the sidecar that enables this; empty if there is
-    none, or none is known.
+    NATIVE = "native"  # It becomes a native sidecar when its pod is created.
+    IGNORE = "ignore"  # It does not keep the proxy running.
+    QUIT = "quit"  # It is told to exit before the proxy.
+
+
+class SidecarRule(msgspec.Struct, frozen=True):
+    """What is done about the containers of a name.
+
+    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network, or
+    runs ``command`` if there is no port. ``switch`` names the setting of the sidecar that enables
+    this; empty if there is none, or none is known.
     """
 
     container: str
@@ -28,6 +36,7 @@ class SidecarRule(msgspec.Struct, frozen=True):
     path: str = ""
     switch: str = ""
     command: tuple[str, ...] = ()
+    how: How = How.QUIT
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
@@ -66,51 +75,47 @@ SHIPPED: Mapping[str, SidecarRule] = {
 }
 
 EXPECTED = (
-    f"names of {', '.join(SHIPPED)}, or NAME=PORT/PATH or NAME=COMMAND for another container,"
-    " each once, separated by commas"
+    f"NAME=HOW separated by commas, each name once and not {PROXY}, with HOW as native, ignore,"
+    f" quit (for {', '.join(SHIPPED)}), PORT/PATH, or a command that begins with /"
 )
-# A word has no space and no comma, and no shell reads it. A command does not begin with a digit.
+# A word has no space and no comma, and no shell reads it. Since a command begins with a path, a
+# word that is misspelt is never executed.
 RULE = re.compile(
-    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:"
-    r"(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
-    r"|(?P<command>[A-Za-z/][!-+\--~]{0,199}(?: [!-+\--~]{1,200}){0,9}))"
+    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:(?P<how>native|ignore|quit)"
+    r"|(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
+    r"|(?P<command>/[!-+\--~]{1,199}(?: [!-+\--~]{1,200}){0,9}))"
 )
 
 
-def parse(items: Iterable[object]) -> tuple[SidecarRule, ...]:
-    """Return the rules that these items name: a shipped rule's container, or a rule as text.
+def parse(text: str) -> tuple[SidecarRule, ...]:
+    """Return the rules of a text such as ``vault-agent=native,helper=9000/stop``.
 
     Raises:
-        ValueError: the message has the item and what is allowed.
+        ValueError: the message has the entry and what is allowed.
     """
     rules: dict[str, SidecarRule] = {}
-    for item in items:
-        rule = _rule(item) if isinstance(item, str) else None
+    for entry in filter(None, map(str.strip, text.split(","))):
+        rule = _rule(entry)
         if rule is None or rule.container == PROXY or rule.container in rules:
-            raise ValueError(f"{msgspec.json.encode(item).decode()}: expected {EXPECTED}")
+            raise ValueError(f"{msgspec.json.encode(entry).decode()}: expected {EXPECTED}")
         rules[rule.container] = rule
     return tuple(rules.values())
 
 
-def read(value: object) -> tuple[SidecarRule, ...]:
-    """Read the option: a list of items, or text with commas between them.
-
-    Raises:
-        ValueError: see `parse`.
-    """
-    if isinstance(value, str):
-        return parse(part.strip() for part in value.split(",")) if value.strip() else ()
-    if isinstance(value, list):
-        return parse(cast("list[object]", value))
-    raise ValueError(f"{msgspec.json.encode(value, enc_hook=str).decode()}: expected {EXPECTED}")
+def combined(option: Iterable[SidecarRule], own: Iterable[SidecarRule]) -> dict[str, SidecarRule]:
+    """Return the rules for one pod, by container: its ``own`` counts for the names that it has."""
+    return {rule.container: rule for rule in (*option, *own)}
 
 
-def _rule(item: str) -> SidecarRule | None:
-    if item in SHIPPED:
-        return SHIPPED[item]
-    match = RULE.fullmatch(item)
+def _rule(entry: str) -> SidecarRule | None:
+    match = RULE.fullmatch(entry)
     if match is None or int(match["port"] or 0) > 65535:
         return None
+    name, how = match["name"], match["how"]
+    if how == How.QUIT:
+        return SHIPPED.get(name)
+    if how:
+        return SidecarRule(name, how=How(how))
     if match["command"]:
-        return SidecarRule(match["name"], command=tuple(match["command"].split(" ")))
-    return SidecarRule(match["name"], int(match["port"]), match["path"])
+        return SidecarRule(name, command=tuple(match["command"].split(" ")))
+    return SidecarRule(name, int(match["port"]), match["path"])

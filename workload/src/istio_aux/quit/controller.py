@@ -74,7 +74,7 @@ class Controller:
         *,
         options: PodOptions | None = None,
         policy: Policy | None = None,
-        mode: QuitMode = QuitMode.ON,
+        mode: QuitMode = QuitMode.ENABLED,
         leading: bool = True,
         limits: QuitLimits | None = None,
         clock: Clock = system_clock,

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import annotations, resources
-from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER
+from istio_aux.model import annotations, resources, sidecars
+from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import (
     PROXY,
     Container,
@@ -31,7 +31,7 @@ from istio_aux.model.pod import (
 )
 from istio_aux.model.policy import Policy
 from istio_aux.model.resources import Requests
-from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.sidecars import How, SidecarRule
 
 # Reason of a state that was lost during a restart of all containers; the kubelet starts the
 # container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase).
@@ -81,7 +81,7 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        self._rules = {r.container: r for r in policy.sidecars}
+        self._rules = sidecars.combined(policy.sidecars, self.overrides.sidecars)
         for name in self.overrides.after:
             self._rules.pop(name, None)
 
@@ -89,10 +89,11 @@ class PodFacts:
     def containers(self) -> Mapping[str, ContainerVerdict]:
         """A verdict on each container, by name: the native sidecars, then the others."""
         verdicts, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
-        sidecars = {PROXY, *self._rules, *(container.name for container in native)}
+        told = (name for name, rule in self._rules.items() if rule.how is How.QUIT)
+        ending = {PROXY, *told, *(container.name for container in native)}
         for container in (*native, *self.pod.containers):
             role, cause = "payload", None
-            if container.name in sidecars:
+            if container.name in ending:
                 role = "sidecar"
             elif cause := self._ignored(container.name):
                 role = "ignored"
@@ -106,9 +107,10 @@ class PodFacts:
         after, problems = self.overrides.after, self.overrides.problems
         if after and all(problem.annotation != QUIT_AFTER for problem in problems):
             return None if name in after else f"not named by annotation {QUIT_AFTER}"
-        if name in self.overrides.ignored:
-            return f"annotation {IGNORE_CONTAINERS}"
-        return "option ignore-containers" if name in self.policy.ignore_containers else None
+        rule = self._rules.get(name)
+        if rule is None or rule.how is not How.IGNORE:
+            return None
+        return f"annotation {SIDECARS}" if rule in self.overrides.sidecars else "option sidecars"
 
     @cached_property
     def unfinished(self) -> Mapping[str, str]:
@@ -148,11 +150,13 @@ class PodFacts:
 
     @cached_property
     def sidecars(self) -> tuple[SidecarRule, ...]:
-        """The rules for the sidecars that are not finished, in the pod's order."""
+        """The rules for those that are told to exit and are not finished, in the pod's order."""
         return tuple(
-            self._rules[container.name]
+            rule
             for container in self.pod.containers
-            if container.name in self._rules and not self.containers[container.name].finished
+            if (rule := self._rules.get(container.name)) is not None
+            and rule.how is How.QUIT
+            and not self.containers[container.name].finished
         )
 
     @property

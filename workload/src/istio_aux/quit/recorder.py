@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from istio_aux.model.annotations import IGNORE_CONTAINERS
+from istio_aux.model.annotations import SIDECARS
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Rung
@@ -61,7 +61,7 @@ class QuitRecorder(Recorder):
                 by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
                 if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
-                    note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
+                    note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"
                 if self._event_once(state, "Normal", event, note):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)

@@ -25,7 +25,7 @@ from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS, quit_command
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct
-from istio_aux.model.policy import DeadProxy, QuitVia, Rung
+from istio_aux.model.policy import DeadProxy, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts, should_restart
@@ -47,10 +47,10 @@ class Blocker(NamedTuple):
     """What keeps a pod from completing although a part of its payload is finished."""
 
     name: str
-    kind: Literal["container", "annotation", "option"] = "container"
+    kind: Literal["container", "annotation"] = "container"
 
     def __str__(self) -> str:
-        """``logger``, ``option quit-via``."""
+        """``logger``, ``annotation istio-aux.io/quit-grace``."""
         return self.name if self.kind == "container" else f"{self.kind} {self.name}"
 
 
@@ -140,46 +140,23 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
     rule = next(iter(facts.sidecars), None)
-    port = rule.port if rule else facts.overrides.status_port
-    reason, ways = _ruled(rule, policy.via) if rule else _told_by(port, policy.via)
-    if not ways:
-        return Wait(reason=reason, blocked_by=(Blocker("quit-via", "option"),))
-    return Quit(reason=reason, status_port=port, rungs=ways, rule=rule)
+    if rule is None:
+        port = facts.overrides.status_port
+        return Quit(reason=FINISHED, status_port=port, rungs=rungs(port))
+    way = Rung.EXEC if rule.command else Rung.PORT_FORWARD
+    reason = f"{FINISHED}; {rule.container} goes before {PROXY}"
+    return Quit(reason=reason, status_port=rule.port, rungs=(way,), rule=rule)
 
 
-def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
-    """The ways that can work for an agent on this status port, in order; empty if ``via`` has none.
+def rungs(status_port: int) -> tuple[Rung, ...]:
+    """The ways that can work for an agent on this status port, in order.
 
     Port 0: the status server is off, which leaves Envoy's admin. Only port-forward reaches ports
     that the client does not accept.
     """
-    ways: tuple[Rung, ...] = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
-    if status_port not in REQUEST_PORTS:
-        ways = (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
-    if via is QuitVia.AUTO:
-        return ways
-    forwards = via is QuitVia.PORT_FORWARD
-    return tuple(way for way in ways if (way is Rung.PORT_FORWARD) is forwards)
-
-
-def _told_by(port: int, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
-    """The reason to tell the proxy to exit and the ways to do it, or why there are none."""
-    ways = rungs(port, via)
-    if not ways:
-        return f"{FINISHED}, but status port 0 is off, and quit-via is {via}", ways
-    if Rung.PORT_FORWARD in rungs(port) and not {Rung.EXEC, Rung.PORT_FORWARD} & {*ways}:
-        return f"{FINISHED}; quit-via is {via}, which cannot reach status port {port}", ways
-    return FINISHED, ways
-
-
-def _ruled(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
-    """The reason to tell another sidecar to exit, and the way of its rule, or why it cannot."""
-    way, needs = (
-        (Rung.EXEC, QuitVia.EXEC) if rule.command else (Rung.PORT_FORWARD, QuitVia.PORT_FORWARD)
-    )
-    if via not in {QuitVia.AUTO, needs}:
-        return f"{FINISHED}, but quit-via is {via}, which cannot tell {rule.container}", ()
-    return f"{FINISHED}; {rule.container} goes before {PROXY}", (way,)
+    if status_port in REQUEST_PORTS:
+        return (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
+    return (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
 
 
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:

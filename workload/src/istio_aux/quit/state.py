@@ -80,7 +80,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
 
     policy: Policy = Policy()
     limits: QuitLimits = QuitLimits()
-    mode: QuitMode = QuitMode.ON
+    mode: QuitMode = QuitMode.ENABLED
     leading: bool = True
     stopping: bool = False
     namespaces: set[str] = set()  # The selected ones.
@@ -262,7 +262,7 @@ class PodState:
 
     def concerns(self, scope: QuitScope) -> bool:
         """Whether this process acts on the pod once something is due; a dry run counts, too."""
-        acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.OFF
+        acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.DISABLED
         return acts and self.is_selected(scope)
 
     def due(self, scope: QuitScope) -> Due | None:
@@ -440,7 +440,7 @@ class Task:
         """The second look at a pod with a dead proxy."""
         if not self.is_due(scope):
             return End()
-        if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ON:
+        if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:
             return Delete(facts.pod.metadata.resource_version)
         if not self.state.settle(decision):
             return self.failed(_OLDER, scope, reading=False)

@@ -90,9 +90,9 @@ class RepairController:
         )
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
-            allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs, leads=leads,
+            allowed=policy.race is RacePolicy.RESTART_JOBS, leads=leads,
         )  # fmt: skip
-        self._off = policy.race is RacePolicy.OFF
+        self._off = policy.race is RacePolicy.NONE
         self._restarted, self._restarts = restarted, 0
         self._leads, self._save = leads, store
         self._listed: asyncio.Event | None = None
@@ -211,7 +211,7 @@ class RepairController:
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
         unlisted = "" if self._listed and self._listed.is_set() else "pods are not listed yet"
-        return application_status(self._store, "race-policy: off" if self._off else unlisted)
+        return application_status(self._store, "race-policy: none" if self._off else unlisted)
 
     def suspended(self) -> list[SuspendedJob]:
         """The Jobs that are suspended until their pods are gone; only the leader knows any."""
@@ -421,7 +421,7 @@ class RepairController:
         That depends on our own admission, too, which the API server does not call yet right after
         the start of this process. Only the label that it adds matters here.
         """
-        new = probe_rules.dry_run_pod(labels, {START: "off"})
+        new = probe_rules.dry_run_pod(labels, {START: "none"})
         with _needed("not known whether a new pod would get a sidecar"):
             answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
         result = probe_rules.created(answer)

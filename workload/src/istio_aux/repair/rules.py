@@ -89,7 +89,7 @@ def decide(
     if not expectation.expected:
         return Skip(reason=expectation.reason)
     problem = f"the pod has no sidecar and should have one: {expectation.reason}"
-    if policy.race is not RacePolicy.RESTART:
+    if not policy.race.restarts:
         return ReportUnmeshed(reason=problem, unmeshed=True)
     owner = owners.controls(pod)
     way = replace_pod(job, pod, meshed=meshed) if job else None
@@ -107,8 +107,8 @@ def decide(
 
 def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
-    if policy.race is RacePolicy.OFF:
-        yield "race-policy: off"
+    if policy.race is RacePolicy.NONE:
+        yield "race-policy: none"
     if (labels := len(pod.labels)) > MOST_LABELS:
         yield f"the pod has {labels} labels, and {MOST_LABELS} are looked at"
     if pod.metadata.deletion_timestamp is not None:
@@ -135,14 +135,14 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
 def _reasons_to_keep(
     pod: Pod, owner: PodController, policy: RepairPolicy, live: bool | None
 ) -> Iterator[str]:
-    """Why an unmeshed pod is not restarted although the policy is ``restart``."""
+    """Why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
         yield "the injector is not live" if live is False else "not known if the injector is live"
     if owner.obstacle:
         yield owner.obstacle
-    if owner.is_job and not policy.restart_jobs:
-        yield f"it is a {owner.kind}'s, and restart-jobs is off"
+    if owner.is_job and policy.race is not RacePolicy.RESTART_JOBS:
+        yield f"it is a {owner.kind}'s, and race-policy is not restart-jobs"
     if owner.failure and not owner.resumable:
         yield owner.failure
     if (

@@ -253,7 +253,7 @@ class SuspendedJobs:
                 await self._find(kind, api)
                 backoff.reset()
             except KubeError as error:
-                # Without `restart-jobs` the permission comes and goes with suspended Jobs.
+                # With another race-policy the permission comes and goes with suspended Jobs.
                 usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})

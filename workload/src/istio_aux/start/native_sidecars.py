@@ -13,17 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from istio_aux.model.annotations import (
-    MOST_NAMES,
-    NAMES,
-    NATIVE_SIDECARS,
-    Annotation,
-    BadValueError,
-    names,
-)
+from istio_aux.model import sidecars
+from istio_aux.model.annotations import BadValueError, own_sidecars
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, Start
-from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.sidecars import How
 from istio_aux.model.text import listed
 from istio_aux.start import patch
 
@@ -41,46 +35,31 @@ class Conversion(Struct, frozen=True):
 def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     """Make the named containers of a pod that is about to be created native sidecars.
 
-    The containers keep their order and come after the init containers. A pod's own annotation
-    overrides the option. A bad annotation converts nothing.
+    The containers keep their order and come after the init containers. A bad annotation converts
+    nothing.
 
     Without ``proxy_first`` nothing is converted: with istio-cni a sidecar that starts before the
     proxy has no network. If it waits for the network in a probe or a hook, the pod never starts.
     """
     try:
-        own = _own.of(pod.metadata)
+        own = own_sidecars.of(pod.metadata) or ()
     except BadValueError as error:
         bad = str(error)
         return Conversion(reason=bad, warnings=(f"{bad}; no container is changed",))
-    chosen = how.native_sidecars if own is None else own
+    rules = sidecars.combined(how.sidecars, own)
+    chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
     placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]
     named = [each for _, each in placed]
     if not named:
         return Conversion()
     if why := _impossible(pod, how.capability, proxy_first=proxy_first):
         text = _left(named, why)
-        return Conversion(reason=text, warnings=(text,) if own is not None else ())
-    if why := _too_many(pod, chosen, named):
+        by_author = {rule.container for rule in own} & {each.name for each in named}
+        return Conversion(reason=text, warnings=(text,) if by_author else ())
+    if why := _too_many(pod, named):
         text = _left(named, why)
         return Conversion(reason=text, warnings=(text,))
     return _convert(pod, placed)
-
-
-def _read(text: str) -> frozenset[str]:
-    wanted = names(text)
-    if PROXY in wanted or not all(map(DNS_LABEL.fullmatch, wanted)):
-        raise ValueError
-    return wanted
-
-
-_own = Annotation(
-    NATIVE_SIDECARS,
-    _read,
-    f"container names separated by commas, at most {MOST_NAMES}, and not {PROXY}",
-    longest=NAMES,
-    meaning="containers that become native sidecars, none if empty; a bad value changes none",
-    overrides="native-sidecars",
-)
 
 
 def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
@@ -95,10 +74,10 @@ def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
             return "it is not known whether sidecars can be native here"
 
 
-def _too_many(pod: Pod, chosen: frozenset[str], named: Sequence[Container]) -> str:
+def _too_many(pod: Pod, named: Sequence[Container]) -> str:
     if len(named) > MOST:
         return f"they are {len(named)}, and {MOST} are changed"
-    if all(container.name in chosen for container in pod.containers):
+    if len(named) == len(pod.containers):
         return "the pod would have no payload"
     return ""
 
@@ -135,7 +114,7 @@ def _has_rules(container: Container) -> bool:
 
 
 def _left(containers: Iterable[Container], why: str) -> str:
-    return f"native-sidecars: left alone: {_listed(containers)}: {why}"
+    return f"sidecars: left alone: {_listed(containers)}: {why}"
 
 
 def _listed(containers: Iterable[Container]) -> str:

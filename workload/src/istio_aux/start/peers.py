@@ -56,8 +56,8 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
     except BadValueError as error:
         warning = f"{error}; no port is opened"
         return InboundPorts(ports=None, reason=str(error), warning=warning)
-    if own is Peers.OFF or (own is None and option is Peers.OFF):
-        return InboundPorts(ports=None, reason="peers: off")
+    if (own or option) is Peers.MESH:
+        return InboundPorts(ports=None, reason="peers: mesh")
     if own is None and pod.restart_policy == "Always":
         return InboundPorts(ports=None, reason="peers: direct is for pods that end")
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.

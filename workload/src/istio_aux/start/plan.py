@@ -274,10 +274,10 @@ def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
 
 
 def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
-    if own is StartMode.OFF:
-        yield f'annotation {START}: "off"'
-    if own is None and mode is StartMode.OFF:
-        yield "start-mode: off"
+    if own is StartMode.NONE:
+        yield f'annotation {START}: "none"'
+    if own is None and mode is StartMode.NONE:
+        yield "start-mode: none"
     if _refuses(pod):
         yield key_of_wish(pod).shown(pod.metadata)
     yield from _reasons_for_no_sidecar(pod)
