@@ -105,7 +105,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
     return {
         **options_of_both,
         **config.seconds,
-        "namespace-selector": options.but_never_selected(config.namespace_selector),
         "ignore-containers": list(config.ignore_containers),
         "quit-sidecars": list(config.quit_sidecars),
         "native-sidecars": list(config.native_sidecars),

@@ -103,7 +103,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
     values = manifests.Values(
         APP,
         name,
-        namespace_selector={"matchLabels": {"looked-after-by": name}},
+        namespace_selectors=[{"matchLabels": {"looked-after-by": name}}],
         failure_policy="Fail",
         admission="policy" if POLICY.there else "webhook",
         ambient=True,

@@ -38,11 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
     "direct and native": {"start-mode": "native", "peers": "direct"},
     "selectors": {
         "start-mode": "hold",
-        "namespace-selector": "here,!legacy , team in (b, a),tier!=gold,x/y==z",
+        "namespace-selectors": "here,!legacy , team in (b, a),tier!=gold,x/y==z; b ;a=1;b",
         "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
-    "everything selected": {"start-mode": "off", "namespace-selector": "", "inject-selector": "a"},
+    "everything selected": {"start-mode": "off", "namespace-selectors": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "by exec": {"quit-via": "exec", "dead-proxy": "delete"},
     "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
@@ -151,7 +151,16 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ({"admission": "both"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
         ({"replicas": 0}, "replicas"),
-        ({"settings.namespace-selector": "team in ("}, 'namespace-selector: "team in (": expected'),
+        *(
+            ({"settings.namespace-selectors": text}, f'namespace-selectors: "{shown}')
+            for text, shown in (
+                ("a;team in (", 'team in (": expected'),
+                ("a;;b", 'a;;b": expected a selector on both sides of each'),
+                ("a;", 'a;": expected a selector on both sides of each'),
+                (";".join("a" * 17), "a;a;a"),
+                (f"a,{'b,' * 1000}c", "a,b"),
+            )
+        ),
         ({"injectNamespaces": ["kube-system"]}, "kube-system: expected a namespace that Istio"),
     ],
 )
@@ -197,7 +206,7 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
     home: Path, tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {
-        "settings.namespace-selector": "team=a",
+        "settings.namespace-selectors": "team=a;b",
         "settings.pod-selector": "job-name",
         "settings.inject-selector": "queue",
         "settings.start-mode": "hold",
@@ -228,12 +237,8 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "status-address",
         "webhook-address",
     }
-    never = "kubernetes.io/metadata.name notin (kube-system)"
-    assert written["namespace-selector"] == f"team=a,{never}"
     for name, value in given.items():
-        setting = name.partition(".")[2]
-        if setting != "namespace-selector":
-            assert written[setting] == value
+        assert written[name.partition(".")[2]] == value
     assert loaded.lease == (MODEL, APP)
 
 

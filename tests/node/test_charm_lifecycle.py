@@ -23,7 +23,7 @@ SOON = 100
 CAN_REFUSE_PODS = {
     "admission": "webhook",
     "failure-policy": "Fail",
-    "namespace-selector": "test=refused",
+    "namespace-selectors": "test=refused",
 }
 
 

@@ -66,7 +66,7 @@ def story(
     config = {
         "admission": "webhook",
         "failure-policy": "Fail",
-        "namespace-selector": f"test={selected}",
+        "namespace-selectors": f"test={selected}",
     }
     pod = meshed.nameless(selected, sidecar=None)
     rate = int(str(request.config.getoption("--creations")))

@@ -54,7 +54,7 @@ def test_two_paths_are_enough(file: Path) -> None:
 def test_every_key_is_taken(file: Path) -> None:
     settings = read(
         file,
-        LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
+        LEAST + "namespace-selectors: team in (a, b), !off;b\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
         "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
@@ -72,7 +72,7 @@ def test_every_key_is_taken(file: Path) -> None:
         webhook_address=Address("::1", 9443),
         status_address=Address("", 0),
         kubeconfig=Path("/etc/kubeconfig"),
-        namespace_selector=selectors.parse("!off,team in (a,b)"),
+        namespace_selectors=selectors.parse_namespaces("!off,team in (a,b); b"),
         pod_selector=selectors.parse("team in (a,b)"),
         inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
@@ -119,7 +119,7 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
         *((f"peers: {peers}", "peers", peers) for peers in Peers),
         *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
         ("race-policy: 'off'", "repair_policy.race", RacePolicy.OFF),
-        ('namespace-selector: ""', "namespace_selector", selectors.Selector()),
+        ('namespace-selectors: ""', "namespace_selectors", selectors.NamespaceSelectors()),
     ],
 )
 def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
@@ -131,7 +131,8 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("namespace-selector: a in b", 'namespace-selector: "a in b": expected KEY, !KEY'),
+        ("namespace-selectors: a in b", 'namespace-selectors: "a in b": expected KEY, !KEY'),
+        ("namespace-selectors: 1", "namespace-selectors: 1: expected a label selector as text"),
         ("log-level: loud", 'log-level: "loud": expected debug, info, warning or error'),
         ("webhook-address: a:b", 'webhook-address: "a:b": expected HOST:PORT'),
         ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),
