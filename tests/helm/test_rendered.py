@@ -178,7 +178,7 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
     [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
-    wanted = [*rules.start_webhooks(APP, {}, parsed, (), (), beside_policy=False)]
+    wanted = [*rules.start_webhooks(APP, [{}], parsed, (), (), beside_policy=False)]
 
     selector = wanted[0]["matches"]["objectSelector"]
     # The charm sorts requirements.
