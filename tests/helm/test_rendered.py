@@ -157,8 +157,8 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
                 ("a;team in (", 'team in (": expected'),
                 ("a;;b", 'a;;b": expected a selector on both sides of each'),
                 ("a;", 'a;": expected a selector on both sides of each'),
-                (";".join("a" * 17), "a;a;a"),
-                (f"a,{'b,' * 1000}c", "a,b"),
+                ("a;" * 16 + "a", f'{"a;" * 16}a": expected 16 selectors at most'),
+                ("b," * 1000 + "c", f'{"b," * 30}": expected 2000 characters at most'),
             )
         ),
         ({"injectNamespaces": ["kube-system"]}, "kube-system: expected a namespace that Istio"),
