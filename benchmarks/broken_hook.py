@@ -58,7 +58,7 @@ def broken_hooks(cluster: Cluster, ways: Sequence[str]) -> Iterator[Hooks]:
 
 def _values(way: str, ca: str) -> manifests.Values:
     selector = {"matchLabels": {LABEL: way}}
-    return manifests.Values(f"broken-{way}", MODEL, namespace_selector=selector, ca_bundle=ca)
+    return manifests.Values(f"broken-{way}", MODEL, namespace_selectors=[selector], ca_bundle=ca)
 
 
 def _remove_what_is_not_there(_pod: object) -> list[dict[str, str]]:

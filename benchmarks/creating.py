@@ -74,7 +74,7 @@ def published(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generat
         admission="policy",
     )  # fmt: skip
     alone = manifests.Values(
-        f"{NAME}-alone", NAME, namespace_selector={"matchLabels": {KEY: LABELS[ALONE]}},
+        f"{NAME}-alone", NAME, namespace_selectors=[{"matchLabels": {KEY: LABELS[ALONE]}}],
         admission="policy",
     )  # fmt: skip
     with contextlib.ExitStack() as stack:

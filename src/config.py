@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
-from istio_aux.model.names import IGNORED, NAMESPACE_NAME, NEVER_SELECTED
+from istio_aux.model.names import IGNORED
 from istio_aux.model.policy import (
     DeadProxy,
     Peers,
@@ -67,7 +67,7 @@ class Config:
     `seconds` has all options that are numbers, by name. Only the workload uses them.
     """
 
-    namespace_selector: str
+    namespace_selectors: str
     pod_selector: str
     inject_selector: str
     start_mode: str
@@ -90,7 +90,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
         InvalidOptionError: one clause for each bad option: name, value, what is allowed.
     """
     parsers: dict[str, Callable[[Any], object]] = {
-        "namespace-selector": _checked(selectors.parse),
+        "namespace-selectors": _checked(selectors.parse_namespaces),
         "pod-selector": _checked(selectors.parse),
         "inject-selector": _checked(selectors.parse),
         "inject-applications": lambda text: parse_applications(text, model),
@@ -188,18 +188,29 @@ def parse_selector(text: str) -> dict[str, Any]:
     Raises:
         ValueError: `text` is not a label selector; the message is one line.
     """
+    return _label_selector(selectors.parse(text))
+
+
+def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
+    """Return a LabelSelector for each of the selectors that `text` has, with `;` between them.
+
+    They are sorted, so that webhooks and bindings keep their names when only the order changes.
+
+    Raises:
+        ValueError: one is not a label selector, or empty, or too long; the message is one line.
+    """
+    found = selectors.parse_namespaces(text).alternatives
+    return tuple(_label_selector(each) for each in sorted(found, key=str))
+
+
+def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
     expressions: list[dict[str, Any]] = [
         {"key": each.key, "operator": str(each.operator)}
         | ({"values": [*each.values]} if each.values else {})
-        for each in selectors.parse(text).requirements
+        for each in selector.requirements
     ]
     return {"matchExpressions": expressions} if expressions else {}
 
-
-def but_never_selected(text: str) -> str:
-    """Return the selector `text` AND not kube-system."""
-    never = f"{NAMESPACE_NAME} notin ({','.join(NEVER_SELECTED)})"
-    return f"{text},{never}" if text.strip() else never
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:

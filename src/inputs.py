@@ -65,7 +65,7 @@ class Inputs:
         return Values(
             app=self.app,
             model=self.model,
-            namespace_selector=config.parse_selector(self.config.namespace_selector),
+            namespace_selectors=config.parse_namespaces_selected(self.config.namespace_selectors),
             pod_selector=config.parse_selector(self.config.pod_selector),
             inject_selector=config.parse_selector(self.config.inject_selector),
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -68,7 +68,7 @@ class Values:
 
     app: str
     model: str  # Its namespace.
-    namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    namespace_selectors: Sequence[Mapping[str, Any]] = ({},)  # One must match.
     pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
@@ -135,8 +135,9 @@ def render_access(values: Values) -> list[AnyResource]:
         never_injected=IGNORED,
         injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
         application=APPLICATION,
-        selected=rules.selector_expression(
-            _except_never_selected(values.namespace_selector), labels="variables.labels"
+        selected=" || ".join(
+            f"({rules.selector_expression(each, labels='variables.labels')})"
+            for each in _selected(values)
         ),
         chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
         proxy=PROXY,
@@ -174,7 +175,10 @@ def render_access(values: Values) -> list[AnyResource]:
 
 
 def render_start_policy(values: Values) -> list[AnyResource]:
-    """Return the MutatingAdmissionPolicy and its binding, nothing where the webhook works alone."""
+    """Return the MutatingAdmissionPolicy and its bindings, nothing where the webhook works alone.
+
+    Each selector of namespaces has a binding.
+    """
     if values.admission != "policy":
         return []
     conditions, mutations = rules.start_policy(
@@ -191,10 +195,17 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         variables=rules.policy_variables(),
         mutations=mutations,
         annotations={CAPABILITY: values.capability},
-        matches=rules.policy_matches(
-            values.app, _except_never_selected(values.namespace_selector), values.pod_selector
-        ),
+        matches=rules.policy_matches(values.app, values.pod_selector),
         rule=_CREATED_PODS,
+        bindings=[
+            {
+                # No name of an application has a dot.
+                "name": webhook_configuration(values.app, values.model)
+                + (f".{number}" if number > 1 else ""),
+                "namespaces": rules.except_ambient(selector),
+            }
+            for number, selector in enumerate(_selected(values), 1)
+        ],
     )
 
 
@@ -221,7 +232,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
         webhooks=[
             *rules.start_webhooks(
                 values.app,
-                _except_never_selected(values.namespace_selector),
+                _selected(values),
                 values.pod_selector,
                 values.inject_namespaces,
                 conditions,
@@ -243,10 +254,13 @@ def render(values: Values) -> list[AnyResource]:
     return render_access(values) + admission + render_mesh(values)
 
 
-def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `selector` AND not kube-system."""
+def _selected(values: Values) -> list[dict[str, Any]]:
+    """Return the selectors of namespaces, each AND not kube-system."""
     never = {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(NEVER_SELECTED)}
-    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
+    return [
+        {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
+        for selector in values.namespace_selectors
+    ]
 
 
 def _records() -> dict[str, Any]:

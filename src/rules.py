@@ -40,7 +40,7 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME
+from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, START_WEBHOOK
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Peers, StartMode
 
@@ -73,17 +73,18 @@ _FIRST: Final = "object.spec.containers[0]"
 _VALUE: Final = "variables.ports.distinct().sort().map(p, string(p)).join(',')"
 
 
-def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[str, Any]:
+def except_ambient(selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` of namespaces AND not of an ambient mesh, which has no sidecars."""
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), _NOT_AMBIENT]}
+
+
+def start_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
 
-    These are those that `pods` matches, in namespaces that `selector` matches, without those of
-    `app`.
+    These are those that `pods` matches, without those of `app`.
     """
-    # An ambient mesh has no sidecars.
-    expressions = [*selector.get("matchExpressions", []), _NOT_AMBIENT]
     return {
         "matchPolicy": "Equivalent",
-        "namespaceSelector": {**selector, "matchExpressions": expressions},
         "objectSelector": {
             **pods,
             "matchExpressions": [
@@ -112,14 +113,12 @@ def webhook_conditions() -> list[dict[str, str]]:
     return _as_conditions(_POSSIBLE)
 
 
-def policy_matches(
-    app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
-) -> dict[str, Any]:
+def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
     """Return `start_matches` without the pods whose labels refuse a sidecar.
 
     Selectors cost next to nothing; whatever is CEL makes the API server convert the pod first.
     """
-    matches = start_matches(app, selector, pods)
+    matches = start_matches(app, pods)
     refused = [_requirement(INJECT, "NotIn", "false"), _NOT_AMBIENT]
     matches["objectSelector"]["matchExpressions"] += refused
     return matches
@@ -355,7 +354,7 @@ def inject_webhooks(
     """Return one webhook for each model with applications that may get a sidecar.
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
-    those start after their proxy whatever `namespace-selector` says. The workload's
+    those start after their proxy whatever `namespace-selectors` says. The workload's
     `start/plan.py` decides which of them get the label. Our own pods (`app` in `model`) are not
     chosen. `requested` has one entry for each model.
     """
@@ -387,27 +386,32 @@ def inject_webhooks(
 
 def start_webhooks(
     app: str,
-    selector: Mapping[str, Any],
+    selected: Iterable[Mapping[str, Any]],
     pods: Mapping[str, Any],
     injected: Sequence[str],
     conditions: Sequence[Mapping[str, str]],
     *,
     beside_policy: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Return the webhook for selected namespaces, and one for `inject-namespaces` if there are any.
+    """Return a webhook for each selector of namespaces, and one for `inject-namespaces` if any.
 
-    `pods` narrows the first. Our own pods (`app`) are not chosen. `conditions` are the
-    `matchConditions` of both.
+    `pods` narrows all but the last. Our own pods (`app`) are not chosen. `conditions` are the
+    `matchConditions` of each. A pod in a namespace of two selectors is reviewed twice: the second
+    review finds nothing to change.
     """
-    selectors = {"start.istio-aux.io": (selector, pods)}
+    chosen = {
+        f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
+        for number, selector in enumerate(selected, 1)
+    }
     if injected:
         named = _requirement(NAMESPACE_NAME, "In", *injected)
-        selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}, {}
-    for name, chosen in selectors.items():
-        matches = (policy_matches if beside_policy else start_matches)(app, *chosen)
+        chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+    for name, (namespaces, some) in chosen.items():
+        matches = (policy_matches if beside_policy else start_matches)(app, some)
         if beside_policy:
             undone = _requirement(STARTED_BY, "DoesNotExist")
             matches["objectSelector"]["matchExpressions"].append(undone)
+        matches["namespaceSelector"] = except_ambient(namespaces)
         yield {"name": name, "path": "/mutate", "matches": matches, "conditions": conditions}
 
 

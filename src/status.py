@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import ops
+from istio_aux.model import selectors
 from istio_aux.model.answers import Injector
+from istio_aux.model.text import listed
 
 from certificates import Unreadable
 from cluster import Problem
@@ -106,8 +108,8 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     # Earlier checks make sure of both.
     assert inputs.config is not None
     assert probe is not None
-    count = probe.selected_namespaces
-    facts = [f"{count} namespace{'' if count == 1 else 's'} selected", *_mesh(inputs, probe)]
+    facts = [_selected(probe.selected_namespaces, inputs.config.namespace_selectors)]
+    facts += _mesh(inputs, probe)
     if inputs.ambient:
         facts.append("ambient mesh: its pods have nothing to quit, pods with a sidecar have")
     if inputs.config.start_mode != "auto":
@@ -141,6 +143,15 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     if inputs.control_planes and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))
     return ops.ActiveStatus("; ".join(facts))
+
+
+def _selected(count: int | None, option: str) -> str:
+    """Return how many namespaces are selected, and of none which labels are missing."""
+    if count != 0:
+        return f"{count} namespace{'' if count == 1 else 's'} selected"
+    wanted = [str(each) for each in selectors.parse_namespaces(option).alternatives]
+    labels = listed(wanted, " or ", most=_LONGEST_LIST)
+    return f"0 namespaces selected: none has the labels {labels}"
 
 
 def _mesh(inputs: Inputs, probe: Probe) -> list[str]:

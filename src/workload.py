@@ -105,7 +105,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
     return {
         **options_of_both,
         **config.seconds,
-        "namespace-selector": options.but_never_selected(config.namespace_selector),
         **root,
         "applications": APPLICATIONS,
         "application": names.application,

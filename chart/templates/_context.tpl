@@ -42,14 +42,13 @@ istio.io/dataplane-mode: none
 {{- $byPolicy := or (eq $v.admission "policy") (and (eq $v.admission "auto") $mutates (ne (index $s "start-mode") "auto")) }}
 
 {{- $text := .Files.Get "files/rules.json" }}
-{{- $never := get (fromJson $text) "never_selected" }}
-{{- $namespaces := include "istio-aux.requirements" (list "namespace-selector" (index $s "namespace-selector")) | fromJsonArray }}
+{{- $allowed := get (fromJson $text) "namespaces" }}
+{{- $namespaces := include "istio-aux.namespaces" (list $allowed (index $s "namespace-selectors")) | fromJsonArray }}
 {{- $pods := include "istio-aux.requirements" (list "pod-selector" (index $s "pod-selector")) | fromJsonArray }}
 {{- $inject := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) | fromJsonArray }}
 {{- $label := include "istio-aux.cel" (list $inject "object.metadata.?labels.orValue({})") | toRawJson | trimPrefix "\"" | trimSuffix "\"" }}
 {{- $rules := $text
   | replace "@APP@" $names.app
-  | replace "\"@NAMESPACES@\"," (include "istio-aux.items" $namespaces)
   | replace "\"@PODS@\"," (include "istio-aux.items" $pods)
   | replace "\"@INJECTED@\"" (include "istio-aux.items" ($v.injectNamespaces | uniq | sortAlpha) | trimSuffix ",")
   | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
@@ -86,10 +85,20 @@ istio.io/dataplane-mode: none
 
 {{- $conditions := ternary $start.webhook $rules.conditions $byPolicy }}
 {{- $webhooks := list }}
-{{- range $index, $webhook := get $rules.webhooks (ternary "policy" "webhook" $byPolicy) }}
-{{- if or (eq $index 0) $v.injectNamespaces }}
-{{- $webhooks = append $webhooks (merge (dict "conditions" $conditions) $webhook) }}
+{{- $bindings := list }}
+{{- $selected := list }}
+{{- $kinds := get $rules.webhooks (ternary "policy" "webhook" $byPolicy) }}
+{{- range $index, $requirements := $namespaces }}
+{{- $own := dict "binding" $rules.namespaces.matches "webhook" (first $kinds) | toRawJson | replace "\"@NAMESPACES@\"," (include "istio-aux.items" $requirements) | fromJson }}
+{{- $number := ternary "" (toString (add1 $index)) (eq $index 0) }}
+{{- $name := printf "%s.%s" $number $own.webhook.name | trimPrefix "." }}
+{{- $webhooks = append $webhooks (merge (dict "name" $name "conditions" $conditions) $own.webhook) }}
+{{- $name = printf "%s.%s" $names.webhook_configuration $number | trimSuffix "." }}
+{{- $bindings = append $bindings (dict "name" $name "namespaces" $own.binding) }}
+{{- $selected = append $selected (printf "(%s)" (include "istio-aux.cel" (list (concat $requirements $allowed.never) "variables.labels"))) }}
 {{- end }}
+{{- if $v.injectNamespaces }}
+{{- $webhooks = append $webhooks (merge (dict "conditions" $conditions) (last $kinds)) }}
 {{- end }}
 {{- range $where, $applications := $asked }}
 {{- $ours := eq $where $names.model }}
@@ -128,6 +137,7 @@ istio.io/dataplane-mode: none
 {{- $own := dict
   "acts" $acts
   "annotations" $start.annotations
+  "bindings" $bindings
   "by_policy" $byPolicy
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
   "commands" $commands
@@ -138,9 +148,9 @@ istio.io/dataplane-mode: none
   "injection_policies" ($policies | uniq | sortAlpha)
   "matches" $rules.matches
   "mutations" $start.mutations
-  "repairs" (hasPrefix "restart" (index $s "race-policy"))
-  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
-  "selected" (include "istio-aux.cel" (list (concat $namespaces $never.requirements) "variables.labels"))
+ "repairs" (hasPrefix "restart" (index $s "race-policy"))
+ "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
+ "selected" (join " || " $selected)
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
   "validates" $validates
   "webhooks" $webhooks

@@ -1,7 +1,6 @@
 {{- /* The workload's files, by name, as JSON. */}}
 {{- define "istio-aux.files" -}}
 {{- $c := include "istio-aux.context" . | fromJson }}
-{{- $never := get (.Files.Get "files/rules.json" | fromJson) "never_selected" }}
 {{- $settings := dict
   "application" (printf "%s/%s" $c.model $c.app)
   "applications" "/etc/istio-aux/settings/applications"
@@ -11,9 +10,6 @@
   "webhook-configuration" $c.webhook_configuration
 }}
 {{- range $name, $value := .Values.settings }}
-{{- if eq $name "namespace-selector" }}
-{{- $value = ternary $never.text (printf "%s,%s" $value $never.text) (empty (trim $value)) }}
-{{- end }}
 {{- if not (and (eq $name "root-namespace") (empty $value)) }}
 {{- $_ := set $settings $name $value }}
 {{- end }}

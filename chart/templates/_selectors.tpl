@@ -42,6 +42,30 @@
 {{- toRawJson $found }}
 {{- end }}
 
+{{- /* `namespace-selectors` as a JSON list of such lists; takes what is allowed, and the text. */}}
+{{- define "istio-aux.namespaces" -}}
+{{- $allowed := index . 0 }}
+{{- $text := index . 1 }}
+{{- $parts := list }}
+{{- range splitList ";" $text }}
+{{- $parts = append $parts (trim .) }}
+{{- if gt (len (trim .)) (int $allowed.longest) }}
+{{- fail (printf "settings.namespace-selectors: %s: expected %v characters at most" (trim . | trunc 60 | quote) $allowed.longest) }}
+{{- end }}
+{{- end }}
+{{- if gt (len $parts) (int $allowed.most) }}
+{{- fail (printf "settings.namespace-selectors: %s: expected %v selectors at most" ($text | trunc 60 | quote) $allowed.most) }}
+{{- end }}
+{{- if and (trim $text) (has "" $parts) }}
+{{- fail (printf "settings.namespace-selectors: %s: expected a selector on both sides of each \";\"" ($text | trunc 60 | quote)) }}
+{{- end }}
+{{- $found := list }}
+{{- range $parts | uniq | sortAlpha }}
+{{- $found = append $found (include "istio-aux.requirements" (list "namespace-selectors" .) | fromJsonArray) }}
+{{- end }}
+{{- toRawJson $found }}
+{{- end }}
+
 {{- /* Requirements as CEL; takes them, and CEL for a map of labels. */}}
 {{- define "istio-aux.cel" -}}
 {{- $labels := index . 1 }}

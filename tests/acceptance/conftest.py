@@ -239,5 +239,5 @@ def installed(
     except TimeoutError:
         refuse(
             f"istio-aux does not change the pods of {where}: is it deployed and active, do these "
-            "labels match its namespace-selector, and is its start-mode not none?"
+            "labels match its namespace-selectors, and is its start-mode not none?"
         )

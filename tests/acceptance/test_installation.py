@@ -97,7 +97,7 @@ def test_check_finds_nothing_that_would_keep_it_from_working(
 ) -> None:
     """With the rights of the kubeconfig, which the deployed workload does not need to have."""
     if not DEFAULT.items() <= labels.items():
-        pytest.skip("`check` looks at the namespaces of the default namespace-selector")
+        pytest.skip("`check` looks at the namespaces of the default namespace-selectors")
     command = (Path(sys.executable).with_name("istio-aux"), "check", "--kubeconfig", kubeconfig)
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

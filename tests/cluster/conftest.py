@@ -88,7 +88,7 @@ def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stage
 
 @pytest.fixture(scope="session")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
-    """`istio-aux serve` under its own ServiceAccount, with the default selector."""
+    """`istio-aux serve` under its own ServiceAccount, with the default selectors."""
     workload = Workload(cluster, tmp_path_factory.mktemp("istio-aux"))
     workload.deploy()
     workload.start()

@@ -144,7 +144,7 @@ def in_force(
             workload.name,
             workload.model,
             # Of none of these namespaces.
-            namespace_selector={"matchLabels": {"lab.test/inject": "unselected"}},
+            namespace_selectors=[{"matchLabels": {"lab.test/inject": "unselected"}}],
             ca_bundle=workload.authority.certificate,
             admission=mode,
             inject=(*asked, Applications(workload.model, None)),
@@ -180,7 +180,7 @@ def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[tuple[str
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     created: dict[tuple[str, str], Creation], mode: str
 ):
-    """It does not depend on the option namespace-selector."""
+    """It does not depend on the option namespace-selectors."""
     pods = {case: created[mode, case].pod for case in CASES}
 
     found = {name: (asks(pod), has_sidecar(pod)) for name, pod in pods.items()}
@@ -195,7 +195,7 @@ def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
     def applied(*asked: Applications) -> list[str]:
         # Of all pods it selects none.
         nobody = {"matchLabels": {"lab.test/inject": "unselected"}}
-        values = manifests.Values("again", "again", nobody, ca_bundle="", inject=asked)
+        values = manifests.Values("again", "again", [nobody], ca_bundle="", inject=asked)
         (configuration,) = manifests.render_webhook(values)
         made = client.apply(configuration, field_manager="again", force=True).to_dict()
         return [webhook["name"] for webhook in made["webhooks"]]

@@ -102,7 +102,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
     values = manifests.Values(
         APP,
         name,
-        namespace_selector={"matchLabels": {"looked-after-by": name}},
+        namespace_selectors=[{"matchLabels": {"looked-after-by": name}}],
         admission="policy" if POLICY.there else "webhook",
         ambient=True,
         repairs=True,

@@ -45,7 +45,7 @@ def stage(
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"namespace-selector": "a in b"}, 'config.yaml: namespace-selector: "a in b": expected'),
+        ({"namespace-selectors": "a in b"}, 'config.yaml: namespace-selectors: "a in b": expected'),
         ({"tls-key": "/nowhere/tls.key"}, "/nowhere/tls.key"),
     ],
 )

@@ -63,7 +63,11 @@ def objects(workload: Workload, form: str, setting: Start) -> list[AnyResource]:
     values = manifests.Values(
         workload.name,
         workload.model,
-        namespace_selector={"matchLabels": {FORM: name(form, setting)}},
+        # Two select each namespace: what a second webhook and a second binding do must not show.
+        namespace_selectors=[
+            {"matchLabels": {FORM: name(form, setting)}},
+            {"matchLabels": {"kubernetes.io/metadata.name": name(form, setting)}},
+        ],
         pod_selector=config.parse_selector(str(setting.pods)),
         inject_selector=config.parse_selector(str(setting.inject or "")),
         ca_bundle=workload.authority.certificate,

@@ -36,9 +36,10 @@ from demo.steps import Steps
 REPORT = Path("demo-report")
 TITLE = "A {kind} beside Istio's sidecar, without and with istio-aux"
 LEAD = (
-    "The same manifest in three namespaces. Two workers fetch their training data as soon as they "
-    "start, work for a few seconds and are done. Istio puts its proxy beside each of them; two "
-    "of the namespaces also have the label io.datastrophic/istio-aux=enabled."
+    "The same manifest in three profiles of Kubeflow. Two workers fetch their training data as "
+    "soon as they start, work for a few seconds and are done. Istio puts its proxy beside each of "
+    "them. istio-aux looks after profiles; the first one is labelled "
+    "io.datastrophic/istio-aux=disabled."
 )
 
 

@@ -51,13 +51,13 @@ class Performance:
         return self.without, self.helped, self.native
 
 
-def judge(without: JobStory, *labelled: JobStory, more: tuple[Check, ...] = ()) -> Promise:
-    """Judge the same job in a namespace without the label and in others with it.
+def judge(without: JobStory, *helped: JobStory, more: tuple[Check, ...] = ()) -> Promise:
+    """Judge the same job in a namespace without istio-aux and in others with it.
 
     `more` is what was judged already.
     """
     rules = (_succeeded, _workers_succeeded, _first_try, _after_proxy, _proxy_exit)
-    checks = [rule(job) for job in labelled for rule in rules]
+    checks = [rule(job) for job in helped for rule in rules]
     return Promise((_not_succeeded(without), _sidecar_to_blame(without), *checks, *more))
 
 

@@ -1,4 +1,4 @@
-"""The scenes: the same job in a namespace without istio-aux's label, and in two with it.
+"""The scenes: the same job in three profiles of Kubeflow, of which one has opted out of istio-aux.
 
 In the third one Istio makes sidecars native on request, and `start-mode: auto` asks for them.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import lab.istio
 import yaml
 from lab import tools, worlds
+from lab.trainer import PROFILE
 from lab.worlds import EXPECTED, Shape
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
@@ -41,9 +42,8 @@ class Scene:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Istio injects in every scene; istio-aux looks after those that it helps."""
-        asked = {"io.datastrophic/istio-aux": "enabled"} if self.helped else {}
-        return {"istio-injection": "enabled", **asked}
+        """Those of a profile, which istio-aux looks after unless it is told not to."""
+        return PROFILE if self.helped else {**PROFILE, "io.datastrophic/istio-aux": "disabled"}
 
 
 WITHOUT = Scene("without", helped=False)
@@ -109,4 +109,4 @@ def play_worlds(
         sidecar = "a native sidecar" if shape.native else "a classic sidecar"
         why = f"{sidecar}, started with {shape.started_with}, {why}"
         steps.done(f"{namespace}: Istio {world}: {why}")
-        yield world, Check(f"with the label, {SAID[world]}", shape == expected, why)
+        yield world, Check(f"with istio-aux, {SAID[world]}", shape == expected, why)

@@ -110,8 +110,8 @@ class JobStory:
     def setting(self) -> str:
         """What tells the job from the others, as a sentence begins."""
         if not self.helped:
-            return "without the label"
-        return "with the label, sidecars native" if self.native else "with the label"
+            return "without istio-aux"
+        return "with istio-aux, sidecars native" if self.native else "with istio-aux"
 
     @property
     def succeeded(self) -> bool:

@@ -21,7 +21,7 @@ from istio_aux.model.names import IGNORED, SUSPENDED, WEBHOOK_PORT
 from istio_aux.model.owners import resources_by_group
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode
-from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
 from istio_aux.model.sidecars import RULE, SHIPPED
 from lab.release import CHART
 
@@ -30,6 +30,7 @@ import manifests
 import rules
 from config import Applications
 from helm.gotemplate import translate
+from manifests import Values
 
 ROOT: Final = Path(__file__).parents[2]
 # The charm's templates that the chart has, and when an object of each is made.
@@ -92,8 +93,7 @@ def _template(name: str) -> str:
 
 
 def _rules() -> str:
-    never = manifests._except_never_selected({})["matchExpressions"]
-    namespaces = manifests._except_never_selected(_NAMESPACES)
+    [namespaces, every] = manifests._selected(Values(_APP, _MODEL, (_NAMESPACES, {})))
     sections: dict[str, Any] = {
         "constants": {
             "application": APPLICATION,
@@ -109,14 +109,19 @@ def _rules() -> str:
             **manifests._records(),
         },
         "capability": manifests.CAPABILITY,
-        "never_selected": {"requirements": never, "text": config.but_never_selected("")},
-        "matches": _pairs(rules.policy_matches(_APP, namespaces, _PODS)),
+        "namespaces": {
+            "most": MOST_SELECTORS,
+            "longest": LONGEST_SELECTOR,
+            "never": every["matchExpressions"],
+            "matches": rules.except_ambient(namespaces),
+        },
+        "matches": _pairs(rules.policy_matches(_APP, _PODS)),
         "conditions": rules.webhook_conditions(),
         "webhooks": {
             way: [
                 _webhook(each)
                 for each in rules.start_webhooks(
-                    _APP, namespaces, _PODS, ["@INJECTED@"], [], beside_policy=way == "policy"
+                    _APP, [namespaces], _PODS, ["@INJECTED@"], [], beside_policy=way == "policy"
                 )
             ]
             for way in ("webhook", "policy")

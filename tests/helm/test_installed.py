@@ -127,7 +127,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
     other = Release(cluster, home, "other", "elsewhere")
     other.install(
         {
-            "settings.namespace-selector": "team=other",
+            "settings.namespace-selectors": "team=other",
             "settings.start-mode": "hold",
             "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,

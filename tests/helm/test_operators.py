@@ -32,7 +32,7 @@ def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Relea
     found.install(
         {
             "certificates.from": "cert-manager",
-            "settings.namespace-selector": "team=issued",
+            "settings.namespace-selectors": "team=issued",
             "admission": "webhook",
         }
     )

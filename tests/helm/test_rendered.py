@@ -37,11 +37,11 @@ CASES: dict[str, dict[str, Any]] = {
     "direct and native": {"start-mode": "native", "peers": "direct"},
     "selectors": {
         "start-mode": "hold",
-        "namespace-selector": "here,!legacy , team in (b, a),tier!=gold,x/y==z",
+        "namespace-selectors": "here,!legacy , team in (b, a),tier!=gold,x/y==z; b ;a=1;b",
         "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
-    "everything selected": {"start-mode": "none", "namespace-selector": "", "inject-selector": "a"},
+    "everything selected": {"start-mode": "none", "namespace-selectors": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
     "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},
@@ -150,7 +150,16 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ({"admission": "both"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
         ({"replicas": 0}, "replicas"),
-        ({"settings.namespace-selector": "team in ("}, 'namespace-selector: "team in (": expected'),
+        *(
+            ({"settings.namespace-selectors": text}, f'namespace-selectors: "{shown}')
+            for text, shown in (
+                ("a;team in (", 'team in (": expected'),
+                ("a;;b", 'a;;b": expected a selector on both sides of each'),
+                ("a;", 'a;": expected a selector on both sides of each'),
+                ("a;" * 16 + "a", f'{"a;" * 16}a": expected 16 selectors at most'),
+                ("b," * 1000 + "c", f'{"b," * 30}": expected 2000 characters at most'),
+            )
+        ),
         ({"injectNamespaces": ["kube-system"]}, "kube-system: expected a namespace that Istio"),
     ],
 )
@@ -168,7 +177,7 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
     [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
-    wanted = [*rules.start_webhooks(APP, {}, parsed, (), (), beside_policy=False)]
+    wanted = [*rules.start_webhooks(APP, [{}], parsed, (), (), beside_policy=False)]
 
     selector = wanted[0]["matches"]["objectSelector"]
     # The charm sorts requirements.
@@ -196,7 +205,7 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
     home: Path, tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {
-        "settings.namespace-selector": "team=a",
+        "settings.namespace-selectors": "team=a;b",
         "settings.pod-selector": "job-name",
         "settings.inject-selector": "queue",
         "settings.start-mode": "hold",
@@ -223,12 +232,8 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "status-address",
         "webhook-address",
     }
-    never = "kubernetes.io/metadata.name notin (kube-system)"
-    assert written["namespace-selector"] == f"team=a,{never}"
     for name, value in given.items():
-        setting = name.partition(".")[2]
-        if setting != "namespace-selector":
-            assert written[setting] == value
+        assert written[name.partition(".")[2]] == value
     assert loaded.lease == (MODEL, APP)
 
 

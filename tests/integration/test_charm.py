@@ -120,9 +120,9 @@ def test_with_trust_it_becomes_active_and_owns_its_webhook(juju: jubilant.Juju) 
     juju.trust(APP, scope="cluster")
     juju.wait(lambda status: jubilant.all_active(status, APP))
 
-    (webhook,) = configuration(juju)["webhooks"]
-    assert webhook["failurePolicy"] == "Ignore"
-    assert webhook["clientConfig"]["caBundle"]
+    for webhook in configuration(juju)["webhooks"]:
+        assert webhook["failurePolicy"] == "Ignore"
+        assert webhook["clientConfig"]["caBundle"]
 
 
 def test_a_pod_of_a_selected_namespace_is_held(juju: jubilant.Juju, team: str) -> None:
@@ -148,11 +148,11 @@ def test_what_is_no_pod_is_not_explained(juju: jubilant.Juju) -> None:
 
 
 def test_another_selector_reaches_the_webhook(juju: jubilant.Juju) -> None:
-    configure(juju, namespace_selector="team in (a,b)")
+    configure(juju, namespace_selectors="team in (a,b)")
 
     expressions = configuration(juju)["webhooks"][0]["namespaceSelector"]["matchExpressions"]
     assert {"key": "team", "operator": "In", "values": ["a", "b"]} in expressions
-    configure(juju, namespace_selector=LABELS[1])
+    configure(juju, namespace_selectors=LABELS[1])
 
 
 def test_a_bad_option_blocks_and_leaves_the_webhook(juju: jubilant.Juju) -> None:

@@ -26,6 +26,14 @@ NAME = "training-operator"
 CERTIFICATE = "training-operator-webhook-cert"
 # Measured on 2 cores: ready after 19 s, most of it the delays of its own probes.
 READY = 200
+# Labels of a user's namespace (kubeflow profile-controller namespace-labels.yaml, profiles v1).
+PROFILE = {
+    "app.kubernetes.io/part-of": "kubeflow-profile",
+    "istio-injection": "enabled",
+    "katib.kubeflow.org/metrics-collector-injection": "enabled",
+    "pipelines.kubeflow.org/enabled": "true",
+    "serving.kubeflow.org/inferenceservice": "enabled",
+}
 
 TFJob = create_namespaced_resource("kubeflow.org", "v1", "TFJob", "tfjobs")
 PyTorchJob = create_namespaced_resource("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs")

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 import httpx2
 import yaml
+from istio_aux import settings
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube.codecs import AnyResource
@@ -33,7 +34,7 @@ PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
 READY = 30.0
 STOP = 30.0
-DEFAULT_SELECTOR = "io.datastrophic/istio-aux=enabled"
+DEFAULT = str(settings.DEFAULTS.namespace_selectors)
 
 
 class Workload:
@@ -56,7 +57,7 @@ class Workload:
         *,
         name: str = "istio-aux",
         model: str = "istio-aux",
-        selector: str = DEFAULT_SELECTOR,
+        selector: str = DEFAULT,
         admission: Literal["webhook", "policy"] = "webhook",
         inject: tuple[config.Applications, ...] = (),
         revisions: tuple[str, ...] = (),
@@ -81,7 +82,7 @@ class Workload:
         self._folder = folder
         self._process: lab.Process | None = None
         self._settings = {
-            "namespace-selector": self.selector,
+            "namespace-selectors": self.selector,
             "webhook-address": f"{self.cluster.host}:{self.webhook_port}",
             "webhook-configuration": manifests.webhook_configuration(self.name, self.model),
             "status-address": f"{self.cluster.host}:{self.status_port}",
@@ -187,11 +188,11 @@ class Workload:
         return json.loads(body) if code == 200 else {}
 
     def select(self, namespace: str, *, selected: bool = True) -> None:
-        """Label a namespace so that the selector matches it, or not; return when that is noticed.
+        """Label a namespace so that it is selected, or not; return when that is noticed.
 
-        The selector must be one equality.
+        The first selector must be one equality.
         """
-        key, _, value = self.selector.partition("=")
+        key, _, value = self.selector.partition(";")[0].partition("=")
         labels = {key: value if selected else None}
         with self.cluster.client() as client:
             client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
@@ -237,7 +238,7 @@ class Workload:
         return manifests.Values(
             app=self.name,
             model=self.model,
-            namespace_selector=config.parse_selector(self.selector),
+            namespace_selectors=config.parse_namespaces_selected(self.selector),
             pod_selector=config.parse_selector(self._settings.get("pod-selector", "")),
             inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),

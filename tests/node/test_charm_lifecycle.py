@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 CONTAINER = "istio-aux"
 # The workload is up within a second of its start, and its check within two periods of 3 s.
 SOON = 100
-BY_WEBHOOK = {"admission": "webhook", "namespace-selector": "test=deserted"}
+BY_WEBHOOK = {"admission": "webhook", "namespace-selectors": "test=deserted"}
 
 
 @pytest.fixture(scope="module")

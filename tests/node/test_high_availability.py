@@ -65,7 +65,7 @@ def story(
     make_namespace(client, selected, {"test": selected})
     config = {
         "admission": "webhook",
-        "namespace-selector": f"test={selected}",
+        "namespace-selectors": f"test={selected}",
     }
     pod = meshed.nameless(selected, sidecar=None)
     rate = int(str(request.config.getoption("--creations")))

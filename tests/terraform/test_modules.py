@@ -76,7 +76,7 @@ def test_the_readmes_application_is_planned_as_it_says(tmp_path: Path, version: 
     made = planned["juju_application"]["values"]
     assert (made["name"], made["model_uuid"], made["trust"]) == ("istio-aux", UUID, True)
     assert (made["units"], made["charm"][0]["channel"]) == (2, "latest/edge")
-    assert made["config"] == {"namespace-selector": "istio-injection=enabled"}
+    assert made["config"] == {"inject-selector": "pipelines.kubeflow.org/v2_component=true"}
     assert ends(planned["juju_integration"]) == {
         ("istio-pilot", "istio-pilot"),
         ("istio-aux", "istio-pilot"),

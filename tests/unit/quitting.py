@@ -15,7 +15,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import Selector, parse
+from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.state import QuitLimits
@@ -121,7 +121,8 @@ async def at_work(
     async with Client(api.access()) as client:
         events = Events(client, "host")
         chosen = PodOptions(
-            namespaces=parse("io.datastrophic/istio-aux=enabled"), pods=pods or Selector()
+            namespaces=parse_namespaces("io.datastrophic/istio-aux=enabled"),
+            pods=pods or Selector(),
         )
 
         def relabelled(namespace: str) -> None:

@@ -16,7 +16,7 @@ from istio_aux.cli.cluster import Scope
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.policy import Policy
-from istio_aux.model.selectors import parse
+from istio_aux.model.selectors import parse, parse_namespaces
 from unit import quitting, repairing
 from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
@@ -166,7 +166,7 @@ def given(folder: Path, pod: dict[str, Any]) -> list[str]:
 
 STEP = {"step": "train"}
 NO = {INJECT: "false"}
-STEPS = PodOptions(namespaces=parse("team"), inject=parse("step"))
+STEPS = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
 SELECTED = {**ENABLED, "team": "a"}
 
 

@@ -19,7 +19,7 @@ from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import State
-from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
@@ -46,7 +46,7 @@ class World:
         self.policy = random.choice([REPORT, RESTART, WITH_JOBS])
         web, injected = parse_selector("app.kubernetes.io/name=web"), parse_selector(INJECTS)
         self.options = PodOptions(
-            namespaces=random.choice([Selector(), injected]),
+            namespaces=NamespaceSelectors(random.choice([(Selector(),), (injected, web)])),
             pods=random.choice([Selector(), web]),
             inject=random.choice([None, web]),
         )

@@ -53,7 +53,7 @@ def test_two_paths_are_enough(file: Path) -> None:
 def test_every_key_is_taken(file: Path) -> None:
     settings = read(
         file,
-        LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
+        LEAST + "namespace-selectors: team in (a, b), !off;b\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-grace: 2.5\n"
         "sidecars: cloud-sql-proxy=ignore, daprd=quit\n"
@@ -70,7 +70,7 @@ def test_every_key_is_taken(file: Path) -> None:
         webhook_address=Address("::1", 9443),
         status_address=Address("", 0),
         kubeconfig=Path("/etc/kubeconfig"),
-        namespace_selector=selectors.parse("!off,team in (a,b)"),
+        namespace_selectors=selectors.parse_namespaces("!off,team in (a,b); b"),
         pod_selector=selectors.parse("team in (a,b)"),
         inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
@@ -105,13 +105,15 @@ def test_yaml_takes_no_value_for_something_else(name: str) -> None:
 
 
 def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
-    assert not read(file, f'{LEAST}namespace-selector: ""\n').namespace_selector.requirements
+    settings = read(file, f'{LEAST}namespace-selectors: ""\n')
+    assert settings.namespace_selectors == selectors.NamespaceSelectors()
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("namespace-selector: a in b", 'namespace-selector: "a in b": expected KEY, !KEY'),
+        ("namespace-selectors: a in b", 'namespace-selectors: "a in b": expected KEY, !KEY'),
+        ("namespace-selectors: 1", "namespace-selectors: 1: expected a label selector as text"),
         ("log-level: loud", 'log-level: "loud": expected debug, info, warning or error'),
         ("webhook-address: a:b", 'webhook-address: "a:b": expected HOST:PORT'),
         ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),

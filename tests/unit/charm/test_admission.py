@@ -141,7 +141,6 @@ def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
         ("peers", "direct"),
         ("sidecars", "vault-agent=native"),
         ("inject_selector", "team"),
-        ("namespace_selector", "team"),
         ("pod_selector", "team"),
     ],
 )
@@ -151,6 +150,30 @@ def test_the_policy_follows_each_option(option: str, value: str, unit: Unit) -> 
     unit.configure(**{option: value})
 
     assert spec(unit.api) != before
+
+
+def test_each_selector_has_a_webhook_and_a_binding_and_they_go_with_it(unit: Unit) -> None:
+    def made() -> dict[str, str]:
+        """The label that each of them looks at first."""
+        webhooks = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
+        found = {each["name"]: each["namespaceSelector"] for each in webhooks}
+        for each in unit.api.objects.values():
+            if each["kind"] == "MutatingAdmissionPolicyBinding":
+                chosen = each["spec"]["matchResources"]["namespaceSelector"]
+                found[each["metadata"]["name"]] = chosen
+        return {name: chosen["matchExpressions"][0]["key"] for name, chosen in found.items()}
+
+    profile, ours = "app.kubernetes.io/part-of", "io.datastrophic/istio-aux"
+    assert made() == {
+        "start.istio-aux.io": profile,
+        "2.start.istio-aux.io": ours,
+        "istio-aux-kubeflow-istio-aux": profile,
+        "istio-aux-kubeflow-istio-aux.2": ours,
+    }
+
+    unit.configure(namespace_selectors="team")
+
+    assert made() == {"start.istio-aux.io": "team", "istio-aux-kubeflow-istio-aux": "team"}
 
 
 @pytest.mark.parametrize(

@@ -247,8 +247,9 @@ def kept(unit: Unit) -> Authority:
 
 
 def trusted(api: ApiServer) -> str:
-    (webhook,) = api.one("MutatingWebhookConfiguration")["webhooks"]
-    return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
+    webhooks = api.one("MutatingWebhookConfiguration")["webhooks"]
+    (bundle,) = {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
+    return base64.b64decode(bundle).decode()
 
 
 def bundle(api: ApiServer) -> set[str]:

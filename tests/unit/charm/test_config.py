@@ -7,9 +7,7 @@ import re
 
 import pytest
 from charms.istio_aux.v0.sidecar import SidecarRequest
-from istio_aux.model import selectors
 from istio_aux.model.names import IGNORED
-from lab.selector_cases import VALID
 
 import config
 import rules
@@ -131,15 +129,3 @@ def test_an_operator_that_selectors_do_not_have_is_refused() -> None:
 
     with pytest.raises(ValueError, match="Gt: expected In, NotIn, Exists or DoesNotExist"):
         rules.selector_expression(selector, "l")
-
-
-@pytest.mark.parametrize("text", VALID)
-def test_no_selector_selects_kube_system(text: str) -> None:
-    narrowed = selectors.parse(config.but_never_selected(text))
-    wanted = selectors.parse(text)
-
-    for name in ("kube-system", "team-a"):
-        for labels in ({}, {"key": "value"}, {"key": ""}, {"a": "b", "f": "", "g": "h"}):
-            labelled = {**labels, "kubernetes.io/metadata.name": name}
-            selected = name != "kube-system" and wanted.matches(labelled)
-            assert narrowed.matches(labelled) is selected

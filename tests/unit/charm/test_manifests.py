@@ -8,6 +8,7 @@ import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.names import IGNORED
 
+import config
 import manifests
 from config import Applications
 from manifests import Values
@@ -57,7 +58,7 @@ def test_every_webhook_takes_three_seconds_at_most_and_sees_only_new_pods() -> N
 def test_the_namespace_selector_is_as_written_but_for_kube_system(odd: str) -> None:
     own = {"key": "team", "operator": "Exists"}
     given = {"matchLabels": {"key": odd}, "matchExpressions": [own]}
-    (configuration,) = manifests.render_webhook(Values("a", "m", namespace_selector=given))
+    (configuration,) = manifests.render_webhook(Values("a", "m", namespace_selectors=[given]))
 
     selector = configuration.to_dict()["webhooks"][0]["namespaceSelector"]
 
@@ -97,7 +98,7 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
 
 def test_the_policy_for_the_account_knows_both_selectors() -> None:
     selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
-    values = Values("a", "m", namespace_selector=selector, pod_selector=PODS)
+    values = Values("a", "m", namespace_selectors=[selector, {}], pod_selector=PODS)
 
     policy, _ = [
         found.to_dict()
@@ -106,10 +107,11 @@ def test_the_policy_for_the_account_knows_both_selectors() -> None:
     ]
 
     told = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
-    assert told["selected"] == (
-        '"team" in variables.labels && !("kubernetes.io/metadata.name" in variables.labels'
+    never = (
+        '!("kubernetes.io/metadata.name" in variables.labels'
         ' && variables.labels["kubernetes.io/metadata.name"] in ["kube-system"])'
     )
+    assert told["selected"] == f'("team" in variables.labels && {never}) || ({never})'
     assert told["chosen"] == (
         '"team" in variables.podLabels && variables.podLabels["team"] in ["a", "b"]'
     )
@@ -121,23 +123,41 @@ AMBIENT = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["am
 def by_policy(**what: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The policy and the webhook beside it."""
     values = Values("a", "m", admission="policy", **what)
-    policy, binding = (resource.to_dict() for resource in manifests.render_start_policy(values))
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    policy, *_ = (resource.to_dict() for resource in manifests.render_start_policy(values))
     return policy, manifests.render_webhook(values)[0].to_dict()
 
 
 def test_both_forms_of_admission_choose_the_same_pods() -> None:
     """T34: never pods of ambient namespaces."""
-    policy, configuration = by_policy(namespace_selector={"matchLabels": {"team": "x"}})
+    selectors = [{"matchLabels": {"team": "x"}}, {"matchLabels": {"tier": "y"}}]
+    values = Values("a", "m", admission="policy", namespace_selectors=selectors)
+    policy, *bindings = (each.to_dict() for each in manifests.render_start_policy(values))
+    webhooks = manifests.render_webhook(values)[0].to_dict()["webhooks"]
 
-    (webhook,) = configuration["webhooks"]
     constraints = policy["spec"]["matchConstraints"]
-    assert constraints.pop("resourceRules") == webhook["rules"]
+    rules = constraints.pop("resourceRules")
     done = {"key": "istio-aux.io/started-by", "operator": "DoesNotExist"}
-    webhook["objectSelector"]["matchExpressions"].remove(done)
-    assert constraints == {field: webhook[field] for field in constraints}
-    assert constraints["namespaceSelector"]["matchLabels"] == {"team": "x"}
-    assert AMBIENT in constraints["namespaceSelector"]["matchExpressions"]
+    for webhook in webhooks:
+        webhook["objectSelector"]["matchExpressions"].remove(done)
+        assert webhook["rules"] == rules
+        assert constraints == {field: webhook[field] for field in constraints}
+    assert {each["spec"]["policyName"] for each in bindings} == {policy["metadata"]["name"]}
+    chosen = [each["spec"]["matchResources"]["namespaceSelector"] for each in bindings]
+    assert chosen == [webhook["namespaceSelector"] for webhook in webhooks]
+    assert [each["matchLabels"] for each in chosen] == [{"team": "x"}, {"tier": "y"}]
+    assert all(AMBIENT in each["matchExpressions"] for each in chosen)
+
+
+def test_the_order_of_namespace_selectors_changes_nothing() -> None:
+    def rendered(text: str) -> list[dict[str, Any]]:
+        values = Values("a", "m", config.parse_namespaces_selected(text), admission="policy")
+        return [each.to_dict() for each in manifests.render(values)]
+
+    assert rendered("b;a;c") == rendered("c; a;b;a")
+    bindings = [b for b in rendered("b;a;c") if b["kind"] == "MutatingAdmissionPolicyBinding"]
+    # No application is named a.2.
+    names = [binding["metadata"]["name"] for binding in bindings]
+    assert names == ["istio-aux-m-a", "istio-aux-m-a.2", "istio-aux-m-a.3"]
 
 
 def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:

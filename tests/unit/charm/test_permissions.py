@@ -73,7 +73,7 @@ def test_the_policy_knows_a_new_selector_before_the_workload_does(unit: Unit) ->
     written, running = unit.files["config.yaml"], unit.container.plan.services["istio-aux"]
     unit.api.broken = {"patch validatingadmissionpolicies"}
 
-    unit.configure(namespace_selector="team")
+    unit.configure(namespace_selectors="team")
 
     assert unit.files["config.yaml"] == written
     assert unit.container.plan.services["istio-aux"] == running
@@ -81,8 +81,8 @@ def test_the_policy_knows_a_new_selector_before_the_workload_does(unit: Unit) ->
     unit.api.broken = set()
     unit.run()
 
-    assert selects(unit.api).startswith('"team" in variables.labels')
-    assert "namespace-selector: team," in unit.files["config.yaml"]
+    assert selects(unit.api).startswith('("team" in variables.labels')
+    assert "namespace-selectors: team\n" in unit.files["config.yaml"]
 
 
 def test_a_cluster_without_validating_policies_works(new_unit: Unit) -> None:

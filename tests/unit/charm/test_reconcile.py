@@ -31,7 +31,7 @@ STANDING = [
     "ClusterRole",
     "ClusterRoleBinding",
     "MutatingAdmissionPolicy",
-    "MutatingAdmissionPolicyBinding",
+    *2 * ["MutatingAdmissionPolicyBinding"],
     "PeerAuthentication",
     "Role",
     "RoleBinding",

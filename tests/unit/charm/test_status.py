@@ -18,6 +18,7 @@ import config
 
 from .conftest import SINCE, WELL, Unit, active
 
+OURS = "io.datastrophic/istio-aux=enabled"
 FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
 
@@ -38,9 +39,9 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
         ),
         ("sidecars", "daprd=quit,daprd=1/", f'sidecars: "daprd=1/": expected {EXPECTED}'),
         (
-            "namespace-selector",
-            "a in b",
-            f'namespace-selector: "a in b": expected {FORMS}, found "a in b"',
+            "namespace-selectors",
+            "a; a in b",
+            f'namespace-selectors: "a in b": expected {FORMS}, found "a in b"',
         ),
         ("pod-selector", "=", f'pod-selector: "=": expected {FORMS}, found "="'),
         (
@@ -114,6 +115,23 @@ def test_a_failure_that_passes_is_waited_for(
     assert unit.api.objects == objects
 
     assert isinstance(unit.run(), testing.ActiveStatus)
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ({}, OURS + " or app.kubernetes.io/part-of=kubeflow-profile,!io.datastrophic/istio-aux"),
+        ({"namespace_selectors": "a;b=c;d;e;f"}, "a or b=c or d and 2 more"),
+    ],
+)
+def test_while_no_namespace_is_selected_the_missing_labels_are_named(
+    options: dict[str, Any], labels: str, unit: Unit
+) -> None:
+    unit.process.namespaces = []
+
+    status = unit.configure(**options)
+
+    assert status.message.startswith(f"0 namespaces selected: none has the labels {labels}; istio-")
 
 
 def test_stuck_pods_are_named_and_the_rest_counted(unit: Unit) -> None:

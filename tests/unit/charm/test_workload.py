@@ -64,9 +64,7 @@ def test_the_pod_is_ready_when_its_workload_is_and_the_rock_brings_that_check() 
 def test_the_workload_reads_the_settings(unit: Unit) -> None:
     understood = settings.load(unit.etc / "config.yaml")
 
-    assert str(understood.namespace_selector) == (
-        "io.datastrophic/istio-aux=enabled,kubernetes.io/metadata.name!=kube-system"
-    )
+    assert understood.namespace_selectors == settings.DEFAULTS.namespace_selectors
     assert understood.webhook_configuration == "istio-aux-kubeflow-istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
@@ -102,7 +100,7 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
 
 def test_every_option_reaches_the_settings(unit: Unit) -> None:
     given: dict[str, Any] = {
-        "namespace-selector": "team in (a,b)",
+        "namespace-selectors": "team in (a,b); b",
         "pod-selector": "job in (a,b),!hands-off",
         "inject-selector": "step",
         "quit": "dry-run",
@@ -119,9 +117,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
 
     understood = settings.load(unit.etc / "config.yaml")
 
-    assert str(understood.namespace_selector) == (
-        "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
-    )
+    assert str(understood.namespace_selectors) == "team in (a,b); b"
     assert str(understood.pod_selector) == "!hands-off,job in (a,b)"
     assert str(understood.inject_selector) == "step"
     assert understood.quit is QuitMode.DRY_RUN

@@ -25,7 +25,7 @@ from istio_aux.injector.probe_rules import (
 from istio_aux.injector.rules import targets
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, Start
-from istio_aux.model.selectors import parse
+from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import ClientConfig, Configuration
 from istio_aux.start.plan import plan
 from unit.rules.mesh import (
@@ -131,7 +131,7 @@ def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
 def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
     """A webhook after Istio's may be called in some namespaces only."""
     namespaces = {"a": ENABLED, "b": {**ENABLED, "team": "x"}, "c": {}}
-    found = questions(ISTIOD, hooks_of(ALL), namespaces, parse("team=x"))
+    found = questions(ISTIOD, hooks_of(ALL), namespaces, parse_namespaces("team=x"))
     order = [question.namespace for question in found]
 
     assert order[0] == "b"

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.selectors import LabelSelector, Operator, Requirement, Selector, convert, parse
+from istio_aux.model.selectors import (
+    LabelSelector,
+    NamespaceSelectors,
+    Operator,
+    Requirement,
+    Selector,
+    convert,
+    parse,
+    parse_namespaces,
+)
+from lab.selector_cases import VALID
 
 ALL = "a=b,c!=d,e in (x,y),f notin (z,w),g,!h"
 
@@ -103,6 +113,65 @@ def test_a_mistake_gives_one_clear_line(text: str, message: str) -> None:
         parse(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+DEFAULT = (
+    "io.datastrophic/istio-aux=enabled; "
+    "app.kubernetes.io/part-of=kubeflow-profile,!io.datastrophic/istio-aux"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "expected"),
+    [
+        ("a;b=c", {"a": ""}, True),
+        ("a;b=c", {"b": "c"}, True),
+        ("a ; b=c", {"b": "d"}, False),
+        ("", {}, True),
+        (DEFAULT, {"app.kubernetes.io/part-of": "kubeflow-profile"}, True),
+        (DEFAULT, {"io.datastrophic/istio-aux": "enabled"}, True),
+        (DEFAULT, {"istio-injection": "enabled"}, False),
+    ],
+)
+def test_one_of_the_selectors_of_namespaces_must_match(
+    text: str, labels: dict[str, str], expected: bool
+) -> None:
+    assert parse_namespaces(text).matches(labels) is expected
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_no_selector_selects_kube_system(text: str) -> None:
+    found = parse_namespaces(text)
+
+    for labels in ({}, {"key": "value"}, {"key": ""}, {"a": "b", "f": "", "g": "h"}):
+        assert found.matches(labels) is parse(text).matches(labels)
+        assert not found.matches({**labels, "kubernetes.io/metadata.name": "kube-system"})
+
+
+def test_selectors_of_namespaces_are_written_as_they_are_read_and_each_counts_once() -> None:
+    assert str(parse_namespaces(f"{DEFAULT};io.datastrophic/istio-aux == enabled")) == DEFAULT
+    assert str(parse_namespaces(" ")) == ""
+    assert parse_namespaces("") == NamespaceSelectors()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a;b in c", f'"b in c": {FORMS}, found "b in c"'),
+        ("a;;b", '"a;;b": expected a selector on both sides of each ";"'),
+        ("a;", '"a;": expected a selector on both sides of each ";"'),
+        (";", '";": expected a selector on both sides of each ";"'),
+        (";".join("a" * 17), f'"{"a;" * 16}a": expected 16 selectors at most'),
+        (f"a;{'b,' * 1000}b", f'"{"b," * 30}…": expected 2000 characters at most'),
+    ],
+)
+def test_a_mistake_in_selectors_of_namespaces_is_named_with_what_is_allowed(
+    text: str, message: str
+) -> None:
+    """An empty selector would select every namespace."""
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_namespaces(text)
+    assert str(caught.value) == message
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,4}[A-Za-z0-9])?", fullmatch=True)

@@ -64,7 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_address: Address = Address("0.0.0.0", WEBHOOK_PORT)  # noqa: S104  (it serves the cluster)
     status_address: Address = Address("0.0.0.0", STATUS_PORT)  # noqa: S104  (kubelet probes it)
     kubeconfig: Path | None = None
-    namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
+    namespace_selectors: selectors.NamespaceSelectors = selectors.parse_namespaces(
+        # Kubeflow's profile controller labels the namespaces of users (namespace-labels.yaml).
+        "io.datastrophic/istio-aux=enabled;"
+        "app.kubernetes.io/part-of=kubeflow-profile,!io.datastrophic/istio-aux"
+    )
     pod_selector: selectors.Selector = selectors.Selector()
     inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
@@ -95,7 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def pod_options(self) -> PodOptions:
         """The options that choose pods."""
         return PodOptions(
-            namespaces=self.namespace_selector, pods=self.pod_selector, inject=self.inject_selector
+            namespaces=self.namespace_selectors, pods=self.pod_selector, inject=self.inject_selector
         )
 
 
@@ -113,16 +117,18 @@ def seconds(value: object, least: float = 0) -> float:
     raise _unusable(value, f"seconds, as a number of {least:g} or more")
 
 
-def selector(value: object) -> selectors.Selector:
-    """A label selector as kubectl takes it."""
-    if not isinstance(value, str):
-        raise _unusable(value, "a label selector as text")
-    return selectors.parse(value)
+def _selector(parse: Callable[[str], T]) -> Callable[[object], T]:
+    def read(value: object) -> T:
+        if not isinstance(value, str):
+            raise _unusable(value, "a label selector as text")
+        return parse(value)
+
+    return read
 
 
 def _chosen(value: object) -> selectors.Selector | None:
     """A label selector that selects nothing, None, if it is empty."""
-    chosen = selector(value)
+    chosen = _selector(selectors.parse)(value)
     return chosen if chosen.requirements else None
 
 
@@ -210,13 +216,13 @@ OPTIONS = {
         "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
         "it and the files that it names are read again when they change",
     ),
-    "namespace-selector": Option(
-        selector,
-        "label selector of the namespaces in which proxies quit; the webhook has selectors of its "
-        "own",
+    "namespace-selectors": Option(
+        _selector(selectors.parse_namespaces),
+        "label selectors, separated by `;`, of the namespaces in which proxies quit: one must "
+        "match. The webhooks have selectors of their own",
     ),
     "pod-selector": Option(
-        selector,
+        _selector(selectors.parse),
         "label selector of the pods to look after; pods of `applications` need not match. "
         "The webhook has selectors of its own",
     ),

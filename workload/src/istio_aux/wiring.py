@@ -315,7 +315,7 @@ class Surroundings:
         self.injectors = Watcher(
             client, self.namespaces, telemetry, changed=changed,
             ours=settings.webhook_configuration, root=settings.root_namespace,
-            selector=settings.namespace_selector, clock=clock,
+            selectors=settings.namespace_selectors, clock=clock,
         )  # fmt: skip
         self.watches = Watches(client, telemetry)
         self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)

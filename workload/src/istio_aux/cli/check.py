@@ -93,10 +93,10 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
-            if settings.namespace_selector.matches(labels)
+            if settings.namespace_selectors.matches(labels)
         }
         if "namespaces" not in missing:
-            results += preflight.namespaces(str(settings.namespace_selector), selected, mesh)
+            results += preflight.namespaces(str(settings.namespace_selectors), selected, mesh)
             if selected and mesh.known:
                 results += await _tried("pods", _pods(client, settings, mesh, selected))
         if selected and preflight.is_installed(settings.webhook_configuration, configurations):

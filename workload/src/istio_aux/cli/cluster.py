@@ -27,7 +27,7 @@ from istio_aux.model.applications import Applications, left_out
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
-from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.webhooks import Namespace
 from istio_aux.start.plan import admitted
 
@@ -45,17 +45,17 @@ Credentials = Callable[[], Access]
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods to audit: of one namespace, of the namespaces that a selector matches, or all."""
+    """The pods to audit: of one namespace, of those that one of the selectors matches, or all."""
 
     namespace: str | None = None
-    selector: Selector = Selector()
+    selectors: NamespaceSelectors | None = None
     pods: Selector = Selector()  # Others are left out, but for those of `applications`.
     inject: Selector | None = None  # These should have a sidecar although their annotation says no.
     applications: Applications = Applications()  # Their pods should have a sidecar.
 
     def has(self, pod: Pod, selected: Container[str]) -> bool:
         """Whether the pod is in scope; ``selected`` are the namespaces that match."""
-        if self.selector.requirements and pod.metadata.namespace not in selected:
+        if self.selectors is not None and pod.metadata.namespace not in selected:
             return False
         return not left_out(pod, self.pods, self.applications)
 
@@ -127,7 +127,7 @@ async def audit_pods(
     path = actions.collection("v1", "pods", scope.namespace or "")
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
-        selects = bool(scope.selector.requirements)
+        selects = scope.selectors is not None
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh = await survey(client)
@@ -168,11 +168,10 @@ async def _namespaces(
     client: Client, scope: Scope
 ) -> tuple[dict[str, Mapping[str, str]], tuple[str, ...]]:
     """The labels of the namespaces in scope, by name, and why some are unknown."""
-    if scope.selector.requirements:
-        params = {"labelSelector": str(scope.selector)}
-        if scope.namespace is not None:
-            params["fieldSelector"] = f"metadata.name={scope.namespace}"
-        return await _labels(client, params), ()
+    if (selectors := scope.selectors) is not None:
+        one = {"fieldSelector": f"metadata.name={scope.namespace}"} if scope.namespace else {}
+        found = await _labels(client, one)
+        return {name: labels for name, labels in found.items() if selectors.matches(labels)}, ()
     try:
         if scope.namespace is None:
             return await _labels(client, {}), ()

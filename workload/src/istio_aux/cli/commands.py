@@ -26,7 +26,7 @@ AddParser = Callable[..., argparse.ArgumentParser]
 _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _VALUES = {
-    "namespace-selector": "SELECTOR", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
+    "namespace-selectors": "SELECTORS", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
     "applications": "FILE", "quit-grace": "SECONDS", "sidecars": "NAME=HOW,...",
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
@@ -95,7 +95,7 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
     scope = cluster.Scope(
-        namespace=args.namespace, selector=args.namespace_selector, pods=args.pod_selector,
+        namespace=args.namespace, selectors=args.namespace_selectors, pods=args.pod_selector,
         inject=args.inject_selector, applications=args.applications,
     )  # fmt: skip
     policy = _policy(args, grace=args.quit_grace)
@@ -201,8 +201,8 @@ def _add_audit(add: AddParser) -> None:
     _add_output(audit, "table")
     only = "show only what holds stuck and blocked pods, and what these hold by their requests"
     audit.add_argument("--holders", action="store_true", help=only)
-    # Without a selector `audit` looks everywhere, unlike `serve`.
-    _add_option(audit, "namespace-selector", flag="--selector", default="")
+    # Without selectors `audit` looks everywhere, unlike `serve`.
+    _add_option(audit, "namespace-selectors", flag="--selector", default=None)
     _add_applications(audit)
     _add_options(audit, "pod-selector", "inject-selector", "sidecars", "quit-grace")
 

@@ -19,6 +19,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import START, text_label
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
+from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
 from istio_aux.model.text import listed, one_line
@@ -32,7 +33,6 @@ from istio_aux.start.proxy_config import ANNOTATION
 
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
-START_WEBHOOK = "start.istio-aux.io"  # Name of our webhook for selected namespaces.
 STARTED_BY = "istio-aux.io/started-by"  # Label of pods that our MutatingAdmissionPolicy changed.
 _started_by = text_label(STARTED_BY)
 LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
@@ -191,13 +191,13 @@ def injectors(
 
 
 def namespaces(
-    selector: str, selected: Mapping[str, Mapping[str, str]], mesh: ControlPlanes
+    selectors: str, selected: Mapping[str, Mapping[str, str]], mesh: ControlPlanes
 ) -> Iterator[CheckResult]:
-    """Judge the namespaces that the selector matches, by name with their labels."""
+    """Judge the namespaces that one of the selectors matches, by name with their labels."""
     check = "namespaces"
     if not selected:
-        do = "label a namespace so that it matches, or set namespace-selector"
-        yield _problem(check, f"the selector {selector} matches no namespace", do)
+        do = "label a namespace so that one matches, or set namespace-selectors"
+        yield _problem(check, f"no namespace has the labels {selectors}", do)
         return
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:

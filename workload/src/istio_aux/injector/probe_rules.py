@@ -26,7 +26,7 @@ from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
-from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import one_line
 from istio_aux.model.webhooks import TIMEOUT, ClientConfig
 
@@ -121,7 +121,7 @@ def questions(
     target: ClientConfig,
     hooks: Sequence[Hook],
     namespaces: Mapping[str, Mapping[str, str]],
-    preferred: Selector | None = None,
+    preferred: NamespaceSelectors | None = None,
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
@@ -131,7 +131,7 @@ def questions(
         target: the injector.
         hooks: of all configurations.
         namespaces: labels by name.
-        preferred: selects namespaces that come first.
+        preferred: select namespaces that come first.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))

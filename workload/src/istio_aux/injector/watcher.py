@@ -31,7 +31,7 @@ from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import (
     SERVICE,
     Address,
@@ -124,7 +124,7 @@ class Watcher:
         changed: Callable[[ControlPlanes], None],
         ours: str | None = None,
         root: str | None = None,
-        selector: Selector | None = None,
+        selectors: NamespaceSelectors | None = None,
         rhythm: Rhythm = _RHYTHM,
         clock: Clock = system_clock,
     ) -> None:
@@ -137,7 +137,7 @@ class Watcher:
             changed: called with each new `control_planes`.
             ours: name of our own configuration.
             root: namespace of the only control plane that matters; None for all of them.
-            selector: namespaces in which pods will ask for native sidecars.
+            selectors: namespaces in which pods will ask for native sidecars.
             rhythm: how often to ask injectors.
             clock: returns the present.
         """
@@ -147,7 +147,7 @@ class Watcher:
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._changed, self._ours, self._root = changed, ours, root
-        self._selector, self._rhythm, self._now = selector, rhythm, clock
+        self._selectors, self._rhythm, self._now = selectors, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
@@ -281,7 +281,7 @@ class Watcher:
         return InjectorProbe(
             self._prober, target, addresses,
             # A webhook may be called in some namespaces only: those with our pods come first.
-            questions=lambda: questions(target, self._hooks, self._namespaces, self._selector),
+            questions=lambda: questions(target, self._hooks, self._namespaces, self._selectors),
             read_policies=partial(self._read_policies, target),
             news=self._news, rhythm=self._rhythm,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from istio_aux.model.annotations import text_label
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Application
-from istio_aux.model.selectors import DNS_LABEL, Selector
+from istio_aux.model.selectors import DNS_LABEL, NamespaceSelectors, Selector
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
 _application = text_label(LABEL)
@@ -52,7 +52,7 @@ class Applications(msgspec.Struct, frozen=True):
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that choose pods, by their labels and those of their namespace."""
 
-    namespaces: Selector = Selector()
+    namespaces: NamespaceSelectors = NamespaceSelectors()
     pods: Selector = Selector()
     inject: Selector | None = None
 

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
 WEBHOOK_PORT = 8443
+START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their number.
 
 TOKEN_LIFE = 7 * 24 * 60 * 60
 """Seconds that the charm asks for when it makes a token. The API server may grant less. Without the

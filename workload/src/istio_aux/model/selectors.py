@@ -6,7 +6,6 @@ The text has requirements ``a=b``, ``a==b``, ``a!=b``, ``a in (x,y)``, ``a notin
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,9 @@ from enum import StrEnum
 
 import msgspec
 
+from istio_aux.model.names import NAMESPACE_NAME, NEVER_SELECTED
 from istio_aux.model.pod import Struct
+from istio_aux.model.text import quoted
 
 
 class Operator(StrEnum):
@@ -81,8 +82,29 @@ class Selector(msgspec.Struct, frozen=True):
         return sample if self.matches(sample) else None
 
     def __str__(self) -> str:
-        """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
+        """Write the canonical text, as kubectl and the API's ``labelSelector`` take it."""
         return ",".join(str(requirement) for requirement in self.requirements)
+
+
+# Of namespaces. For every new pod the API server goes through a webhook and a binding of each.
+MOST_SELECTORS = 16
+LONGEST_SELECTOR = 2_000  # Characters: some thirty of the longest names of namespaces.
+
+
+class NamespaceSelectors(msgspec.Struct, frozen=True):
+    """Selectors of namespaces, of which one must match. None of them selects kube-system."""
+
+    alternatives: tuple[Selector, ...] = (Selector(),)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a namespace with these labels is selected."""
+        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED:
+            return False
+        return any(selector.matches(labels) for selector in self.alternatives)
+
+    def __str__(self) -> str:
+        """Write the text that `parse_namespaces` takes."""
+        return "; ".join(str(selector) for selector in self.alternatives)
 
 
 class LabelSelectorRequirement(Struct, frozen=True):
@@ -118,7 +140,7 @@ def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
         except ValueError:
             expected = ", ".join(Operator)
             raise ValueError(
-                f"{_quoted(item.operator)}: expected one of: {expected}, for {item.key}"
+                f"{quoted(item.operator)}: expected one of: {expected}, for {item.key}"
             ) from None
         values = item.values or ()
         if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
@@ -147,14 +169,31 @@ def parse(text: str) -> Selector:
     try:
         return Selector(tuple(sorted(set(_parse(text.rstrip())))))
     except ValueError as error:
-        raise ValueError(f"{_quoted(text)}: {error}") from None
+        raise ValueError(f"{quoted(text)}: {error}") from None
+
+
+def parse_namespaces(text: str) -> NamespaceSelectors:
+    """Parse selectors with ``;`` between them; blank text selects all but kube-system.
+
+    Raises:
+        ValueError: one line with the text, or with the bad selector, and what is expected.
+    """
+    parts = [part.strip() for part in text.split(";")]
+    if len(parts) > MOST_SELECTORS:
+        raise ValueError(f"{quoted(text)}: expected {MOST_SELECTORS} selectors at most")
+    if text.strip() and not all(parts):  # An empty one would select every namespace.
+        raise ValueError(f'{quoted(text)}: expected a selector on both sides of each ";"')
+    for part in parts:
+        if len(part) > LONGEST_SELECTOR:
+            raise ValueError(f"{quoted(part)}: expected {LONGEST_SELECTOR} characters at most")
+    return NamespaceSelectors(tuple(dict.fromkeys(map(parse, parts))))
 
 
 def _parse(rest: str) -> Iterator[Requirement]:
     more = bool(rest)
     while more:
         if (match := _REQUIREMENT.match(rest)) is None:
-            where = _quoted(rest) if rest else "the end"
+            where = quoted(rest) if rest else "the end"
             raise ValueError(f"expected {_FORMS}, found {where}")
         yield _parsed(match)
         rest, more = rest[match.end() :], bool(match["comma"])
@@ -194,18 +233,13 @@ _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit 
 def _valid_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if slash and not (len(prefix) <= 253 and DNS_SUBDOMAIN.fullmatch(prefix)):
-        raise ValueError(f"label key {_quoted(key)}: expected a DNS subdomain before the '/'")
+        raise ValueError(f"label key {quoted(key)}: expected a DNS subdomain before the '/'")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"label key {_quoted(key)}: expected {_NAME_RULE}")
+        raise ValueError(f"label key {quoted(key)}: expected {_NAME_RULE}")
     return key
 
 
 def _valid_value(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"label value {_quoted(value)}: expected {_NAME_RULE}")
+        raise ValueError(f"label value {quoted(value)}: expected {_NAME_RULE}")
     return value
-
-
-def _quoted(text: str) -> str:
-    """Quote for a message of one line."""
-    return json.dumps(text, ensure_ascii=False)
