@@ -46,5 +46,5 @@ chart: .venv/ready         ## check and package the Helm chart, render plain man
 	@$(TOX) -e chart
 clean:                     ## remove what the targets above made in this folder
 	@rm -rf .venv .tox build test-results demo-report dist .ruff_cache .pytest_cache .coverage.*
-.venv/ready: tests/bootstrap.sh
+.venv/ready: tests/bootstrap.sh tests/bootstrap.txt
 	@sh tests/bootstrap.sh .venv && touch $@
