@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,14 +35,23 @@ def test_the_product_has_one_version() -> None:
     } == {packages.version()}
 
 
-def test_the_wheel_has_the_addresses_of_the_charm() -> None:
+def test_charm_and_wheel_have_the_same_addresses_or_none() -> None:
+    """They are given at the first release."""
     project = tomllib.loads((packages.WORKLOAD / "pyproject.toml").read_text())["project"]
-    assert project["urls"] == {
-        "Homepage": METADATA["website"],
-        "Documentation": METADATA["docs"],
-        "Source": METADATA["source"],
-        "Issues": METADATA["issues"],
-    }
+    keys = {"Homepage": "website", "Documentation": "docs", "Source": "source", "Issues": "issues"}
+    known = {name: METADATA[key] for name, key in keys.items() if key in METADATA}
+    assert project.get("urls", {}) == known
+    assert set(known) in (set(), set(keys))
+
+
+def test_nobody_is_named_as_an_owner_who_has_not_been_asked() -> None:
+    """Neither of the repository, nor of an image, nor of reviews."""
+    owned = r"(github\.com|ghcr\.io|charmhub\.io)/([\w-]+/)?istio-aux|@canonical/"
+    listing = subprocess.run(
+        ["git", "grep", "-lE", owned.replace(r"\w", "A-Za-z0-9_"), "--", ".", ":!tests"],
+        cwd=packages.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert listing.stdout == ""
 
 
 @pytest.mark.parametrize(
