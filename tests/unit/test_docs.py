@@ -129,6 +129,21 @@ def test_commands_that_need_no_cluster_work(
         assert "\n".join(shown) in said
 
 
+CHARMHUB = [
+    block
+    for block in SHELL
+    if any(re.search(r"juju deploy (istio-aux|kubeflow) ", line) for line in block.commands())
+]
+
+
+@pytest.mark.parametrize("block", CHARMHUB, ids=str)
+def test_what_needs_charmhub_says_above_it_what_to_do_until_then(block: Block) -> None:
+    """The charm is not there yet."""
+    lines = block.file.read_text().splitlines()[: block.line - 1]
+    paragraph = next(line for line in reversed(lines) if line.strip())
+    assert "Not on Charmhub yet: " in paragraph
+
+
 def words(command: str) -> list[str]:
     """One command of a line: up to a pipe, and without comments."""
     try:
