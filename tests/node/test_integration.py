@@ -36,7 +36,7 @@ def _story() -> dict[str, Callable[..., None]]:
     finally:
         sys.path.remove(str(FOLDER))
     tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
-    return {n: test for n, test in tests.items() if GIVEN >= {*inspect.signature(test).parameters}}
+    return {n: test for n, test in tests.items() if {*inspect.signature(test).parameters} <= GIVEN}
 
 
 STORY = _story()
@@ -87,7 +87,8 @@ class Juju:
             own = {name: unit for name, unit in units.items() if unit["application"] == app.name}
             apps[app.name] = {
                 **dict.fromkeys(("charm", "charm-origin", "charm-name"), app.name),
-                **{"charm-rev": 0, "exposed": False},
+                "charm-rev": 0,
+                "exposed": False,
                 "application-status": _shown(*app.status()),
                 "units": {
                     name: {
