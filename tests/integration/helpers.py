@@ -72,14 +72,11 @@ def await_active(juju: jubilant.Juju, *apps: str) -> jubilant.Status:
 
 
 def await_state(juju: jubilant.Juju, ready: Callable[[], bool]) -> None:
-    """Wait until the application is active and the cluster is as wanted."""
+    """Wait until the application is active and the cluster is as wanted.
+
+    The status alone may be the one from before a change.
+    """
     juju.wait(lambda status: jubilant.all_active(status, APP) and ready())
-
-
-def configure(juju: jubilant.Juju, **options: str) -> None:
-    """Set options, and wait until the application is active."""
-    juju.config(APP, {name.replace("_", "-"): value for name, value in options.items()})
-    await_active(juju)
 
 
 def message(status: jubilant.Status) -> str:

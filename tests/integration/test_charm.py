@@ -17,7 +17,6 @@ from helpers import (
     await_active,
     await_state,
     completed,
-    configure,
     created,
     deploy,
     has_sidecar,
@@ -63,15 +62,17 @@ def test_a_label_leaves_a_profile_out(juju: jubilant.Juju, profile: str) -> None
 
 
 def test_pods_of_a_named_application_ask_for_a_sidecar(juju: jubilant.Juju) -> None:
-    configure(juju, inject_applications="asker")
+    def asks(name: str) -> bool:
+        pod = created(model_of(juju), **{"app.kubernetes.io/name": name})
+        return pod["metadata"]["labels"].get("sidecar.istio.io/inject") == "true"
 
-    asker, other = (
-        created(model_of(juju), **{"app.kubernetes.io/name": name}) for name in ("asker", "other")
-    )
+    juju.config(APP, {"inject-applications": "asker"})
 
-    assert asker["metadata"]["labels"]["sidecar.istio.io/inject"] == "true"
-    assert "sidecar.istio.io/inject" not in other["metadata"]["labels"]
-    configure(juju, inject_applications="")
+    await_state(juju, lambda: asks("asker"))
+
+    assert not asks("other")
+    juju.config(APP, reset="inject-applications")
+    await_state(juju, lambda: not asks("asker"))
 
 
 def test_what_is_no_pod_is_not_explained(juju: jubilant.Juju) -> None:
@@ -81,19 +82,19 @@ def test_what_is_no_pod_is_not_explained(juju: jubilant.Juju) -> None:
 
 def test_another_selector_reaches_the_webhook(juju: jubilant.Juju) -> None:
     wanted = {"key": "team", "operator": "In", "values": ["a", "b"]}
-    juju.config(APP, {"namespace-selectors": "team in (a,b)"})
 
-    await_state(
-        juju,
-        lambda: any(
-            wanted in webhook["namespaceSelector"]["matchExpressions"] for webhook in webhooks(juju)
-        ),
-    )
+    def selects() -> bool:
+        selectors = [webhook["namespaceSelector"] for webhook in webhooks(juju)]
+        return any(wanted in selector.get("matchExpressions", ()) for selector in selectors)
+
+    juju.config(APP, {"namespace-selectors": "team in (a,b)"})
+    await_state(juju, selects)
+
     juju.config(APP, reset="namespace-selectors")
+    await_state(juju, lambda: not selects())
 
 
 def test_a_bad_option_blocks_and_leaves_the_webhooks(juju: jubilant.Juju) -> None:
-    await_active(juju)
     before = webhooks(juju)
 
     juju.config(APP, {"quit": "sometimes"})
@@ -163,9 +164,7 @@ def test_a_charm_that_asks_gets_a_sidecar_and_learns_of_it(
     juju.wait(lambda status: ASKING not in status.apps)
 
 
-def test_removal_leaves_nothing_and_refuses_no_pod(
-    juju: jubilant.Juju, istio: str, profile: str
-) -> None:
+def test_removal_leaves_nothing_and_refuses_no_pod(juju: jubilant.Juju, profile: str) -> None:
     juju.remove_application(APP)
     juju.wait(lambda status: APP not in status.apps)
 

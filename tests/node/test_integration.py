@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +70,9 @@ class Juju:
         assert command == "scale-application"
         self._there.apps[app].scale(int(number))
 
+    def remove_application(self, app: str) -> None:
+        self._there.apps[app].remove()
+
     def run(self, unit: str, action: str, parameters: Mapping[str, Any]) -> jubilant.Task:
         results = self._there.apps[unit.partition("/")[0]].action(action, **parameters).results
         task = jubilant.Task("1", "failed" if results["failed"] else "completed")
@@ -79,8 +83,9 @@ class Juju:
     def wait(self, ready: Callable[[jubilant.Status], bool], **how: Any) -> jubilant.Status:
         return jubilant.Juju.wait(cast("jubilant.Juju", self), ready, **how)
 
-    def status(self) -> jubilant.Status:
-        """The stand-in's store in the shape of `juju status --format json`."""
+    def _cli(self, *command: str, **_: Any) -> tuple[str, str]:
+        """What `juju status --format json` prints, of the stand-in's store."""
+        assert command == ("status", "--format", "json")
         units = self._there.store.read()["units"]
         apps: dict[str, Any] = {}
         for app in self._there.apps.values():
@@ -99,8 +104,7 @@ class Juju:
                 },
             }
         model = dict.fromkeys(("name", "type", "controller", "cloud", "version"), "lab")
-        found = {"model": model, "machines": {}, "applications": apps}
-        return jubilant.Status._from_dict(found)
+        return json.dumps({"model": model, "machines": {}, "applications": apps}), ""
 
 
 def _shown(status: str, message: str) -> dict[str, str]:
@@ -117,7 +121,6 @@ def juju(cluster: lab.Cluster) -> Iterator[Juju]:
         patch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         patch.setenv("PATH", str(tools.path("kubectl").parent), prepend=":")
         yield Juju(model)
-        model.destroy()
 
 
 @pytest.fixture(scope="module")
