@@ -77,7 +77,7 @@ from dataclasses import dataclass
 
 import ops
 
-# Made of interfaces/istio-sidecar by `python -m lab.library`: change that.
+# Made by interfaces/istio-sidecar/module.py of the package there: change that.
 LIBAPI = 0
 LIBPATCH = 6
 PYDEPS: list[str] = []

@@ -1,4 +1,4 @@
-"""The relation library as charms copy it, made of the package: `python -m lab.library`.
+"""Makes the module that charms copy of the package: `python interfaces/istio-sidecar/module.py`.
 
 Charmhub takes no new libraries, so the module has no LIBID: nobody has given it one.
 """
@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "interfaces/istio-sidecar/src/charmlibs/interfaces/istio_sidecar"
+PACKAGE = Path(__file__).parent / "src/charmlibs/interfaces/istio_sidecar"
 MODULE = ROOT / "lib/charms/istio_aux/v0/sidecar.py"
 _HEAD = """\
-# Made of interfaces/istio-sidecar by `python -m lab.library`: change that.
+# Made by interfaces/istio-sidecar/module.py of the package there: change that.
 LIBAPI = {api}
 LIBPATCH = {patch}
 PYDEPS: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import ops
@@ -16,11 +17,10 @@ from charmlibs.interfaces.istio_sidecar_testing import (
     relation_for_provider,
     relation_for_requirer,
 )
-from lab import library
 from ops import testing
 from pydantic import BaseModel, ValidationError
 
-PROJECT = library.ROOT / "interfaces/istio-sidecar"
+PROJECT = Path(__file__).parents[2]
 SPECIFICATION = PROJECT / "interface/v0"
 MESHES = [
     istio_sidecar.Mesh(live=True, reason="istiod", meshed=True, root_namespace="kubeflow"),
@@ -29,10 +29,9 @@ MESHES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def schema() -> ModuleType:
-    """The schema of the specification, which stands alone."""
-    spec = importlib.util.spec_from_file_location("schema", SPECIFICATION / "schema.py")
+def loaded(path: Path) -> ModuleType:
+    """A file that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -40,10 +39,16 @@ def schema() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def schema() -> ModuleType:
+    """The schema of the specification, which stands alone."""
+    return loaded(SPECIFICATION / "schema.py")
+
+
 def test_the_module_for_charms_that_copy_it_is_made_of_the_package() -> None:
-    """`python -m lab.library` makes it."""
-    assert library.MODULE.read_text() == library.rendered()
-    assert "LIBID" not in library.rendered()
+    module = loaded(PROJECT / "module.py")
+    assert module.MODULE.read_text() == module.rendered()
+    assert "LIBID" not in module.rendered()
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -74,7 +79,7 @@ def test_specification_and_library_accept_the_same_requests(
 
 def test_the_specification_names_library_interface_and_provider() -> None:
     said = yaml.safe_load((SPECIFICATION / "interface.yaml").read_text())
-    metadata = yaml.safe_load((library.ROOT / "metadata.yaml").read_text())
+    metadata = yaml.safe_load((PROJECT.parents[1] / "metadata.yaml").read_text())
     assert (said["name"], said["version"]) == (metadata["provides"]["sidecar"]["interface"], 0)
     assert said["lib"] == istio_sidecar.__name__
     assert [each["name"] for each in said["providers"]] == [metadata["name"]]
