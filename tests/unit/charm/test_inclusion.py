@@ -222,7 +222,9 @@ WORKFLOWS = {path.name: path for path in (ROOT / ".github/workflows").glob("*.ya
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str) -> None:
+def test_a_workflow_runs_actions_of_one_commit_and_snaps_of_one_channel_with_its_own_rights(
+    name: str,
+) -> None:
     text = WORKFLOWS[name].read_text()
     jobs = yaml.safe_load(text)
 
@@ -230,6 +232,8 @@ def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str)
     assert all("permissions" in job for job in jobs["jobs"].values())
     actions = [use for use in re.findall(r"uses: (.+)", text) if not use.startswith("./")]
     assert [use for use in actions if not re.search(r"@[0-9a-f]{40} # v?\d", use)] == []
+    snaps = [line for line in text.splitlines() if "snap install" in line]
+    assert [line for line in snaps if "--channel" not in line] == []
 
 
 def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
