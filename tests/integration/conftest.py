@@ -62,12 +62,11 @@ def juju() -> Iterator[jubilant.Juju]:
 
 @pytest.fixture(scope="module")
 def istio(juju: jubilant.Juju) -> Iterator[str]:
-    """Charmed Kubeflow's Istio, removed with its hooks: what it has in the cluster goes with it."""
+    """Charmed Kubeflow's Istio; the name of its namespace."""
     juju.deploy(helpers.ISTIO, channel=helpers.ISTIO_CHANNEL, trust=True)
     juju.wait(lambda status: jubilant.all_active(status, helpers.ISTIO))
     yield helpers.model_of(juju)
-    juju.remove_application(helpers.ISTIO)
-    juju.wait(lambda status: helpers.ISTIO not in status.apps)
+    helpers.remove(juju, helpers.ISTIO)
 
 
 @pytest.fixture(scope="module")

@@ -56,10 +56,16 @@ def deploy(juju: jubilant.Juju, charm: Path | str, image: str, *, trust: bool = 
     """Deploy the charm: a path of it, or its channel on Charmhub."""
     resources = {IMAGE: image}
     if str(charm).endswith(".charm"):
-        juju.deploy(charm, APP, resources=resources, trust=trust)
+        juju.deploy(Path(charm).resolve(), APP, resources=resources, trust=trust)
     else:
         # With the image that was released with it.
         juju.deploy(APP, channel=str(charm), trust=trust)
+
+
+def remove(juju: jubilant.Juju, *apps: str) -> None:
+    """Remove applications with their hooks: what they have in the cluster goes with them."""
+    juju.remove_application(*apps)
+    juju.wait(lambda status: status.apps.keys().isdisjoint(apps))
 
 
 def await_active(juju: jubilant.Juju, *apps: str) -> jubilant.Status:

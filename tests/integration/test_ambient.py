@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import jubilant
 import pytest
-from helpers import APP, await_active, deploy, listed, message, model_of
+from helpers import APP, await_active, deploy, listed, message, model_of, remove
 
 CONTROL_PLANE, BEACON = "istio-k8s", "istio-beacon-k8s"
 CHANNEL = "2/stable"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def deployed(juju: jubilant.Juju, charm: Path, image: str) -> None:
+def deployed(juju: jubilant.Juju, charm: Path, image: str) -> Iterator[None]:
     """The three applications, without relations of ours."""
     juju.deploy(CONTROL_PLANE, channel=CHANNEL, trust=True)
     juju.deploy(BEACON, channel=CHANNEL, trust=True)
     deploy(juju, charm, image)
     await_active(juju, APP, CONTROL_PLANE, BEACON)
+    yield
+    remove(juju, APP, BEACON)
+    remove(juju, CONTROL_PLANE)
 
 
 def test_it_relates_to_the_control_plane_and_names_its_injector(juju: jubilant.Juju) -> None:

@@ -25,6 +25,7 @@ from helpers import (
     listed,
     message,
     model_of,
+    remove,
     webhooks,
 )
 
@@ -160,13 +161,11 @@ def test_a_charm_that_asks_gets_a_sidecar_and_learns_of_it(
 
     status = juju.wait(lambda status: jubilant.all_active(status, APP, ASKING))
     assert status.apps[ASKING].units[f"{ASKING}/0"].workload_status.message == "meshed"
-    juju.remove_application(ASKING)
-    juju.wait(lambda status: ASKING not in status.apps)
+    remove(juju, ASKING)
 
 
 def test_removal_leaves_nothing_and_refuses_no_pod(juju: jubilant.Juju, profile: str) -> None:
-    juju.remove_application(APP)
-    juju.wait(lambda status: APP not in status.apps)
+    remove(juju, APP)
 
     kinds = "mutatingwebhookconfigurations,clusterroles,clusterrolebindings,serviceaccounts"
     selector = f"--selector=istio-aux.io/model={model_of(juju)},istio-aux.io/application={APP}"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from lab import cache, debian, interpreters, packages
+from lab import cache, debian, interpreters, oci, packages
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def pack(root: Path = ROOT, *, python: str = "") -> Path:
     Raises:
         PackError: when a lock is stale, or when charmcraft or one of its needs fails.
     """
-    _, excuse = ("", "") if python else interpreters.shipped()
+    excuse = "" if python else interpreters.shipped()[1]
     python = python or interpreters.version()
     sources = _sources(root)
     key = _digest(sources, python)
@@ -140,6 +140,8 @@ def _add_dependencies(root: Path, project: Path, python: str) -> None:
     if part["plugin"] != "uv":
         raise PackError(f"charmcraft.yaml: parts: charm: plugin {part['plugin']}: expected uv")
     recipe["parts"]["charm"] = {"plugin": "dump", "source": ".", "stage": ["src", "lib", "venv"]}
+    # Tests run on other machines as well.
+    recipe["platforms"] = {oci.ARCHITECTURES[platform.machine()]: None}
     (project / "charmcraft.yaml").write_text(yaml.safe_dump(recipe))
 
 
