@@ -38,7 +38,7 @@ unit: .venv/ready          ## the unit tier
 	@$(TOX) -e unit
 integration: .venv/ready   ## the charm on a Juju of yours (CHARM_PATH)
 	@$(TOX) -e integration
-pack: .venv/ready          ## pack the charm as the node tier does (a local structural pack, not an official build)
+pack: .venv/ready          ## write the charm to dist/, for the Python that ships (a local structural pack, not an official build)
 	@$(TOX) -e pack
 image: .venv/ready         ## write to dist/: the OCI image, the wheel, and bills of materials of image and charm
 	@$(TOX) -e image
@@ -46,5 +46,5 @@ chart: .venv/ready         ## check and package the Helm chart, render plain man
 	@$(TOX) -e chart
 clean:                     ## remove what the targets above made in this folder
 	@rm -rf .venv .tox build test-results demo-report dist .ruff_cache .pytest_cache .coverage.*
-.venv/ready: tests/bootstrap.sh
+.venv/ready: tests/bootstrap.sh tests/bootstrap.txt
 	@sh tests/bootstrap.sh .venv && touch $@

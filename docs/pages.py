@@ -19,7 +19,7 @@ import yaml
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 METADATA: dict[str, Any] = yaml.safe_load((ROOT / "metadata.yaml").read_text())
-SOURCE: str = METADATA["source"]
+SOURCE: str = METADATA.get("source", "")
 
 _MARK = re.compile(
     r"^<!-- (?:include(?P<short> without subsections)?|generate: (?P<what>[a-z]+)) -->\n"
@@ -28,9 +28,10 @@ _MARK = re.compile(
 )
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
-# Code, in which nothing is a link; or a link's end.
+# Code, in which nothing is a link; or a link.
 _LINK = re.compile(
-    r"(?P<code>^```.*?^```$|`[^`\n]*`)|(?<=\]\()(?P<to>[^)\s]+)(?=\))", re.DOTALL | re.MULTILINE
+    r"(?P<code>^```.*?^```$|`[^`\n]*`)|\[(?P<words>[^\]]*)\]\((?P<to>[^)\s]+)\)",
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -137,10 +138,16 @@ def _homes() -> dict[Place, Place]:
 
 
 def _relinked(content: str, here: Path, page: Path) -> str:
-    """The text of the file ``here``, with links that work on ``page``."""
+    """The text of the file ``here``, with links that work on ``page``.
+
+    A link to a file that is not on the site is text as long as the sources have no address.
+    """
 
     def link(match: re.Match[str]) -> str:
-        return match["code"] or _target(match["to"], here, page)
+        if match["code"]:
+            return match["code"]
+        target = _target(match["to"], here, page)
+        return f"[{match['words']}]({target})" if target else match["words"]
 
     return _LINK.sub(link, content)
 
@@ -157,6 +164,8 @@ def _target(target: str, here: Path, page: Path) -> str:
     end = f"#{home.anchor}" if home.anchor else ""
     if home.file.is_relative_to(DOCS) and home.file.is_file():
         return os.path.relpath(home.file, page.parent) + end
+    if not SOURCE:
+        return ""
     kind = "tree" if file.is_dir() else "blob"
     return f"{SOURCE}/{kind}/main/{file.relative_to(ROOT)}{end}"
 

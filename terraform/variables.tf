@@ -22,8 +22,8 @@ variable "config" {
   default     = {}
 }
 
-variable "model_uuid" {
-  description = "UUID of the model to deploy to"
+variable "model_name" {
+  description = "Model to deploy to"
   type        = string
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the virtual environment $1 with uv and tox: all that the Makefile needs before it can ask them for the rest.
+# Make the virtual environment $1 with uv and tox, of bootstrap.txt: all that the Makefile needs before it can ask them for the rest.
 set -eu
 venv=$1
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
@@ -13,5 +13,5 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 echo "setting up uv and tox in $venv (about 10 s)"
 python3 -m venv --clear "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8 tox==4.67.13 tox-uv==1.37.1
+"$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$(dirname "$0")/bootstrap.txt"
 mkdir -p "$venv/tmp"  # TMPDIR of all that the Makefile runs

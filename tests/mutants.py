@@ -35,7 +35,7 @@ from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkResult
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("workload/src", "src", "lib")
+SOURCES = ("workload/src", "src", "interfaces/istio-sidecar/src")
 # Of the 213 operators those whose survivors are worth a look. `|` is nearly always a type.
 OPERATORS = re.compile(
     r"core/(AddNot|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceAndWithOr|ReplaceOrWithAnd"
@@ -101,7 +101,7 @@ def tests_of(module: str) -> list[str]:
         return None
 
     found = list[tuple[bool, int, int, str]]()
-    for path in git("ls-files", "--", "tests/unit/test_*.py", "tests/unit/*/test_*.py"):
+    for path in git("ls-files", "--", "tests/unit/**test_*.py", "interfaces/**test_*.py"):
         far = distance(path)
         if far is not None and Path(path).name not in STORIES:
             others = len(imports(path) & product.keys())

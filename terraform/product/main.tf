@@ -1,5 +1,5 @@
 module "istio_aux" {
-  source     = "../"
+  source     = "../provider-1"
   model_uuid = var.model_uuid
   app_name   = var.istio_aux.app_name
   channel    = var.istio_aux.channel

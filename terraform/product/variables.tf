@@ -4,7 +4,7 @@ variable "model_uuid" {
 }
 
 variable "istio_aux" {
-  description = "What the module beside this one takes"
+  description = "What the module provider-1 takes"
   type = object({
     app_name  = optional(string, "istio-aux")
     channel   = optional(string, "latest/edge")

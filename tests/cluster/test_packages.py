@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import cache, interpreters, oci, pack, packages, rock, tools
+from lab import cache, interpreters, oci, packages, rock, tools
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.rock import Recipe
@@ -123,7 +124,6 @@ def test_the_wheel_holds_licence_readme_links_and_classifiers(wheel: Path):
     assert readme.lstrip().startswith("# istio-aux")
     links = re.findall(r"\]\(([^)]+)\)", readme)
     assert [link for link in links if not link.startswith(("#", "https://"))] == []
-    assert metadata.get_all("Project-URL")
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
@@ -162,9 +162,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def charm() -> Path:
-    """The packed charm of this checkout."""
-    return pack.pack(ROOT)
+def charm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make pack` writes on a machine whose only Python is the one that runs the tests."""
+    nothing = tmp_path_factory.mktemp("pyenv")
+    foreign = ("PYENV", "UV_", "VIRTUAL_ENV")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)} | {
+        "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYENV_ROOT": str(nothing),
+        "UV_PYTHON_INSTALL_DIR": str(nothing),
+    }
+    command = [sys.executable, "-m", "lab.pack"]
+    done = subprocess.run(
+        command, cwd=ROOT / "tests", env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return ROOT / done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -174,20 +186,28 @@ def content(charm: Path) -> dict[str, zipfile.ZipInfo]:
         return {entry.filename: entry for entry in archive.infolist()}
 
 
+def test_the_charm_is_written_to_dist_under_the_name_that_charmcraft_uses(charm: Path) -> None:
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    assert charm == ROOT / f"dist/istio-aux_{machine}.charm"
+
+
 def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile.ZipInfo]) -> None:
-    """Its own code, and its dependencies for the Python that runs it.
+    """Its own code, and its dependencies for the Python that ships, whatever packed it.
 
     Charmcraft's uv plugin copies neither icon nor license.
     """
-    python, _ = interpreters.shipped()
-    command = [python, "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"]
-    version = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    site_packages = f"venv/lib/{version}/site-packages"
+    site_packages = f"venv/lib/python{interpreters.SHIPPED}/site-packages"
     wanted = {f"{site_packages}/{name}/__init__.py" for name in ("ops", "lightkube", "jinja2")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py")}
     wanted |= {"metadata.yaml", "config.yaml", "manifest.yaml", "icon.svg", "LICENSE"}
+    compiled = [name for name in content if name.endswith(".so")]
 
     assert wanted - set(content) == set()
+    assert {name for name in content if name.startswith("venv/lib/")} == {
+        name for name in content if name.startswith(site_packages)
+    }
+    assert compiled
+    assert [n for n in compiled if not re.search(r"\.(cpython-312-[^/]*|abi3)\.so$", n)] == []
 
 
 def test_the_charm_has_of_the_workload_its_model_and_nothing_of_tests(
@@ -201,28 +221,32 @@ def test_the_charm_has_of_the_workload_its_model_and_nothing_of_tests(
     }
 
 
-def test_the_packed_charm_has_all_that_it_imports(charm: Path, tmp_path: Path) -> None:
-    """On the path that `dispatch` sets, without this checkout."""
-    with zipfile.ZipFile(charm) as archive:
-        archive.extractall(tmp_path)
-    python, _ = interpreters.shipped()
-    (packages,) = tmp_path.glob("venv/lib/python*/site-packages")
-    path = os.pathsep.join(map(str, (tmp_path / "src", tmp_path / "lib", packages)))
-    modules = (file.stem for file in (tmp_path / "src").glob("*.py"))
-    environment = {**os.environ, "PYTHONPATH": path}
-    subprocess.run(
-        [python, "-P", "-c", f"import {', '.join(modules)}"], env=environment, check=True
+def test_dispatch_starts_the_charm_on_the_python_that_ships(charm: Path, tmp_path: Path) -> None:
+    """It finds all that it imports, without this checkout, and then no Juju."""
+    python = interpreters.find(interpreters.SHIPPED)
+    if not python:
+        pytest.skip(f"python {interpreters.SHIPPED}: not found")
+    subprocess.run(["unzip", "-q", charm, "-d", tmp_path / "charm"], check=True)
+    path = f"{interpreters.link(python, tmp_path / 'bin')}:/usr/bin:/bin"
+    done = subprocess.run(
+        [tmp_path / "charm/dispatch"],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert "juju_context.unit_name" in done.stderr, done.stderr
 
 
-def test_the_library_is_a_package_of_its_own(tmp_path: Path) -> None:
-    """With the module that charms import, and nothing else; its version is the module's."""
-    build = [interpreters.uv(), "build", "--quiet", "--wheel", str(ROOT / "lib")]
+@pytest.mark.parametrize("folder", ["", "testing"])
+def test_the_library_and_its_testing_library_are_packages(folder: str, tmp_path: Path) -> None:
+    """With modules of their own, so that other packages share the namespace."""
+    project = ROOT / "interfaces/istio-sidecar" / folder
+    build = [interpreters.uv(), "build", "--quiet", "--wheel", str(project)]
     subprocess.run([*build, "--out-dir", str(tmp_path)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    module = "charms/istio_aux/v0/sidecar.py"
     with zipfile.ZipFile(wheel) as archive:
-        assert {name for name in archive.namelist() if "dist-info" not in name} == {module}
-        text = archive.read(module).decode()
-    said = dict(re.findall(r"^(LIBAPI|LIBPATCH) = (\d+)", text, re.MULTILINE))
-    assert wheel.name.split("-")[1] == f"{said['LIBAPI']}.{said['LIBPATCH']}"
+        held = {name for name in archive.namelist() if "dist-info" not in name}
+    own = {str(path.relative_to(project / "src")) for path in (project / "src").rglob("*.*")}
+    assert held == {name for name in own if "__pycache__" not in name}
+    assert any(name.endswith("py.typed") for name in held)

@@ -47,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     command(_status, help="the clusters that run, and what this machine can do")
     build = command(_build, help="build programs that are missing")
     build.add_argument("program", nargs="*", metavar="PROGRAM")
+    run = command(_run, help="run a program, built first when it is missing")
+    run.add_argument("program", metavar="PROGRAM")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     command(_sweep, help="remove what killed harnesses left")
     # What `up` starts: a harness that holds its cluster until it is told to end.
     command(_hold).add_argument("level", choices=["api", "node"])
@@ -134,6 +137,10 @@ def _build(options: argparse.Namespace) -> int:
     for name, path in tools.ensure(options.program or tools.usual()).items():
         print(f"{name}: {path}")
     return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    return subprocess.run([tools.path(options.program), *options.arguments], check=False).returncode
 
 
 def _sweep(_: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Charm and rock run on Ubuntu 24.04, which has Python 3.12.
 SHIPPED = "3.12"
+_RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def uv() -> str:
@@ -44,8 +45,12 @@ def shipped() -> tuple[Path, str]:
     if path := find(SHIPPED):
         return path, ""
     running = Path(sys.executable).resolve()
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return running, f"python {SHIPPED}, which ships: not found; the charm runs on {version} here"
+    return running, f"python {SHIPPED}, which ships: not found; the charm runs on {_RUNNING} here"
+
+
+def version() -> str:
+    """The version of that interpreter, such as "3.12"."""
+    return _RUNNING if shipped()[1] else SHIPPED
 
 
 def link(python: Path, folder: Path) -> Path:

@@ -1,14 +1,17 @@
 """Pack the charm with charmcraft, without snap: a local structural pack, not an official build.
 
-`python -m lab.pack` prints the path of the .charm. It is cached by the content of its sources.
+`python -m lab.pack` writes the .charm to `dist/`. It is cached by the content of its sources.
 Works on hosts that are not Ubuntu: charmcraft asks `distro` which host this is, and that reads
 the folder named by UNIXCONFDIR; craft-parts asks for python-apt, which only the distribution has.
+Charmcraft's uv plugin installs for the Python that it finds on the host. Here the dependencies are
+wheels for the Python of the charm's base, which the host need not have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,7 +19,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab import cache, debian, interpreters
+import yaml
+
+from lab import cache, debian, interpreters, oci, packages
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +46,18 @@ class PackError(RuntimeError):
     """Packing failed; the message ends with what the tool said."""
 
 
-def pack(root: Path = ROOT) -> Path:
+def pack(root: Path = ROOT, *, python: str = "") -> Path:
     """Return the packed charm of the checkout at `root`, built when its sources are new.
+
+    Args:
+        root: the checkout.
+        python: the version that runs the charm, such as "3.12"; by default that of the lab.
 
     Raises:
         PackError: when a lock is stale, or when charmcraft or one of its needs fails.
     """
-    python, excuse = interpreters.shipped()
+    excuse = "" if python else interpreters.shipped()[1]
+    python = python or interpreters.version()
     sources = _sources(root)
     key = _digest(sources, python)
     target = cache.root().parent / "charm" / key
@@ -58,7 +68,7 @@ def pack(root: Path = ROOT) -> Path:
                 cache.say(excuse)
             _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
             with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
-                found = [_build(sources, python, Path(scratch), target)]
+                found = [_build(root, sources, python, Path(scratch), target)]
         cache.use(target)
     return found[0]
 
@@ -75,37 +85,36 @@ def _listed(root: Path, *names: str) -> dict[str, Path]:
     return {name: root / name for name in sorted(listed) if (root / name).is_file()}
 
 
-def _digest(sources: Mapping[str, Path], python: Path) -> str:
+def _digest(sources: Mapping[str, Path], python: str) -> str:
     digest = hashlib.sha256(f"{python}\n{OS_RELEASE}".encode())
-    for name, path in {**sources, "pack.py": Path(__file__), "pack.lock": HERE / "uv.lock"}.items():
+    makers = {path.name: path for path in (Path(__file__), Path(packages.__file__))}
+    for name, path in {**sources, **makers, "pack.lock": HERE / "uv.lock"}.items():
         digest.update(f"\n{name}\n{path.stat().st_mode & 0o111}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build(sources: Mapping[str, Path], python: Path, scratch: Path, target: Path) -> Path:
+def _build(
+    root: Path, sources: Mapping[str, Path], python: str, scratch: Path, target: Path
+) -> Path:
     """Run charmcraft on a copy of the sources and move the charm to the cache."""
     project = scratch / "project"
     for name, path in sources.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, project / name)
-    (scratch / "etc").mkdir()
+    _add_dependencies(root, project, python)
+    for name in ("etc", "home"):
+        (scratch / name).mkdir()
     (scratch / "etc/os-release").write_text(OS_RELEASE)
-    tools = interpreters.link(python, scratch / "bin")
     bin_folder = _environment() / "bin"
-    config = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
     environment = {
-        # charmcraft keeps logs and caches in HOME; only uv's settings and cache are the user's.
+        # charmcraft keeps logs and caches in HOME.
         **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
         "HOME": str(scratch / "home"),
-        "XDG_CONFIG_HOME": config,
-        "UV_CACHE_DIR": _run([interpreters.uv(), "cache", "dir"]).strip(),
         "UNIXCONFDIR": str(scratch / "etc"),
-        "PATH": os.pathsep.join([str(tools), str(bin_folder), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(bin_folder), os.environ["PATH"]]),
     }
-    for name in ("UV_PYTHON", "UV_PROJECT_ENVIRONMENT", "VIRTUAL_ENV", "PYTHONPATH"):
-        environment.pop(name, None)
-    (scratch / "home").mkdir()
+    environment.pop("PYTHONPATH", None)
     command = [str(bin_folder / "charmcraft"), "pack", "--destructive-mode"]
     said = _run(command, cwd=project, env=environment)
     charms = list(project.glob("*.charm"))
@@ -115,6 +124,25 @@ def _build(sources: Mapping[str, Path], python: Path, scratch: Path, target: Pat
     # Written under another name first: a reader never sees half a charm.
     partial = shutil.copy2(charms[0], target / "partial")
     return Path(partial).rename(target / charms[0].name)
+
+
+def _add_dependencies(root: Path, project: Path, python: str) -> None:
+    """Make the folder `venv` as the uv plugin does, and let the part of the charm copy it."""
+    try:
+        site = project / f"venv/lib/python{python}/site-packages"
+        packages.install(root, site, python=python, machine=platform.machine())
+    except ChildProcessError as error:
+        raise PackError(str(error)) from error
+    # Without `home`: the link that `dispatch` makes to the machine's Python says where that is.
+    (project / "venv/pyvenv.cfg").write_text("include-system-site-packages = false\n")
+    recipe = yaml.safe_load((project / "charmcraft.yaml").read_text())
+    part = recipe["parts"]["charm"]
+    if part["plugin"] != "uv":
+        raise PackError(f"charmcraft.yaml: parts: charm: plugin {part['plugin']}: expected uv")
+    recipe["parts"]["charm"] = {"plugin": "dump", "source": ".", "stage": ["src", "lib", "venv"]}
+    # Tests run on other machines as well.
+    recipe["platforms"] = {oci.ARCHITECTURES[platform.machine()]: None}
+    (project / "charmcraft.yaml").write_text(yaml.safe_dump(recipe))
 
 
 def _environment() -> Path:
@@ -164,12 +192,16 @@ def _run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | N
 
 
 def main() -> int:
-    """Print the path of the packed charm of this checkout."""
+    """Write the charm for the Python that ships to `dist/`, and print its path."""
     try:
-        print(pack())
+        made = pack(python=interpreters.SHIPPED)
     except PackError as error:
         print(error, file=sys.stderr)
         return 1
+    place = ROOT / "dist" / made.name
+    place.parent.mkdir(exist_ok=True)
+    shutil.copy2(made, place)
+    print(place.relative_to(ROOT))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -62,6 +63,34 @@ def locked(project: Path) -> list[Requirement]:
     lines = exported(project, hashes=False).splitlines()
     pinned = (line.partition(";")[0].strip().partition("==") for line in lines)
     return [Requirement(name, version) for name, _, version in pinned]
+
+
+def install(project: Path, site: Path, *, python: str, machine: str) -> None:
+    """Install what a project's lock pins into a folder, for a Python that need not be here.
+
+    Only wheels are installed: what has to be compiled would fit the Python that runs this.
+
+    Args:
+        project: the folder of the lock.
+        site: the folder to install to.
+        python: the version that will import it, such as "3.12".
+        machine: its machine, as `uname -m` says it.
+    """
+    site.mkdir(parents=True)
+    pinned = site.with_suffix(".txt")
+    pinned.write_text(exported(project))
+    uv(
+        "pip", "install", "--target", str(site), "--requirements", str(pinned), "--require-hashes",
+        "--no-deps", "--only-binary", ":all:", "--python-version", python,
+        "--python-platform", f"{machine}-manylinux_2_28", "--link-mode", "copy",
+    )  # fmt: skip
+    pinned.unlink()
+    # Scripts of dependencies name this machine's interpreter, and are not needed.
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    (site / ".lock").unlink(missing_ok=True)
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(each for each in lines if not each.startswith(("bin/", "../"))))
 
 
 def uv(*arguments: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -249,24 +248,12 @@ def _python(project: Path, lower: Tree, folder: Path) -> Tree:
     version = python.removeprefix("python")
     machine = "aarch64" if "usr/lib/aarch64-linux-gnu" in lower else "x86_64"
     place = f"usr/local/lib/{python}/dist-packages"
-    pinned = folder / "requirements.txt"
-    pinned.write_text(packages.exported(project))
     site = folder / "site"
-    packages.uv(
-        "pip", "install", "--target", str(site), "--requirements", str(pinned), "--require-hashes",
-        "--no-deps", "--only-binary", ":all:", "--python-version", version,
-        "--python-platform", f"{machine}-manylinux_2_28", "--link-mode", "copy",
-    )  # fmt: skip
-    # Scripts of dependencies name this machine's interpreter, and are not needed.
-    shutil.rmtree(site / "bin", ignore_errors=True)
-    for record in site.glob("*.dist-info/RECORD"):
-        lines = record.read_text().splitlines(keepends=True)
-        record.write_text("".join(each for each in lines if not each.startswith(("bin/", "../"))))
+    packages.install(project, site, python=version, machine=machine)
     wheel = packages.wheel(folder, project)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    found = dict(oci.tree(site, place, mode=0o644))
-    tree: Tree = {path: entry for path, entry in found.items() if "/.lock" not in path}
+    tree: Tree = dict(oci.tree(site, place, mode=0o644))
     for script in packages.scripts(wheel):
         text = f"#!/usr/bin/python3\nimport sys\nfrom {script.module} import {script.attr}\n"
         text += f"sys.exit({script.attr}())\n"

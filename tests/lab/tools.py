@@ -120,6 +120,7 @@ ARGO = "github.com/argoproj/argo-workflows/v3"
 _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
 _CERT = "github.com/cert-manager/cert-manager/cmd"
+_ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
 _TRAINING = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
 _TRAINER = "github.com/kubeflow/trainer/v2"
 _MPI = "github.com/kubeflow/mpi-operator"
@@ -149,6 +150,7 @@ PROGRAMS = {
         _helm(),
         _pinned_program("tofu", "opentofu", "github.com/opentofu/opentofu/cmd/tofu", 430),
         _pinned_program("tflint", "tflint", "github.com/terraform-linters/tflint", 180),
+        _pinned_program("actionlint", "actionlint", _ACTIONLINT, 15),
         _pinned_program("cert-manager-controller", "cert-manager", f"{_CERT}/controller", 150),
         _pinned_program("cert-manager-cainjector", "cert-manager", f"{_CERT}/cainjector", 30),
         Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),

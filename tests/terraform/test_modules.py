@@ -28,7 +28,7 @@ def test_opentofu_finds_a_module_valid(tmp_path: Path, module: str, version: str
 
 
 def test_opentofu_would_format_nothing(tmp_path: Path) -> None:
-    assert opentofu(tmp_path, "v2.2.1", "terraform").run("fmt", "-list", "-recursive") == ""
+    assert opentofu(tmp_path, "v0.23.3", "terraform").run("fmt", "-list", "-recursive") == ""
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -44,6 +44,7 @@ def examples() -> list[str]:
     """The examples of the modules' README, with names of the reader's own made literal."""
     text = (ROOT / "terraform/README.md").read_text()
     own = {
+        "juju_model.kubeflow.name": '"kubeflow"',
         "juju_model.kubeflow.uuid": f'"{UUID}"',
         "module.istio_pilot.app_name": '"istio-pilot"',
         "module.istio_pilot.provides.istio_pilot": '"istio-pilot"',
@@ -54,8 +55,8 @@ def examples() -> list[str]:
     return found
 
 
-def main_of(folder: Path, example: str) -> None:
-    needed = (ROOT / "terraform/versions.tf").read_text()
+def main_of(folder: Path, example: str, module: str) -> None:
+    needed = (ROOT / module / "versions.tf").read_text()
     (folder / "main.tf").write_text(f"{needed}\n{example}")
 
 
@@ -65,18 +66,34 @@ def ends(integration: dict[str, Any]) -> set[tuple[str, ...]]:
     return {tuple(filter(None, (e["name"], e["endpoint"], e["offer_url"]))) for e in found}
 
 
-@pytest.mark.parametrize("version", MODULES["terraform"])
-def test_the_readmes_application_is_planned_as_it_says(tmp_path: Path, version: str) -> None:
+def later(example: str) -> str:
+    """The example as the README says that it is for a provider from 1.0 on."""
+    named = example.replace('"./terraform"', '"./terraform/provider-1"')
+    return re.sub(r'\bmodel(_name)?( +)= "kubeflow"', f'model_uuid = "{UUID}"', named)
+
+
+@pytest.mark.parametrize(
+    ("module", "version"), [each for each in EACH if each[0] != "terraform/product"]
+)
+def test_the_readmes_application_is_planned_as_it_says(
+    tmp_path: Path, module: str, version: str
+) -> None:
     tofu = opentofu(tmp_path, version)
-    main_of(tmp_path, examples()[0])
+    by_name = module == "terraform"
+    main_of(tmp_path, examples()[0] if by_name else later(examples()[0]), module)
 
     planned = {each["type"]: each for each in tofu.plan()}
 
     assert planned.keys() == {"juju_application", "juju_integration"}
     made = planned["juju_application"]["values"]
-    assert (made["name"], made["model_uuid"], made["trust"]) == ("istio-aux", UUID, True)
+    model = made["model"] if by_name else made["model_uuid"]
+    assert (made["name"], model, made["trust"]) == (
+        "istio-aux",
+        "kubeflow" if by_name else UUID,
+        True,
+    )
     assert (made["units"], made["charm"][0]["channel"]) == (2, "latest/edge")
-    assert made["config"] == {"inject-selector": "pipelines.kubeflow.org/v2_component=true"}
+    assert not made["config"]
     assert ends(planned["juju_integration"]) == {
         ("istio-pilot", "istio-pilot"),
         ("istio-aux", "istio-pilot"),
@@ -88,12 +105,13 @@ def test_the_readmes_product_is_planned_with_the_relations_that_are_set(
     tmp_path: Path, version: str
 ) -> None:
     tofu = opentofu(tmp_path, version)
-    main_of(tmp_path, examples()[1])
+    main_of(tmp_path, examples()[1], "terraform/product")
 
     planned = tofu.plan()
 
     (application,) = [each for each in planned if each["type"] == "juju_application"]
     assert application["values"]["units"] == 2
+    assert application["values"]["config"] == {"quit": "dry-run"}
     related = [ends(each) for each in planned if each["type"] == "juju_integration"]
     assert sorted(map(sorted, related)) == [
         [("admin/cos.grafana-dashboards",), ("istio-aux", "grafana-dashboard")],
@@ -101,12 +119,3 @@ def test_the_readmes_product_is_planned_with_the_relations_that_are_set(
         [("admin/cos.prometheus-scrape",), ("istio-aux", "metrics-endpoint")],
         [("istio-aux", "istio-pilot"), ("istio-pilot", "istio-pilot")],
     ]
-
-
-def test_a_model_by_name_is_planned_with_a_provider_before_1(tmp_path: Path) -> None:
-    tofu = opentofu(tmp_path, "v0.23.3")
-    needed = (ROOT / "terraform/provider-0/versions.tf").read_text()
-    example = 'module "it" {\n  source = "./terraform/provider-0"\n  model_name = "kubeflow"\n}\n'
-    (tmp_path / "main.tf").write_text(f"{needed}\n{example}")
-    (application,) = tofu.plan()
-    assert application["values"]["model"] == "kubeflow"

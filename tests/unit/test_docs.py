@@ -129,6 +129,21 @@ def test_commands_that_need_no_cluster_work(
         assert "\n".join(shown) in said
 
 
+CHARMHUB = [
+    block
+    for block in SHELL
+    if any(re.search(r"juju deploy (istio-aux|kubeflow) ", line) for line in block.commands())
+]
+
+
+@pytest.mark.parametrize("block", CHARMHUB, ids=str)
+def test_what_needs_charmhub_says_above_it_what_to_do_until_then(block: Block) -> None:
+    """The charm is not there yet."""
+    lines = block.file.read_text().splitlines()[: block.line - 1]
+    paragraph = next(line for line in reversed(lines) if line.strip())
+    assert "Not on Charmhub yet: " in paragraph
+
+
 def words(command: str) -> list[str]:
     """One command of a line: up to a pipe, and without comments."""
     try:
@@ -307,9 +322,18 @@ def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) ->
     assert any(re.search(each, text) for each in elsewhere | templates())
 
 
-def test_a_link_out_of_the_site_leads_to_the_source() -> None:
-    shown = read(pages.DOCS / "how-to/job-hangs.md")
-    assert "(../reference/commands.md#what-holds-pods)" in shown
-    assert f"({pages.SOURCE}/blob/main/tests/README.md)" in read(
-        pages.DOCS / "explanation/three-problems.md"
-    )
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("https://forge.example/it", "[tests](https://forge.example/it/blob/main/tests/README.md)"),
+        ("", "tests"),
+    ],
+    ids=["an address", "no address yet"],
+)
+def test_a_link_out_of_the_site_leads_to_the_source_if_that_has_an_address(
+    source: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "SOURCE", source)
+    page = pages.DOCS / "explanation/three-problems.md"
+    assert pages._relinked("see [tests](../../tests/README.md)", page, page) == f"see {shown}"
+    assert "(../reference/commands.md#what-holds-pods)" in read(pages.DOCS / "how-to/job-hangs.md")

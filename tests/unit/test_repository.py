@@ -99,7 +99,7 @@ def test_every_tox_environment_says_what_it_is_for() -> None:
 def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
     """One set of versions is promised everywhere."""
     wanted = 'requires-python = ">=3.11"'
-    for project in ("lib", ".", "workload"):
+    for project in ("interfaces/istio-sidecar", ".", "workload"):
         assert wanted in (ROOT / project / "pyproject.toml").read_text(), project
 
 

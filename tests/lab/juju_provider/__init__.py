@@ -17,8 +17,8 @@ from lab import tools
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "tests/data/inclusion/terraform-provider-juju.json"
 MODULES: Final = {
-    "terraform": ("v1.5.6", "v2.2.1"),
-    "terraform/provider-0": ("v0.23.3",),
+    "terraform": ("v0.23.3",),
+    "terraform/provider-1": ("v1.5.6", "v2.2.1"),
     "terraform/product": ("v1.5.6", "v2.2.1"),
 }
 """Each module, and the versions of Juju's provider that it is for."""

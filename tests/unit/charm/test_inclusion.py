@@ -71,6 +71,12 @@ def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
     assert set(METADATA["peers"]) == {certificates.PEERS}
 
 
+def test_every_endpoint_is_tried_on_a_real_juju() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests/integration").glob("*.py"))
+    tried = set(re.findall(r"\{APP\}:([a-z-]+)", tests))
+    assert tried == {*METADATA["requires"], *METADATA["provides"]}
+
+
 def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
     # The default of additionalProperties flips with Juju 4.
     assert {name for name, action in ACTIONS.items() if action["description"]} == set(ACTIONS)
@@ -99,6 +105,10 @@ def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(ove
     assert name == deployed["charm"] == METADATA["name"]
     assert name not in recorded["applications"]
     assert deployed["trust"] is True
+    (product,) = (each for each in module("terraform/product")["variable"] if "istio_aux" in each)
+    assert f"units = optional(number, {deployed['scale']})" in " ".join(
+        str(product["istio_aux"]["type"]).split()
+    )
     options = deployed.get("options", {})
     assert set(options) <= set(OPTIONS)
     load({n: o["default"] for n, o in OPTIONS.items()} | options, "m")
@@ -169,9 +179,10 @@ def test_a_module_uses_every_variable_that_it_has_and_describes_each(folder: str
 
 
 @pytest.mark.parametrize(
-    ("folder", "model"), [("terraform", "uuid"), ("terraform/provider-0", "name")]
+    ("folder", "model"), [("terraform", "name"), ("terraform/provider-1", "uuid")]
 )
 def test_the_module_is_one_of_charmed_kubeflow(folder: str, model: str) -> None:
+    """`terraform` takes what Charmed Kubeflow's solutions give each of their modules."""
     blocks = module(folder)
     assert names(blocks["variable"]) == {
         "app_name", "base", "channel", "config", f"model_{model}", "resources", "revision", "units",
@@ -207,20 +218,13 @@ def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:
     assert command == f"istio-aux serve --config {workload.CONFIG}"
 
 
-def test_the_charm_says_where_its_documents_and_sources_are() -> None:
-    # A charm with metadata.yaml has no `links`: charmcraft would drop them.
-    links = {key: METADATA[key] for key in ("website", "docs", "source", "issues")}
-
-    assert all(link.startswith("https://") for link in links.values())
-    assert links["issues"] == f"{links['source']}/issues"
-    assert links["source"].endswith(f"/{METADATA['name']}-operator")
-
-
 WORKFLOWS = {path.name: path for path in (ROOT / ".github/workflows").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str) -> None:
+def test_a_workflow_runs_actions_of_one_commit_and_snaps_of_one_channel_with_its_own_rights(
+    name: str,
+) -> None:
     text = WORKFLOWS[name].read_text()
     jobs = yaml.safe_load(text)
 
@@ -228,6 +232,8 @@ def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str)
     assert all("permissions" in job for job in jobs["jobs"].values())
     actions = [use for use in re.findall(r"uses: (.+)", text) if not use.startswith("./")]
     assert [use for use in actions if not re.search(r"@[0-9a-f]{40} # v?\d", use)] == []
+    snaps = [line for line in text.splitlines() if "snap install" in line]
+    assert [line for line in snaps if "--channel" not in line] == []
 
 
 def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from lab import packages, rock, sbom
+from lab import interpreters, packages, rock, sbom
 from lab.rock import Recipe, RecipeError
 
 METADATA = yaml.safe_load((packages.ROOT / "metadata.yaml").read_text())
@@ -34,14 +35,37 @@ def test_the_product_has_one_version() -> None:
     } == {packages.version()}
 
 
-def test_the_wheel_has_the_addresses_of_the_charm() -> None:
+def test_charm_and_wheel_have_the_same_addresses_or_none() -> None:
+    """They are given at the first release."""
     project = tomllib.loads((packages.WORKLOAD / "pyproject.toml").read_text())["project"]
-    assert project["urls"] == {
-        "Homepage": METADATA["website"],
-        "Documentation": METADATA["docs"],
-        "Source": METADATA["source"],
-        "Issues": METADATA["issues"],
-    }
+    keys = {"Homepage": "website", "Documentation": "docs", "Source": "source", "Issues": "issues"}
+    known = {name: METADATA[key] for name, key in keys.items() if key in METADATA}
+    assert project.get("urls", {}) == known
+    assert set(known) in (set(), set(keys))
+
+
+def test_the_checkout_is_as_charmhubs_reviewers_want_it() -> None:
+    """By their own program, which needs Python 3.12: `tox -e listing`."""
+    python = interpreters.find(interpreters.SHIPPED)
+    if not python:
+        pytest.skip(f"python {interpreters.SHIPPED}: not found")
+    command = ("run", "--isolated", "--frozen", "--only-group", "listing", "--python", python)
+    done = subprocess.run(
+        [interpreters.uv(), *command, "python", "tests/listing.py"],
+        cwd=packages.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "it read none: see below" in done.stdout
+
+
+def test_nobody_is_named_as_an_owner_who_has_not_been_asked() -> None:
+    """Neither of the repository, nor of an image, nor of reviews."""
+    owned = r"(github\.com|ghcr\.io|charmhub\.io)/([a-z0-9-]+/)?istio-aux|@canonical/"
+    listing = subprocess.run(
+        ["git", "grep", "-lE", owned, "--", ".", ":!tests"],
+        cwd=packages.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert listing.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The relation library: its databags, the provider, and a charm that asks for a sidecar."""
+"""The library: its databags, the provider, and a charm that asks for a sidecar."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import ops
 import pytest
-from charms.istio_aux.v0 import sidecar
-from charms.istio_aux.v0.sidecar import (
+from charmlibs.interfaces.istio_sidecar import (
     Asked,
     Mesh,
     SidecarProvider,
     SidecarRequest,
     SidecarRequirer,
+    _sidecar,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -275,7 +275,7 @@ def test_without_one_relation_the_mesh_is_unknown(ctx: Context, numbers: tuple[i
 
 def documented() -> type[ops.CharmBase]:
     """The charm in the library's documentation."""
-    (text,) = re.findall(r"```python\n(.*?)```", sidecar.__doc__ or "", re.DOTALL)
+    (text,) = re.findall(r"```python\n(.*?)```", _sidecar.__doc__ or "", re.DOTALL)
     scope: dict[str, Any] = {"__name__": __name__}
     exec(compile(text, "documentation", "exec", dont_inherit=True), scope)
     return scope["Charm"]

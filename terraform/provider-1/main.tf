@@ -1,6 +1,6 @@
 resource "juju_application" "istio_aux" {
-  name  = var.app_name
-  model = var.model_name
+  name       = var.app_name
+  model_uuid = var.model_uuid
 
   charm {
     name     = "istio-aux"
