@@ -84,7 +84,7 @@ class IstioAuxCharm(ops.CharmBase):
             self.on[cos.LOGGING].relation_departed,
         ):
             framework.observe(event, self._reconcile)
-        ops.tracing.Tracing(self, cos.TRACING, ca_relation_name=cos.CA)
+        self._tracing = cos.trace(self)
         self._actions = actions.Actions(self, self.workload_transport, self.kubernetes_transport)
         framework.observe(self.on.secret_remove, self._on_secret_remove)
         framework.observe(self.on.stop, self._on_remove)
@@ -114,6 +114,7 @@ class IstioAuxCharm(ops.CharmBase):
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
+        waits |= isinstance(observed.authority, certificates.Unreadable)
         wake.ensure(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:

@@ -15,7 +15,7 @@ import lab.juju
 import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
-from lab.deployed import POLICIES, has_webhook, owned, serving
+from lab.deployed import POLICIES, evicts, has_webhook, owned, serving
 from lab.fixtures import new_namespaces
 from lab.juju.container import Container
 from lab.juju.unit import Unit
@@ -24,7 +24,6 @@ from lightkube.models.authentication_v1 import TokenReviewSpec
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
-from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 CONTAINER = "istio-aux"
 # Pebble tells of a check within a second.
@@ -121,12 +120,6 @@ def heard(unit: Unit, outcome: str) -> bool:
     """Whether an event said so of one of the unit's checks, since it last said the opposite."""
     told = [o.event for o in unit.history if "-pebble-check-" in o.event]
     return bool(told) and told[-1].endswith(outcome)
-
-
-def evicts(client: Client, app: lab.juju.App) -> bool:
-    """Whether the role of the workload lets it evict pods."""
-    role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
-    return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
 
 
 def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(

@@ -88,6 +88,53 @@ def test_a_follower_reads_the_secret_of_its_application_by_its_id_only(model: Mo
         hookcmds.secret_get(label="tls")
 
 
+def test_a_relation_that_is_gone_is_listed_and_refuses_every_access(model: Model) -> None:
+    with model.store.edit() as state:
+        state["relations"][str(PILOT)]["gone"] = True
+    model.enter(LEADER)
+
+    assert hookcmds.relation_ids("istio-pilot") == [f"istio-pilot:{PILOT}"]
+    assert hookcmds.relation_list(PILOT) == []
+    for access in (
+        lambda: hookcmds.relation_get(PILOT, unit="istio-pilot", app=True),
+        lambda: hookcmds.relation_set({"a": "1"}, PILOT),
+        lambda: hookcmds.relation_model_get(PILOT),
+    ):
+        with pytest.raises(hookcmds.Error, match="permission denied"):
+            access()
+
+
+def test_a_lost_secret_has_no_content_and_keeps_its_label(model: Model) -> None:
+    model.enter(LEADER)
+    hookcmds.secret_add({"key": "one"}, label="tls")
+    model.end(LEADER)
+    with model.store.edit() as state:
+        for secret in state["secrets"].values():
+            secret["content"] = None
+
+    model.enter(LEADER)
+    with pytest.raises(hookcmds.Error, match="not found"):
+        hookcmds.secret_get(label="tls")
+    with pytest.raises(hookcmds.Error, match="already exists"):
+        hookcmds.secret_add({"key": "two"}, label="tls")
+
+
+def test_a_leader_that_was_deposed_in_its_hook_changes_nothing_of_the_application(
+    model: Model,
+) -> None:
+    model.enter(LEADER)
+    hookcmds.relation_set({"a": "1"}, PEERS)
+    with model.store.edit() as state:
+        state["applications"]["istio-aux"] |= {"leader": FOLLOWER, "deposed": LEADER}
+
+    def refused() -> bool:
+        return model.store.refuses(Path(os.environ["JUJU_CONTEXT_ID"]), LEADER)
+
+    assert not refused()
+    hookcmds.relation_set({"a": "1"}, PEERS, app=True)
+    assert refused()
+
+
 def test_a_failed_hook_leaves_its_status_and_nothing_else(model: Model) -> None:
     model.enter(LEADER)
     hookcmds.secret_add({"key": "one"})

@@ -71,6 +71,7 @@ value of `live` or `meshed`. Unknown is never live.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ LIBID = "5d0f6f0c3b5a4b0f9d6c2a7e8b1f4c93"
 # Incremented with every incompatible change of the interface or of this module.
 LIBAPI = 0
 # Incremented with every other change.
-LIBPATCH = 5
+LIBPATCH = 6
 PYDEPS: list[str] = []
 
 # The names become the value of a label and the name of a namespace (apimachinery
@@ -90,6 +91,8 @@ PYDEPS: list[str] = []
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TRUTH = {"true": True, "false": False}
 _SHOWN = 60  # Characters of a bad name that a message shows.
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class SidecarRequirer(ops.Object):
             None while the state is unknown: without a relation or with more than one, when the
             relation goes, and while there is no valid answer.
         """
-        relations = self.model.relations[self._endpoint]
+        relations = _active(self.model, self._endpoint)
         if len(relations) != 1:
             return None
         (relation,) = relations
@@ -206,8 +209,8 @@ class SidecarRequirer(ops.Object):
     def _ask(self, _: ops.EventBase) -> None:
         if self.model.unit.is_leader():
             request = SidecarRequest(self.model.app.name, self.model.name)
-            for relation in self.model.relations[self._endpoint]:
-                _write(relation.data[self.model.app], request.to_databag())
+            for relation in _active(self.model, self._endpoint):
+                _write(relation, self.model.app, request.to_databag())
 
     def _on_answer(self, event: ops.EventBase) -> None:
         self._ask(event)
@@ -264,12 +267,16 @@ class SidecarProvider:
         if self._charm.unit.is_leader():
             for relation in self._relations():
                 if relation.id == relation_id:
-                    return _write(relation.data[self._charm.app], mesh.to_databag())
+                    return _write(relation, self._charm.app, mesh.to_databag())
         return False
 
     def _relations(self) -> list[ops.Relation]:
-        # ops leaves out those that are going.
-        return self._charm.model.relations[self._endpoint]
+        return _active(self._charm.model, self._endpoint)
+
+
+def _active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
+    """Return the relations without those that go or whose application is gone."""
+    return [each for each in model.relations[endpoint] if each.active and each.app]
 
 
 def _trouble(databag: Mapping[str, str]) -> str:
@@ -284,8 +291,16 @@ def _trouble(databag: Mapping[str, str]) -> str:
     return ""
 
 
-def _write(databag: ops.RelationDataContent, wanted: Mapping[str, str]) -> bool:
-    """Write what differs; the empty text removes a key."""
+def _write(relation: ops.Relation, app: ops.Application, wanted: Mapping[str, str]) -> bool:
+    """Write what differs; the empty text removes a key. Tell whether anything was written.
+
+    A relation that was removed by force may still be listed, and refuses this (juju#23246).
+    """
+    databag = relation.data[app]
     different = {key: value for key, value in wanted.items() if databag.get(key, "") != value}
-    databag.update(different)
+    try:
+        databag.update(different)
+    except ops.ModelError as error:
+        logger.warning("%s:%d: not written: %r", relation.name, relation.id, error)
+        return False
     return bool(different)
