@@ -37,6 +37,8 @@ _ROOT: Final = Path(__file__).parents[1]
 # In the rules' expressions; the charm replaces it by matchers of its own application.
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
+# Brackets in a text of Tempo's; Python reads JSON that is nested some 1,000 times.
+_MOST_NESTED: Final = 500
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +70,21 @@ class Topology:
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
-    """Return what sends traces of the charm's events to Tempo, None while its relation is gone.
+    """Return what sends traces of the charm's events to Tempo; the charm keeps it.
 
-    The library writes to the relation when it is made, and expects an argument of each error.
+    None while it would fail each hook: its library writes to a relation that may be gone, expects
+    an argument of each error, and does not expect JSON that is nested too deeply.
     """
+    related = [each for endpoint in (TRACING, CA) for each in active(charm.model, endpoint)]
+    texts = (
+        text
+        for relation in related
+        for entity in (relation.app, *relation.units)
+        for text in relation.data[entity].values()
+    )
+    if any(text.count("[") + text.count("{") > _MOST_NESTED for text in texts):
+        logger.warning("%s: no traces: its JSON may be nested too deeply", TRACING)
+        return None
     try:
         return ops.tracing.Tracing(charm, TRACING, ca_relation_name=CA)
     except (ops.ModelError, IndexError) as error:
@@ -204,4 +217,3 @@ def _target(url: str, labels: Mapping[str, str], services: str = "all") -> ops.p
         "services": [services],
     }
     return {**target, "labels": dict(labels)} if labels else target
-

@@ -19,7 +19,7 @@ from .packed import Metadata, hand_out
 from .root import Bind, User
 from .store import State, Store
 
-VERSION = "3.6.9"
+VERSION = "3.6.13"
 # A first dispatch takes 2 s; a charm that hangs is told apart from one that works.
 TIMEOUT = 120
 # charm-user of metadata.yaml (Juju 3.6: caas/kubernetes/provider/constants).
