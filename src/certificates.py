@@ -150,7 +150,7 @@ def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now
     Juju stores a secret when the hook succeeds, so this event goes on with `present`.
 
     Returns:
-        Whether the next event finds another authority.
+        Whether the next event may find another authority.
     """
     relation, noted = model.get_relation(PEERS), _noted(model)
     if relation is None:
@@ -171,8 +171,7 @@ def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now
             replace_authority(model, present, now)
     except ops.ModelError as error:
         logger.warning("certificate authority: not stored: %s", error)
-        return False
-    return due
+    return due or isinstance(present, Unreadable)
 
 
 def replace_authority(

@@ -114,7 +114,6 @@ class IstioAuxCharm(ops.CharmBase):
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
-        waits |= isinstance(observed.authority, certificates.Unreadable)
         wake.ensure(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:

@@ -419,68 +419,12 @@ def test_an_authority_that_cannot_be_read_for_a_while_is_waited_for(
         )
         assert unit.wakes
         assert unit.configure(failure_policy="Fail").message.startswith(status.message)
-        if error is DOWN:  # Juju would not take another secret either.
-            lost_for(unit, 120)
-            unit.run()
     assert kept(unit) == before
     assert unit.api.objects.keys() == objects.keys()
     assert bundle(unit.api) == {before.certificate}
     (webhook,) = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
     assert webhook["failurePolicy"] == "Fail", "an option took no effect meanwhile"
     assert isinstance(unit.run(), testing.ActiveStatus)
-
-
-def lost_for(unit: Unit, minutes: float) -> None:
-    """Note that Juju lost the content of the secret so long ago."""
-    (peers,) = unit.state.get_relations("peers")
-    since = {"authority-lost-since": str(datetime.now(UTC) - timedelta(minutes=minutes))}
-    noted = dataclasses.replace(peers, local_app_data={**peers.local_app_data, **since})
-    unit.state = dataclasses.replace(unit.state, relations={noted})
-
-
-def noted(unit: Unit) -> Any:
-    (peers,) = unit.state.get_relations("peers")
-    return peers.local_app_data
-
-
-def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
-    unit: Unit, tmp_path: Path
-) -> None:
-    old = kept(unit).certificate
-    unit.run(secrets=set())
-    assert "authority-lost-since" in noted(unit)
-    lost_for(unit, 59)
-    status = unit.run()
-    assert isinstance(status, testing.WaitingStatus)
-    assert "; the leader makes another one at " in status.message
-    assert not unit.state.secrets
-
-    lost_for(unit, 61)
-    unit.run()
-
-    (secret,) = unit.state.secrets
-    assert secret.label != LABEL, "Juju keeps the label of the lost one"
-    assert noted(unit)["authority-secret-id"] == secret.id
-    for _ in range(5):
-        status = unit.run()
-        served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
-        assert handshake(served, trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
-    assert bundle(unit.api) == {kept(unit).certificate} != {old}
-    assert isinstance(status, testing.ActiveStatus)
-    assert "authority-lost-since" not in noted(unit)
-
-
-def test_an_authority_that_is_found_again_is_as_good_as_before(unit: Unit) -> None:
-    before = kept(unit)
-    secrets = unit.state.secrets
-    unit.run(secrets=set())
-    lost_for(unit, 50)
-
-    status = unit.run(secrets=secrets)
-
-    assert isinstance(status, testing.ActiveStatus)
-    assert kept(unit) == before
-    assert "authority-lost-since" not in noted(unit)
 
 
 def test_a_leader_that_never_published_an_authority_makes_none_while_secrets_cannot_be_read(
