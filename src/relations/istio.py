@@ -20,9 +20,9 @@ from relations import active, shown, write
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
-# The interface has the labels with which a charm's pods join an ambient mesh, and takes policies
-# (charmlibs-interfaces-service-mesh). Its library patches the StatefulSet, which restarts the
-# pods, to join; a webhook needs only to be reached, so the charm reads and writes nothing here.
+# The interface has the labels with which a charm's pods join an ambient mesh, and takes policies. A
+# webhook needs only to be reached (docs/decisions/0006-libraries-of-interfaces.md), so the charm
+# reads and writes nothing here.
 SERVICE_MESH: Final = "service-mesh"
 ENDPOINTS: Final = (PILOT, METADATA, SERVICE_MESH)
 

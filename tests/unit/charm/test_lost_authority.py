@@ -1,4 +1,4 @@
-"""An authority that Juju has lost, or whose key somebody else may have: another one takes its place.
+"""Another authority takes the place of one that Juju has lost, or whose key others may know.
 
 juju#20710, juju#21058 and juju#22310: the record of the secret is there, and its content is gone.
 """

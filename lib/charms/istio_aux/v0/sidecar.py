@@ -197,14 +197,14 @@ class SidecarRequirer(ops.Object):
         """Return the state of the mesh for this application.
 
         Returns:
-            None while the state is unknown: without a relation or with more than one, when the
-            relation goes, and while there is no valid answer.
+            None while the state is unknown: while there is no valid answer, when the relation goes,
+            and while two relations have an answer. One that was removed by force may be listed
+            beside its successor, and has none.
         """
         relations = _active(self.model, self._endpoint)
-        if len(relations) != 1:
-            return None
-        (relation,) = relations
-        return Mesh.from_databag(relation.data[relation.app])
+        answers = [Mesh.from_databag(relation.data[relation.app]) for relation in relations]
+        known = [mesh for mesh in answers if mesh]
+        return known[0] if len(known) == 1 else None
 
     def _ask(self, _: ops.EventBase) -> None:
         if self.model.unit.is_leader():
