@@ -56,7 +56,7 @@ def check(
                 async with asyncio.timeout(patience):
                     await run_checks(client, settings, found)
             except TimeoutError:
-                late = f"not all checks were finished within {patience:g} s"
+                late = f"the other checks were not finished within {patience:g} s"
                 found.append(preflight.unknown("time", late, "check again, with more time"))
         results = [preflight.bounded(each) for each in found]
         render.show(sys.stdout, results, output)
