@@ -1,8 +1,8 @@
-"""The charm's actions. All but `restart-unmeshed` only read.
+"""The charm's actions. All but `restart-unmeshed` and `replace-authority` only read.
 
 What they answer comes from the workload: from its status port, or from its command line, which runs
 in the workload's container with the workload's own account. Every answer is bounded, whatever
-tenants call their pods: see `LARGEST`.
+tenants call their pods (`LARGEST`), and comes while somebody waits for it (`ANSWER`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, Final
 
 import httpx2
@@ -20,13 +21,16 @@ from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from msgspec import structs
 
+import certificates
 import cluster
 import config
 import endpoints
 import objects
 import permissions
 import probe
+import wake
 import workload
+from certificates import Authority
 from cluster import Problem
 from inputs import CONTAINER, observe
 from probe import Probe
@@ -39,13 +43,13 @@ _CUT: Final = "\n… (cut: the answer is larger than an action can return)"
 # Characters of one text about a pod: some quote what a tenant wrote.
 _LONGEST: Final = 500
 
-# Seconds: two requests to the API server, with a timeout of 10 s each.
-_PATIENCE: Final = 30.0
-# Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.
-_CHECK: Final = 120.0
-# Seconds: what `istio-aux restart-unmeshed` needs to look around, and what restarts may take.
-_RESTART: Final = 90.0
-_RESTARTS: Final = 240.0
+# Seconds from the action's start to its answer: `juju run` waits for 60 s, and then shows nothing
+# of an action that goes on (juju#20103).
+ANSWER: Final = 50.0
+# Seconds of these that a command has not for its work, but for its start and its end; and that are
+# left for the charm when the command has ended.
+_AROUND: Final = 3.0
+_AFTER: Final = 5.0
 # Order of the findings by result; "problem" and results that only a newer image knows come first.
 _PLACES: Final = {"unknown": 1, "note": 2, "ok": 3}
 
@@ -64,6 +68,7 @@ def _action(
 
     @functools.wraps(answer)
     def handle(actions: Actions, event: ops.ActionEvent) -> None:
+        actions.end = monotonic() + ANSWER
         try:
             results = answer(actions, event)
         except RefusedError as refusal:
@@ -76,6 +81,8 @@ def _action(
 
 class Actions(ops.Object):
     """Handles the actions of `charm`; the transports are for tests, None for the network."""
+
+    end = 0.0  # When the running action has to have its answer, by the monotonic clock.
 
     def __init__(
         self,
@@ -91,6 +98,7 @@ class Actions(ops.Object):
         self.framework.observe(charm.on.explain_action, self._on_explain)
         self.framework.observe(charm.on.run_check_action, self._on_run_check)
         self.framework.observe(charm.on.restart_unmeshed_action, self._on_restart_unmeshed)
+        self.framework.observe(charm.on.replace_authority_action, self._on_replace_authority)
 
     @_action
     def _on_list_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -160,7 +168,7 @@ class Actions(ops.Object):
             # The charm does not keep the last valid options, with which the workload runs.
             event.log(f"explained without the charm's options, because they are invalid: {error}")
         command = ["explain", "--output", "text", *given, pod]
-        status, text, why = self._run(command, _PATIENCE)
+        status, text, why = self._run(command)
         if status:
             raise RefusedError(why or f"{pod}: exit status {status}")
         return {"explanation": text.strip(), **results}
@@ -209,7 +217,7 @@ class Actions(ops.Object):
         """Yield what the workload's command `check` finds, with the rights of the workload."""
         command = ["check", "--config", workload.CONFIG, "--output", "json"]
         try:
-            _, text, errors = self._run(command, _CHECK)
+            _, text, errors = self._run(command, timed=True)
             yield from map(json.loads, text.splitlines())
         except (RefusedError, ValueError) as error:
             text, errors = "", str(error)
@@ -227,11 +235,10 @@ class Actions(ops.Object):
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
         command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
         if dry_run:
-            status, text, why = self._run([*command, "--dry-run"], _RESTART)
+            status, text, why = self._run([*command, "--dry-run"], timed=True)
         else:
-            command += ["--timeout", f"{_RESTARTS:g}"]
             with self._evicting():
-                status, text, why = self._run(command, _RESTART + _RESTARTS)
+                status, text, why = self._run(command, timed=True)
         if status and not text.strip():
             raise RefusedError(why or f"exit status {status}")
         # Those that are kept come last.
@@ -267,13 +274,34 @@ class Actions(ops.Object):
                 raise RefusedError(problem.reason)
             yield
 
-    def _run(self, command: Sequence[str], patience: float) -> tuple[int, str, str]:
-        """Run the workload's command line; return its exit status, stdout and stderr."""
+    @_action
+    def _on_replace_authority(self, event: ops.ActionEvent) -> Results:
+        inputs = observe(self._charm)
+        if not inputs.leader:
+            raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
+        if inputs.authority is None:
+            raise RefusedError("there is no certificate authority yet")
+        try:
+            certificates.replace_authority(self._charm.model, inputs.authority, inputs.now)
+        except ops.ModelError as error:
+            raise RefusedError(f"the certificate authority is not stored: {error}") from error
+        # The next event goes on with it; Juju sends none to this unit.
+        wake.ensure(self._charm.unit.get_container(CONTAINER), event, wanted=True)
+        lost = "" if isinstance(inputs.authority, Authority) else inputs.authority.reason
+        return {"replaced": "true", "lost": lost}
+
+    def _run(self, command: Sequence[str], *, timed: bool = False) -> tuple[int, str, str]:
+        """Run the workload's command line; return its exit status, stdout and stderr.
+
+        A command with an option `--timeout` is `timed`: it answers with what it has by then.
+        """
         container = self._charm.unit.get_container(CONTAINER)
         if not container.can_connect():
             raise RefusedError(f"container {CONTAINER}: Pebble does not answer")
         name, *arguments = command
+        patience = max(_AROUND + 1, self.end - monotonic() - _AFTER)
         argv = ["istio-aux", name, "--kubeconfig", workload.KUBECONFIG, *arguments]
+        argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
             text, errors = container.exec(argv, timeout=patience).wait_output()
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str

@@ -30,6 +30,8 @@ from charmlibs.interfaces.tls_certificates import (
 from cryptography import x509
 from cryptography.x509 import verification
 
+from relations import write
+
 # The one number for the life of the application's own authority: SECURITY.md says it, too. A leaf
 # must expire before its authority, which has a year left when it is replaced. Half of a leaf's life
 # leaves a month in which the controller may be away.
@@ -42,8 +44,14 @@ _LAST_PART: Final = 20
 PEERS: Final = "peers"
 TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
 TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
+# Keys of the application's databag: which secret has the authority, and since when it is lost.
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
+_SECRET_LABEL: Final = "authority-secret-label"  # noqa: S105 - likewise
+_LOST_SINCE: Final = "authority-lost-since"
 _LABEL: Final = "certificate-authority"
+# How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
+# good: its record stays, and so does its label, which no other secret can have (juju#22310).
+PATIENCE: Final = timedelta(hours=1)
 _REMOVED: Final = "removed-secret-revisions"
 # What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
 _LONGEST_CHAIN: Final = 16_384
@@ -71,9 +79,13 @@ class Authority:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """There is an authority, and Juju does not hand it out now; `reason` is one line."""
+    """There is an authority, and Juju does not hand it out now; `reason` is one line.
+
+    It is `lost` if Juju says that the secret has no content. That may pass, or stay for good.
+    """
 
     reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,48 +123,87 @@ def read_authority(model: ops.Model, *, leader: bool) -> Authority | Unreadable 
     Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So it counts
     as absent only for a leader that has never published an id and has no secret with the label.
     """
-    relation = model.get_relation(PEERS)
-    known = relation.data[relation.app].get(_SECRET_ID) if relation else None
+    noted = _noted(model)
+    known = noted.get(_SECRET_ID)
     if not known and not leader:
         return None
+    label = noted.get(_SECRET_LABEL, _LABEL)
     try:
         # Only the leader finds an application's secret by its label.
-        secret = model.get_secret(label=_LABEL) if leader else model.get_secret(id=known)
+        secret = model.get_secret(label=label) if leader else model.get_secret(id=known)
         # All units learn of a new authority at once.
         return Authority.from_secret(secret.get_content(refresh=True))
     except (ops.ModelError, KeyError) as error:
         if isinstance(error, ops.SecretNotFoundError) and not known:
             return None
-        why = str(error).strip() or type(error).__name__
-        return Unreadable(f"the secret with the certificate authority cannot be read: {why[:100]}")
+        lost = isinstance(error, (ops.SecretNotFoundError, KeyError))
+        why = (str(error).strip() or type(error).__name__)[:100]
+        if lost and (since := _lost_since(noted)):
+            why += f"; the leader makes another one at {since + PATIENCE:%H:%M}Z"
+        reason = f"the secret with the certificate authority cannot be read: {why}"
+        return Unreadable(reason, lost=lost)
 
 
 def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now: datetime) -> bool:
-    """Store the first authority, or its successor in time; leader only.
+    """Store the first authority, its successor in time, or another one for a lost one; leader only.
 
     Juju stores a secret when the hook succeeds, so this event goes on with `present`.
 
     Returns:
-        Whether the next event finds another authority.
+        Whether the next event may find another authority.
+    """
+    relation, noted = model.get_relation(PEERS), _noted(model)
+    if relation is None:
+        return False
+    # A backend that is away for another reason does not take another secret either, and the hook
+    # would fail at its end.
+    lost = isinstance(present, Unreadable) and present.lost
+    since = (_lost_since(noted) or now) if lost else None
+    write(relation, model.app, {_LOST_SINCE: since.isoformat(timespec="seconds") if since else ""})
+    due = present is None or bool(since and now >= since + PATIENCE)
+    try:
+        if isinstance(present, Authority):
+            due = is_due(present.certificate, now)
+            if _SECRET_ID not in noted:
+                secret = model.get_secret(label=noted.get(_SECRET_LABEL, _LABEL))
+                write(relation, model.app, {_SECRET_ID: secret.id or secret.get_info().id})
+        if due:
+            replace_authority(model, present, now)
+    except ops.ModelError as error:
+        logger.warning("certificate authority: not stored: %s", error)
+    return due or isinstance(present, Unreadable)
+
+
+def replace_authority(
+    model: ops.Model, present: Authority | Unreadable | None, now: datetime
+) -> None:
+    """Store another authority; leader only. What the API server trusts stays, as at a renewal.
+
+    Raises:
+        ops.ModelError: Juju does not take the secret.
     """
     relation = model.get_relation(PEERS)
-    if relation is None or isinstance(present, Unreadable):
-        return False
-    databag = relation.data[model.app]
-    try:
-        if present is None:
-            made = make_authority(model.app.name, model.name).to_secret()
-            databag[_SECRET_ID] = model.app.add_secret(made, label=_LABEL).id or ""
-            return True
-        secret = model.get_secret(label=_LABEL)
-        if _SECRET_ID not in databag:
-            databag[_SECRET_ID] = secret.id or secret.get_info().id
-        if is_due(present.certificate, now):
-            secret.set_content(make_authority(model.app.name, model.name).to_secret())
-            return True
-    except ops.ModelError as error:
-        logger.warning("secret %s: not kept: %s", _LABEL, error)
-    return False
+    assert relation is not None  # There is one before any authority.
+    made = make_authority(model.app.name, model.name).to_secret()
+    label = _noted(model).get(_SECRET_LABEL, _LABEL)
+    if isinstance(present, Authority):
+        model.get_secret(label=label).set_content(made)
+        return
+    if present is not None:
+        label = f"{_LABEL}-{now:%Y%m%d%H%M%S}"
+    secret = model.app.add_secret(made, label=label)
+    noted = {_SECRET_ID: secret.id or "", _SECRET_LABEL: label, _LOST_SINCE: ""}
+    write(relation, model.app, noted)
+
+
+def _noted(model: ops.Model) -> Mapping[str, str]:
+    relation = model.get_relation(PEERS)
+    return relation.data[model.app] if relation else {}
+
+
+def _lost_since(noted: Mapping[str, str]) -> datetime | None:
+    text = noted.get(_LOST_SINCE)
+    return datetime.fromisoformat(text) if text else None
 
 
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
@@ -171,7 +222,7 @@ def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
         name = f"{info.id}/{event.revision}"
         if name not in removed:
             event.remove_revision()
-            relation.data[owner][_REMOVED] = " ".join([*removed, name])
+            write(relation, owner, {_REMOVED: " ".join([*removed, name])})
     except ops.ModelError as error:
         logger.info("secret %s: not removed: %s", event.secret.id, error)
 

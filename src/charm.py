@@ -84,7 +84,7 @@ class IstioAuxCharm(ops.CharmBase):
             self.on[cos.LOGGING].relation_departed,
         ):
             framework.observe(event, self._reconcile)
-        ops.tracing.Tracing(self, cos.TRACING, ca_relation_name=cos.CA)
+        self._tracing = cos.trace(self)
         self._actions = actions.Actions(self, self.workload_transport, self.kubernetes_transport)
         framework.observe(self.on.secret_remove, self._on_secret_remove)
         framework.observe(self.on.stop, self._on_remove)

@@ -31,6 +31,7 @@ import ops
 import certificates
 from certificates import PEERS, Authority, Leaf
 from probe import Probe
+from relations import write
 
 _ISSUERS: Final = "issuers"
 _TRUSTED: Final = "trusted-issuers"
@@ -188,7 +189,7 @@ def note_trusted(model: ops.Model, issuers: Issuers, *, applied: bool) -> None:
     """Note which issuers units may use, if the caBundle was `applied`; leader only."""
     relation, needed = model.get_relation(PEERS), issuers.needed()
     if applied and relation and needed and needed != issuers.trusted:
-        relation.data[model.app][_TRUSTED] = _text(needed)
+        write(relation, model.app, {_TRUSTED: _text(needed)})
 
 
 def publish(model: ops.Model, issuers: Issuers, choice: Choice, answer: Probe | None) -> None:
@@ -203,7 +204,7 @@ def publish(model: ops.Model, issuers: Issuers, choice: Choice, answer: Probe | 
         needs |= {issuers.served.issuer, *before}
     needs -= {""}
     if relation and needs and needs != before and len(needs) <= _MOST:
-        relation.data[model.unit][_ISSUERS] = _text(needs)
+        write(relation, model.unit, {_ISSUERS: _text(needs)})
 
 
 def _parse(text: str) -> frozenset[str]:

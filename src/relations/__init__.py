@@ -2,15 +2,45 @@
 
 `istio` reads where Istio is, `tls` reads certificates of a PKI. `sidecar` serves charms that want a
 sidecar, `cos` the observability stack.
+
+A relation that was removed by force may be listed for as long as its application lives, while Juju
+refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.
+So all that is read comes from `active`, and `write` writes.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from typing import Final
+
+import ops
 
 # Characters of another charm's text that a status or the log shows.
 _LONGEST: Final = 60
+
+logger = logging.getLogger(__name__)
+
+
+def active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
+    """Return the relations of an endpoint, without those that go or whose application is gone."""
+    return [each for each in model.relations[endpoint] if each.active and each.app]
+
+
+def write(
+    relation: ops.Relation, entity: ops.Application | ops.Unit, values: Mapping[str, str]
+) -> None:
+    """Change keys of an own databag; the empty text deletes one.
+
+    If Juju refuses, as for a relation that is gone or a leader that has just been deposed, that is
+    logged, and the next event tries again.
+    """
+    try:
+        relation.data[entity].update(values)
+    except ops.ModelError as error:
+        why = str(error).strip() or type(error).__name__
+        logger.warning("%s:%d: not written: %s", relation.name, relation.id, why)
 
 
 def shown(text: str) -> str:

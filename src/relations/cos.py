@@ -23,7 +23,7 @@ import ops
 import yaml
 from istio_aux.model.names import STATUS_PORT
 
-from relations import shown
+from relations import active, shown, write
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
@@ -37,6 +37,8 @@ _ROOT: Final = Path(__file__).parents[1]
 # In the rules' expressions; the charm replaces it by matchers of its own application.
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
+# Brackets in a text of Tempo's; Python reads JSON that is nested some 1,000 times.
+_MOST_NESTED: Final = 500
 
 logger = logging.getLogger(__name__)
 
@@ -67,16 +69,39 @@ class Topology:
         }
 
 
+def trace(charm: ops.CharmBase) -> ops.Object | None:
+    """Return what sends traces of the charm's events to Tempo; the charm keeps it.
+
+    None while it would fail each hook: its library writes to a relation that may be gone, expects
+    an argument of each error, and does not expect JSON that is nested too deeply.
+    """
+    related = [each for endpoint in (TRACING, CA) for each in active(charm.model, endpoint)]
+    texts = (
+        text
+        for relation in related
+        for entity in (relation.app, *relation.units)
+        for text in relation.data[entity].values()
+    )
+    if any(text.count("[") + text.count("{") > _MOST_NESTED for text in texts):
+        logger.warning("%s: no traces: its JSON may be nested too deeply", TRACING)
+        return None
+    try:
+        return ops.tracing.Tracing(charm, TRACING, ca_relation_name=CA)
+    except (ops.ModelError, IndexError) as error:
+        logger.warning("%s: no traces: %r", TRACING, error)
+        return None
+
+
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
     topology = Topology.of(charm)
-    for relation in _active(charm, METRICS):
+    for relation in active(charm.model, METRICS):
         address = {
             # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
             "prometheus_scrape_unit_address": socket.getfqdn(),
             "prometheus_scrape_unit_name": topology.unit,
         }
-        _write(relation.data[charm.unit], address)
+        write(relation, charm.unit, address)
     if not charm.unit.is_leader():
         return
     metadata = json.dumps(asdict(topology))
@@ -91,8 +116,8 @@ def publish(charm: ops.CharmBase) -> None:
         LOGGING: lambda: {"metadata": metadata, "alert_rules": "{}"},
     }
     for endpoint, values in shared.items():
-        for relation in _active(charm, endpoint):
-            _write(relation.data[charm.app], values())
+        for relation in active(charm.model, endpoint):
+            write(relation, charm.app, values())
 
 
 def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
@@ -104,7 +129,7 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
     labels = {"product": "Juju", "charm": topology.charm_name, **topology.labels()}
     wanted = {
         name: _target(url, labels)
-        for relation in _active(charm, LOGGING)
+        for relation in active(charm.model, LOGGING)
         for name, url in _receivers(relation).items()
     }
     try:
@@ -192,12 +217,3 @@ def _target(url: str, labels: Mapping[str, str], services: str = "all") -> ops.p
         "services": [services],
     }
     return {**target, "labels": dict(labels)} if labels else target
-
-
-def _write(databag: ops.RelationDataContent, values: Mapping[str, str]) -> None:
-    """Write the values that differ: each one is a call of `relation-set`."""
-    databag.update({key: value for key, value in values.items() if databag.get(key) != value})
-
-
-def _active(charm: ops.CharmBase, endpoint: str) -> list[ops.Relation]:
-    return [relation for relation in charm.model.relations[endpoint] if relation.active]

@@ -16,13 +16,13 @@ import ops
 import yaml
 from istio_aux.model.selectors import DNS_LABEL
 
-from relations import shown
+from relations import active, shown, write
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
-# The interface has the labels with which a charm's pods join an ambient mesh, and takes policies
-# (charmlibs-interfaces-service-mesh). Its library patches the StatefulSet, which restarts the
-# pods, to join; a webhook needs only to be reached, so the charm reads and writes nothing here.
+# The interface has the labels with which a charm's pods join an ambient mesh, and takes policies. A
+# webhook needs only to be reached (docs/decisions/0006-libraries-of-interfaces.md), so the charm
+# reads and writes nothing here.
 SERVICE_MESH: Final = "service-mesh"
 ENDPOINTS: Final = (PILOT, METADATA, SERVICE_MESH)
 
@@ -46,25 +46,28 @@ class ControlPlane:
 
 def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
     """Return what each relation with Istio says."""
-    # Without an id, a relation that is being removed is not found (ops RelationMapping).
     return tuple(
-        parse(relation.data[relation.app])
+        parse(databag)
         for endpoint, parse in ((PILOT, parse_pilot), (METADATA, parse_metadata))
-        if (relation := model.get_relation(endpoint))
+        for databag in _databags(model, endpoint)
     )
+
+
+def _databags(model: ops.Model, endpoint: str) -> list[Mapping[str, str]]:
+    """Return what is written at the other end: one that is gone is empty, and may be listed."""
+    databags = [relation.data[relation.app] for relation in active(model, endpoint)]
+    return [databag for databag in databags if databag] or [*databags[:1]]
 
 
 def beside_ambient_mesh(model: ops.Model) -> bool:
     """Tell whether an ambient mesh is related, whose policies may refuse the API server."""
-    relation = model.get_relation(SERVICE_MESH)
-    return bool(relation and relation.active)
+    return bool(active(model, SERVICE_MESH))
 
 
 def publish_versions(model: ops.Model) -> None:
     """Tell istio-pilot which versions of the interface the charm supports; leader only."""
-    relation = model.get_relation(PILOT)
-    if relation and relation.active:
-        relation.data[model.app][_VERSIONS] = _SUPPORTED_VERSIONS
+    for relation in active(model, PILOT):
+        write(relation, model.app, {_VERSIONS: _SUPPORTED_VERSIONS})
 
 
 def root_namespace(planes: Iterable[ControlPlane]) -> str | None:

@@ -22,7 +22,7 @@ from charmlibs.interfaces.tls_certificates import (
 import certificates
 import cluster
 from issuers import Offer
-from relations import shown
+from relations import active, shown
 
 ENDPOINT: Final = "certificates"
 # Characters of a provider's databag that is read.
@@ -45,12 +45,12 @@ class Requirer(TLSCertificatesRequiresV4):
 
     def offer(self, now: datetime) -> Offer | None:
         """Return what the provider gives to this unit, None without the relation."""
-        relation = self.model.get_relation(ENDPOINT)
-        if relation is None or not relation.active:
+        relations = active(self.model, ENDPOINT)
+        if not relations:
             return None
         offers: list[Offer] = []
         if not self._failure:
-            self._attempt(lambda: offers.append(self._offer(relation.app.name, now)))
+            self._attempt(lambda: offers.append(self._offer(relations[-1].app.name, now)))
         return offers[0] if offers else Offer(None, self._failure)
 
     def _offer(self, provider: str, now: datetime) -> Offer:
@@ -95,7 +95,7 @@ class Requirer(TLSCertificatesRequiresV4):
             self._failure = ""
 
     def _check_size(self) -> None:
-        relation = self.model.get_relation(ENDPOINT)
-        size = sum(map(len, relation.data[relation.app].values())) if relation else 0
+        databags = [each.data[each.app] for each in active(self.model, ENDPOINT)]
+        size = sum(len(value) for databag in databags for value in databag.values())
         if size > _LONGEST_DATABAG:
             raise ValueError(f"{size} characters: expected at most {_LONGEST_DATABAG}")

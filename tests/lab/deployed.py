@@ -104,6 +104,12 @@ def has_webhook(client: Client, app: lab.juju.App) -> bool:
     return MutatingWebhookConfiguration.__name__ in owned(client, app)
 
 
+def evicts(client: Client, app: lab.juju.App) -> bool:
+    """Whether the role of the workload lets it evict pods."""
+    role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
+    return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
+
+
 def serving(client: Client, app: lab.juju.App) -> set[str]:
     """The addresses that the application's Service leads to."""
     endpoints = client.get(EndpointSlice, app.name, namespace=app.model.namespace).endpoints

@@ -155,6 +155,7 @@ PROGRAMS = {
         _pinned_program("cert-manager-cainjector", "cert-manager", f"{_CERT}/cainjector", 30),
         Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
+        _pinned_program("pebble-1.19", "pebble-1.19", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5, on_demand=True),

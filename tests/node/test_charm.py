@@ -15,16 +15,14 @@ import lab.juju
 import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
-from lab.deployed import POLICIES, has_webhook, owned, serving
+from lab.deployed import evicts, has_webhook, owned, serving
 from lab.fixtures import new_namespaces
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client
 from lightkube.models.authentication_v1 import TokenReviewSpec
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
-from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 CONTAINER = "istio-aux"
 # Pebble tells of a check within a second.
@@ -95,38 +93,10 @@ def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
     assert istio_aux.status()[0] == "active", istio_aux.status()
 
 
-def test_a_repeated_event_changes_nothing(client: Client, istio_aux: lab.juju.App) -> None:
-    name = f"istio-aux-{istio_aux.model.name}-{istio_aux.name}"
-
-    def versions() -> list[str | None]:
-        kinds = (MutatingWebhookConfiguration, *POLICIES[:1])
-        found = [client.get(kind, name).metadata for kind in kinds]
-        return [metadata and metadata.resourceVersion for metadata in found]
-
-    before, pid = versions(), container(istio_aux).service_pid("istio-aux")
-    istio_aux.run("config-changed")
-    assert (versions(), container(istio_aux).service_pid("istio-aux")) == (before, pid)
-
-
-def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.juju.App) -> None:
-    data = {"_supported_versions": "- v1\n", "data": "service-name: istiod.istio-system.svc\n"}
-    relation = istio_aux.integrate("istio-pilot", "istio-pilot", data=data)
-    istio_aux.settle()
-    assert relation.data().get("_supported_versions") == "- v1\n"
-    relation.remove()
-    lab.until(lambda: istio_aux.status()[0] == "active", timeout=SOON, what="the charm active")
-
-
 def heard(unit: Unit, outcome: str) -> bool:
     """Whether an event said so of one of the unit's checks, since it last said the opposite."""
     told = [o.event for o in unit.history if "-pebble-check-" in o.event]
     return bool(told) and told[-1].endswith(outcome)
-
-
-def evicts(client: Client, app: lab.juju.App) -> bool:
-    """Whether the role of the workload lets it evict pods."""
-    role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
-    return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
 
 
 def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(

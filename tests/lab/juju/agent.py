@@ -39,6 +39,9 @@ class Agent:
         # Called without the lock after each round of hooks, before that may count as quiet.
         self.after_hooks: list[Callable[[], None]] = []
         self._store, self._publish = store, publish
+        # No event is run while it is not set.
+        self.controller = threading.Event()
+        self.controller.set()
         self._stopping = threading.Event()
         self._turn = threading.Condition()
         self._quiet_rounds = 0
@@ -129,6 +132,8 @@ class Agent:
 
     def _round(self) -> None:
         """Run one event of each unit, all at the same time, or count a quiet round."""
+        if not self.controller.is_set():
+            return
         units = [unit for _, unit in self._each()]
         busy = any([*self._hooks.map(self._step, units)])
         for call in self.after_hooks:

@@ -80,29 +80,50 @@ class App:
             agent.units[name] = new
         return new
 
-    def scale(self, number: int) -> None:
-        """Have so many units, as `juju scale-application` does: the highest numbers leave first."""
+    def scale(self, number: int, *, forgotten: bool = False) -> None:
+        """Have so many units, as `juju scale-application` does: the highest numbers leave first.
+
+        `forgotten`: the other units do not see them depart, and the peer relation lists them for
+        good, as Juju 4 does (juju#23326).
+        """
         while len(self.units) < number:
             self.add_unit()
-        self._leave(self.units[number:])
+        self._leave(self.units[number:], forgotten=forgotten)
 
-    def replace_pod(self, number: int, *, killed: bool = False) -> None:
+    def replace_pod(
+        self, number: int, *, killed: bool = False, told: bool = True, boot: bool = True
+    ) -> Unit:
         """Replace a unit's pod: new address, empty containers, the charm's state lost.
 
-        The old one gets SIGTERM and its charm the stop hook, or both are `killed`.
+        The old one gets SIGTERM and its charm the stop hook, or both are `killed`. Without `told`,
+        no hook says that the pod is another one (postgresql-k8s-operator#680). Without `boot`, the
+        caller starts the containers (`Unit.boot`).
         """
         unit = self._unit(number)
         if killed:
             # The hook that runs fails, and is tried again in the new pod.
             unit.kill()
-        self._replace(unit, killed=killed)
+        self._replace(unit, killed=killed, told=told, boot=boot)
+        return unit
 
-    def elect(self, number: int) -> None:
-        """Have another unit lead."""
+    def boot(self, unit: Unit) -> None:
+        """Start the containers of a pod that was replaced without."""
+        unit.boot(self._images)
+
+    def elect(self, number: int, *, deposed: bool = True) -> None:
+        """Have another unit lead; the old leader does not know unless it is `deposed`."""
         with self.model.agent.edit() as state:
-            leader = self._unit(number)
-            state["applications"][self.name]["leader"] = leader.name
+            leader, application = self._unit(number), state["applications"][self.name]
+            application["deposed"] = None if deposed else application["leader"]
+            application["leader"] = leader.name
             leader.queue.append(Event("leader-elected"))
+
+    def lose_secrets(self) -> None:
+        """Lose the content of every secret; the records stay (juju#20710, juju#22310)."""
+        with self.model.agent.edit() as state:
+            for secret in state["secrets"].values():
+                if secret["owner"].partition("/")[0] == self.name:
+                    secret["content"] = None
 
     def _enter(self, state: State, new: Unit) -> None:
         """Queue a new unit's first events, in Juju's order, and what its peers see of it."""
@@ -115,7 +136,8 @@ class App:
             for queue in self._queues(members):
                 for kind in ("joined", "changed"):
                     queue.append(events.relation(relation, remote, kind, remote_unit=new.name))
-            relation["units"][self.name].append(new.name)
+            if new.name not in relation["units"][self.name]:
+                relation["units"][self.name].append(new.name)
         if first:
             application["leader"] = new.name
             new.queue.append(Event("leader-elected"))
@@ -162,13 +184,15 @@ class App:
             self._replace(unit)
             until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
 
-    def run(self, event: str) -> Outcome:
+    def run(self, event: str, *, lost: bool = False) -> Outcome:
         """Dispatch an event now to the leader.
+
+        `lost`: the agent is killed before it stores what the hook did in Juju (juju#15224).
 
         Raises:
             DispatchError: the hook failed, or the charm knows no such event.
         """
-        return self.model.agent.run(self.leader, Event(event))
+        return self.model.agent.run(self.leader, Event(event, context={"lost": lost}))
 
     def action(self, name: str, **parameters: Any) -> Outcome:
         """Run an action on the leader; the outcome's `results` tell how it went."""
@@ -236,13 +260,15 @@ class App:
         ports = sorted({port for record in records for port in record["ports"]})
         self._objects.publish(ready, ports=ports or ["65535/tcp"])
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: Unit, *, boot: bool = True) -> None:
         """Start a pod for a unit, with a token of its own."""
         folder = unit.folder / "serviceaccount"
         self._objects.write_credentials(folder, self.model.cluster.ca)
-        unit.start(self._charm, self._images)
+        unit.start(self._charm, self._images if boot else {})
 
-    def _replace(self, unit: Unit, *, killed: bool = False) -> None:
+    def _replace(
+        self, unit: Unit, *, killed: bool = False, told: bool = True, boot: bool = True
+    ) -> None:
         """End a unit's pod and start the next one, in which Juju says what it does of an upgrade.
 
         Kubernetes takes a pod that terminates out of the Service at once.
@@ -256,13 +282,13 @@ class App:
                 agent.run(unit, Event("stop"))
                 ended.result()
         with unit.turn:
-            self._start(unit)
+            self._start(unit, boot=boot)
         with agent.edit() as state:
             state["units"][unit.name]["address"] = unit.address
-            first = ("upgrade-charm", "config-changed", "start")
+            first = ("upgrade-charm", "config-changed", "start") if told else ()
             unit.queue.extendleft(Event(name) for name in reversed(first))
 
-    def _leave(self, leaving: list[Unit]) -> None:
+    def _leave(self, leaving: list[Unit], *, forgotten: bool = False) -> None:
         """Let units go, all at the same time; all of them count as dying from the start.
 
         Raises:
@@ -273,14 +299,14 @@ class App:
                 state["units"][unit.name]["life"] = "dying"
                 unit.leaving = True
         with ThreadPoolExecutor() as pool:
-            done = [pool.submit(self._let_go, unit) for unit in leaving]
+            done = [pool.submit(self._let_go, unit, forgotten=forgotten) for unit in leaving]
         for each in done:
             each.result()
 
-    def _let_go(self, unit: Unit) -> None:
+    def _let_go(self, unit: Unit, *, forgotten: bool) -> None:
         agent = self.model.agent
         try:
-            self._depart(unit)
+            self._depart(unit, forgotten=forgotten)
             for event in ("stop", "remove"):
                 agent.run(unit, Event(event))
         finally:
@@ -306,12 +332,14 @@ class App:
         for unit in units:
             unit.kill()
 
-    def _depart(self, leaving: Unit) -> None:
+    def _depart(self, leaving: Unit, *, forgotten: bool) -> None:
         """Take a unit out of its relations; it sees them broken, its peers see it depart."""
         agent = self.model.agent
         with agent.edit() as state:
             relations = self._relations(state)
             for relation, remote in relations:
+                if forgotten and remote == self.name:
+                    continue
                 relation["units"][self.name].remove(leaving.name)
                 for queue in self._queues(relation["units"][remote]):
                     queue.append(

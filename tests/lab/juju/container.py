@@ -23,7 +23,7 @@ from .root import Bind, User
 # Where Juju mounts its folder with the socket, which the charm sees below /charm/containers.
 SOCKET_FOLDER = "/charm/container"
 # Juju lets its own user, under whom a charm without root runs, into a Pebble that runs as another.
-_IDENTITIES = "identities: {juju: {access: admin, local: {user-id: 170}}}\n"
+IDENTITIES = "identities: {juju: {access: admin, local: {user-id: 170}}}\n"
 # Errors that say that Pebble is not there: it is starting, or it was killed.
 GONE = (ops.pebble.ConnectionError, FileNotFoundError, ConnectionError, urllib.error.URLError)
 
@@ -62,7 +62,7 @@ class Container:
         (self.sockets / name).mkdir(parents=True, exist_ok=True)
         os.chown(self.sockets / name, user.uid, user.gid)
         identities = folder / "identities.yaml"
-        identities.write_text(_IDENTITIES)
+        identities.write_text(IDENTITIES)
         mount_point = folder / f"root-{name}"
         mount_point.mkdir(exist_ok=True)
         binds = [

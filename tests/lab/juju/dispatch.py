@@ -19,7 +19,7 @@ from .packed import Metadata, hand_out
 from .root import Bind, User
 from .store import State, Store
 
-VERSION = "3.6.9"
+VERSION = "3.6.13"
 # A first dispatch takes 2 s; a charm that hangs is told apart from one that works.
 TIMEOUT = 120
 # charm-user of metadata.yaml (Juju 3.6: caas/kubernetes/provider/constants).
@@ -33,7 +33,7 @@ class Event:
 
     name: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    # What the hook tools have to know: "relation" and "action".
+    # What the hook tools have to know, "relation" and "action"; and whether its changes are "lost".
     context: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
@@ -133,7 +133,10 @@ class Charm:
         state = json.loads((hook / "state.json").read_text())
         if unit not in state["units"]:
             raise DispatchError(f"{unit}: {event.name}: the unit was removed before its hook began")
-        store.close_hook(hook, unit, succeeded=status == 0)
+        lost, refused = event.context.get("lost", False), store.refuses(hook, unit)
+        store.close_hook(hook, unit, succeeded=status == 0 and not lost and not refused)
+        if refused:
+            raise DispatchError(f"{unit}: {event.name}: cannot apply changes: permission denied")
         outcome = _outcome(event, began, status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
         return outcome

@@ -24,7 +24,8 @@ def relation(
     environment = {
         "JUJU_RELATION": endpoint,
         "JUJU_RELATION_ID": f"{endpoint}:{relation['id']}",
-        "JUJU_REMOTE_APP": others[0] if others else app,
+        # Juju does not know it once nothing can be read (operator#1306).
+        "JUJU_REMOTE_APP": "" if relation["gone"] else others[0] if others else app,
         "JUJU_REMOTE_UNIT": remote_unit,
     }
     if departing:

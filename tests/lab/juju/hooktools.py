@@ -71,7 +71,7 @@ class Hook:
         self.event: dict[str, Any] = loads(_read(f"{folder}/context.json"))
         self.application = self.state["applications"][self.app]
         self.own = self.state["units"][unit]
-        self.is_leader = self.application["leader"] == unit
+        self.is_leader = unit in (self.application["leader"], self.application["deposed"])
 
     def relation(self, reference: str | None) -> dict[str, Any]:
         """Return the relation that ``NAME:3`` or ``3`` names; without one, that of the event.
@@ -83,6 +83,17 @@ class Hook:
         relation = self.state["relations"].get(str(reference).rpartition(":")[2])
         if relation is None or self.app not in relation["endpoints"]:
             raise ToolError(f'invalid value "{reference}" for option -r: relation not found')
+        return relation
+
+    def databags(self, reference: str | None) -> dict[str, Any]:
+        """Return a relation whose data is to be read or written.
+
+        After `juju remove-saas --force` a relation is listed with its units, and Juju refuses each
+        access in these words (juju#23246, operator#2748; seen on 3.6.28 and 4.0.14).
+        """
+        relation = self.relation(reference)
+        if relation["gone"]:
+            raise ToolError("permission denied (unauthorized access)")
         return relation
 
     def save(self) -> None:
@@ -165,13 +176,14 @@ def relation_list(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
     relation = hook.relation(flags.get("-r"))
     remote = remote_application(hook, relation)
     if "--app" in flags:
-        return remote
+        # Sometimes Juju does not know it when the relation ends (operator#1306).
+        return hook.databags(flags.get("-r")) and remote
     return [unit for unit in relation["units"].get(remote, []) if unit != hook.unit]
 
 
 def relation_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
     """Return a databag; that of the own application is for the leader alone."""
-    relation = hook.relation(flags.get("-r"))
+    relation = hook.databags(flags.get("-r"))
     _, entity = rest
     if entity == hook.app and not hook.is_leader and len(relation["endpoints"]) > 1:
         raise ToolError("permission denied")
@@ -182,7 +194,7 @@ def relation_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str
 
 def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
     """Change keys of the own databag from JSON on stdin; an empty value deletes."""
-    relation = hook.relation(flags.get("-r"))
+    relation = hook.databags(flags.get("-r"))
     owner = hook.app if "--app" in flags else hook.unit
     if owner == hook.app and not hook.is_leader:
         raise ToolError("cannot write relation settings: permission denied")
@@ -192,7 +204,7 @@ def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
     """Return the remote model, which is this one unless the relation says otherwise."""
-    relation = hook.relation(flags.get("-r"))
+    relation = hook.databags(flags.get("-r"))
     return {"uuid": relation.get("remote-model", hook.state["model"]["uuid"])}
 
 
@@ -224,6 +236,9 @@ def secret_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
     for name, secret in hook.state["secrets"].items():
         wanted = f"secret:{name}" in rest or (not rest and secret["label"] == flags["--label"])
         if wanted and secret["owner"] in owners:
+            if secret["content"] is None:
+                # The record is there, and its label taken (juju#20710, juju#22310).
+                raise ToolError(f'secret "{name}-1" not found')
             return secret["content"]
     raise ToolError(f'secret "{"".join(rest) or flags["--label"]}" not found')
 

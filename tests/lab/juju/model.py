@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -90,6 +91,19 @@ class Model:
         for _ in range(units):
             app.add_unit()
         return app
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """Be without a controller for a while: no hook runs (juju#21512)."""
+        self.agent.controller.clear()
+        try:
+            # The hooks that run end before the controller goes.
+            for unit in list(self.agent.units.values()):
+                with unit.turn:
+                    pass
+            yield
+        finally:
+            self.agent.controller.set()
 
     def destroy(self) -> None:
         """Take everything away without a hook, as `juju destroy-model --force --no-wait` does.

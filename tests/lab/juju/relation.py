@@ -55,11 +55,18 @@ class Relation:
         """Return what an application, by default our own, has published."""
         return self._record()["data"].get(app or self.app.name, {})
 
-    def remove(self) -> None:
-        """Unrelate: every unit sees the other side's unit depart, then the relation broken."""
+    def remove(self, *, force: bool = False, bare: bool = False) -> None:
+        """Unrelate: every unit sees the other side's unit depart, then the relation broken.
+
+        `force`: no hook runs, and the relation stays listed; nothing can be read or written.
+        `bare`: nothing can be read either when the relation ends (operator#1306).
+        """
         agent, app, record = self.app.model.agent, self.app, self._record()
         away = f"{self.remote}/0"
         with agent.edit() as state:
+            state["relations"][str(self.number)]["gone"] = record["gone"] = force or bare
+            if force:
+                return
             state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
         for unit in app.units:
             for kind, who in (("departed", away), ("broken", "")):

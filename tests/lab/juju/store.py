@@ -3,10 +3,10 @@
 Hooks of several units may be open at once: what a hook changed in its copy is merged.
 
 model         name, uuid
-applications  name -> leader, config, status
+applications  name -> leader, who does not know that it was deposed, config, status
 units         name -> application, life, status, agent, ports, address, action
-relations     number -> id, endpoints by application, units in scope, databags
-secrets       id -> owner, label, content
+relations     number -> id, endpoints by application, units in scope, databags, whether gone
+secrets       id -> owner, label, content (null if it is lost)
 """
 
 from __future__ import annotations
@@ -85,6 +85,23 @@ class Store:
                     )
                     merge(old, new, state[kind])
 
+    def refuses(self, folder: Path, unit: str) -> bool:
+        """Whether a hook changed what only a leader may, and its unit is none any more.
+
+        Juju asks when it applies a hook's changes, and refuses all of them (juju#20975).
+        """
+        opened, draft = (
+            json.loads((folder / name).read_text()) for name in ("opened.json", "state.json")
+        )
+        app = unit.partition("/")[0]
+
+        def shared(state: State) -> list[Any]:
+            databags = [record["data"].get(app) for record in state["relations"].values()]
+            return [databags, state["secrets"]]
+
+        leader = self.read()["applications"].get(app, {}).get("leader")
+        return leader != unit and shared(opened) != shared(draft)
+
     def _write(self, state: State) -> None:
         draft = self.path.with_suffix(".new")
         draft.write_text(json.dumps(state, indent=1))
@@ -106,7 +123,8 @@ def merge(old: State, new: State, into: State) -> None:
 
 def application(**fields: Any) -> State:
     """Return the record of an application."""
-    return {"leader": None, "config": {}, "status": dict(UNKNOWN), **fields}
+    record: State = {"leader": None, "deposed": None, "config": {}, "status": dict(UNKNOWN)}
+    return {**record, **fields}
 
 
 def unit(app: str, address: str) -> State:
@@ -120,6 +138,7 @@ def new_relation(state: State, endpoints: Mapping[str, str]) -> dict[str, Any]:
     """Add a relation between endpoints of applications, one alone for peers; returns its record."""
     number = max(map(int, state["relations"]), default=-1) + 1
     units = {app: [] for app in endpoints}
-    record = {"id": number, "endpoints": dict(endpoints), "units": units, "data": {}}
+    record: State = {"id": number, "endpoints": dict(endpoints), "units": units, "data": {}}
+    record["gone"] = False
     state["relations"][str(number)] = record
     return record

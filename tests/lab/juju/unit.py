@@ -63,6 +63,7 @@ class Unit:
         self._attempts = 0
         self.charm = Charm(cluster, folder, label=f"juju-{name.replace('/', '-')}")
         self._cluster, self._environment = cluster, environment
+        self._network = Path()  # See `start`.
         self._containers: dict[str, Container] = {}
         self._booted: dict[str, str] = {}
         self._noticed: dict[str, datetime.datetime] = {}
@@ -75,10 +76,16 @@ class Unit:
 
     def start(self, charm: Path, images: Mapping[str, Image]) -> None:
         """Start a pod with this charm and a container for each image; nothing is left of before."""
-        joined, self.address = _network(self._cluster, self.folder, next(_INDICES))
-        self.charm.place(charm, joined)
+        self._network, self.address = _network(self._cluster, self.folder, next(_INDICES))
+        self.charm.place(charm, self._network)
         self._booted.clear()
         self._noticed.clear()
+        self._containers.clear()
+        self.boot(images)
+        self.away = False
+
+    def boot(self, images: Mapping[str, Image]) -> None:
+        """Start the containers of the pod."""
         for name, image in images.items():
             self._containers[name] = Container(
                 self._cluster,
@@ -89,10 +96,9 @@ class Unit:
                 image=[*image.binds, Bind(self.folder / "serviceaccount", CREDENTIALS)],
                 rootfs=image.root,
                 environment={**self._environment, "PATH": image.path},
-                network=joined,
+                network=self._network,
                 user=dataclasses.replace(self.charm.metadata.containers[name], owns=image.owns),
             )
-        self.away = False
 
     def terminate(self) -> None:
         """Let the containers end by themselves, as the kubelet does first; then kill them."""
@@ -116,7 +122,8 @@ class Unit:
 
     def ready(self) -> bool:
         """Say whether the pod is there and every container passes its readiness probe."""
-        return not self.away and all(map(self._probe, self._containers.values()))
+        containers = self._containers.values()
+        return not self.away and bool(containers) and all(map(self._probe, containers))
 
     def _probe(self, container: Container) -> bool:
         boot, now = container.boot_id(), time.monotonic()

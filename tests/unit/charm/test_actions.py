@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import subprocess
 from collections.abc import Callable
@@ -288,7 +289,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     (call,) = unit.ctx.exec_history["istio-aux"]
     understood = commands.parser().parse_args([*call.command[1:2], "--output", "json"])
     assert understood.output == "json"
-    assert call.command[2:] == [
+    assert call.command[2:-2] == [
         *("--kubeconfig", workload.KUBECONFIG, "--config", workload.CONFIG, "--output", "json")
     ]
 
@@ -450,6 +451,26 @@ def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(
     unit.configure(race_policy=race)
 
     assert failure(restart, unit, dry_run=False).startswith(f"race-policy: {race}: the workload")
+
+
+@pytest.mark.parametrize("slow", [0.0, 30.0, 90.0])
+def test_an_action_answers_while_somebody_waits(
+    slow: float, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`juju run` waits for a minute; the API server and the other units may be slow, too."""
+    times = itertools.count(step=slow)
+    for action in (explain, run_check, restart):
+        unit.ctx.exec_history.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(actions, "monotonic", lambda: next(times))
+            action(unit, stdout="")
+        (call,) = unit.ctx.exec_history["istio-aux"]
+        assert call.timeout
+        assert call.timeout <= max(5, actions.ANSWER - slow)
+        if action is not explain:
+            given = float(call.command[call.command.index("--timeout") + 1])
+            assert 0 < given < call.timeout
+        assert actions.ANSWER < 60
 
 
 LISTS = (list_unmeshed, list_stuck)

@@ -16,6 +16,7 @@ from ops import testing
 
 import certificates
 from certificates import Leaf
+from relations import tls
 
 from .conftest import Copies, Unit, active, copies
 from .test_certificates import NAMES, handshake, kept, trusted
@@ -273,3 +274,13 @@ def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
     provided.run()
 
     assert served(provided) == before
+
+
+def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
+    """The library observes events by private methods, whose errors would fail the hook."""
+    with unit.ctx(unit.on.update_status(), unit.state) as manager:
+        observers = manager.charm.framework._observers
+        path = manager.charm._provider.handle.path
+        handlers = {method for observer, method, _, _ in observers if observer == path}
+    assert handlers
+    assert handlers <= vars(tls.Requirer).keys()

@@ -7,9 +7,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ops
 import pytest
 from lab.pki import Provider
 from ops import pebble, testing
+from scenario import mocking
 
 from .conftest import NIGHTLY, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
@@ -280,6 +282,43 @@ def test_relations_together_bring_what_each_of_them_does(unit: Unit) -> None:
                 unit.relate(RELATIONS[endpoint])
             present ^= {endpoint}
             assert brought(unit) == wanted(present), (present, endpoint)
+
+
+def refuse(patch: pytest.MonkeyPatch, gone: testing.Relation, tools: tuple[str, ...]) -> None:
+    """Have Juju refuse access to a relation, of which ops makes this error."""
+    for tool in tools:
+        real = getattr(mocking._MockModelBackend, tool)
+
+        def ask(backend: Any, *args: Any, real: Any = real, **named: Any) -> Any:
+            if gone.id in (*args[:1], named.get("relation_id")):
+                if real.__name__ == "relation_remote_app_name":
+                    return None  # ops itself catches that error.
+                raise ops.RelationNotFoundError
+            return real(backend, *args, **named)
+
+        patch.setattr(mocking._MockModelBackend, tool, ask)
+
+
+@pytest.mark.parametrize("units", ["with its units", "without"])
+@pytest.mark.parametrize("endpoint", [*RELATIONS, "charm-tracing"])
+def test_a_relation_that_is_gone_and_listed_fails_no_hook_and_hides_no_other(
+    endpoint: str, units: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `juju remove-saas --force`: juju#23246, operator#2709, operator#2748."""
+    gone = RELATIONS.get(endpoint) or testing.Relation(endpoint)
+    tools = ("relation_get", "relation_set", "relation_model_get")
+    more = ("relation_list", "relation_remote_app_name") if units == "without" else ()
+    refuse(monkeypatch, gone, (*tools, *more))
+
+    assert isinstance(unit.relate(gone), testing.ActiveStatus)
+    for event in ("config_changed", "leader_elected", "upgrade_charm"):
+        assert isinstance(unit.run(getattr(unit.on, event)()), testing.ActiveStatus)
+    unit.run(unit.on.action("list-unmeshed"))
+
+    unit.relate(dataclasses.replace(gone, id=gone.id + 1000))
+    both, alone = brought(unit), wanted({endpoint})
+    for fact in ("root namespace", "applications", "policies for a mesh", "logs"):
+        assert both[fact] == alone[fact]
 
 
 def without_an_authority(unit: Unit) -> Any:

@@ -10,6 +10,7 @@ from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
 from .conftest import Unit, Workload, active
+from .test_certificates import DOWN, fail
 from .test_reconcile import fail_checks
 
 COS_ID = "c05c05c0-0000-4000-8000-000000000001"
@@ -222,18 +223,15 @@ def test_nothing_is_granted_before_the_cluster_answers(unit: Unit) -> None:
     assert injected(unit) == set()
 
 
-def test_a_juju_that_does_not_say_whose_request_it_is_grants_nothing(unit: Unit) -> None:
-    """Before 3.6.2."""
-    unit.ctx.juju_version = "3.6.1"
+def test_a_juju_that_does_not_say_whose_request_it_is_grants_nothing(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(monkeypatch, "relation_model_get", DOWN)
 
     unit.relate(TENSORBOARD)
 
     assert named(unit) == []
-    assert told(unit) == Mesh(
-        live=False,
-        reason="tensorboard: its model is not known: "
-        "Relation.remote_model is only available on Juju >= 3.6.2",
-    )
+    assert told(unit) == Mesh(live=False, reason=f"tensorboard: its model is not known: {DOWN}")
 
 
 UNKNOWN = Mesh(live=False, reason="not known yet whether Istio injects")

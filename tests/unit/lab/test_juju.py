@@ -12,12 +12,15 @@ from lab.juju import events, hooks, store
 from lab.juju.store import Store, application, new_relation, unit
 from ops import hookcmds
 
-PEERS, PILOT = 0, 1
+PEERS, PILOT, GONE = 0, 1, 2
 LEADER, FOLLOWER = "istio-aux/0", "istio-aux/1"
 
 
 class Model:
-    """A model with two units of istio-aux, a peer relation, and one to an istio-pilot."""
+    """A model with two units of istio-aux, a peer relation, and one to an istio-pilot.
+
+    A relation is gone, and the content of a secret is lost.
+    """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.store, self._folder, self._patch = Store(folder / "model", "kubeflow"), folder, patch
@@ -27,6 +30,9 @@ class Model:
             state["units"] = {name: unit("istio-aux", "10.1.0.1") for name in (LEADER, FOLLOWER)}
             new_relation(state, {"istio-aux": "peers"})
             new_relation(state, {"istio-aux": "istio-pilot", "istio-pilot": "istio-pilot"})
+            new_relation(state, {"istio-aux": "certificates", "pki": "it"})["gone"] = True
+            lost = {"owner": "istio-aux", "label": "lost", "content": None}
+            state["secrets"] = {"lost": lost}
         tools = hooks.install(folder / "tools", Path(sys.executable))
         patch.setenv("PATH", os.pathsep.join([str(tools), os.environ["PATH"]]))
 
@@ -65,6 +71,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
         (LEADER, "secret_get", {"id": "secret:none"}, '"secret:none" not found'),
         (LEADER, "action_get", {}, "not running an action"),
         (LEADER, "relation_get", {"id": PEERS, "unit": "another/0"}, "permission denied"),
+        (LEADER, "relation_get", {"id": GONE, "unit": "pki", "app": True}, "permission denied"),
+        (LEADER, "relation_set", {"data": {"a": "1"}, "id": GONE}, "permission denied"),
+        (LEADER, "relation_model_get", {"id": GONE}, "permission denied"),
+        (LEADER, "secret_get", {"label": "lost"}, "not found"),
+        (LEADER, "secret_add", {"content": {"key": "1"}, "label": "lost"}, "already exists"),
     ],
 )
 def test_what_juju_refuses_is_refused_in_the_words_ops_looks_for(
@@ -88,6 +99,29 @@ def test_a_follower_reads_the_secret_of_its_application_by_its_id_only(model: Mo
         hookcmds.secret_get(label="tls")
 
 
+def test_a_relation_that_is_gone_is_listed(model: Model) -> None:
+    model.enter(LEADER)
+
+    assert hookcmds.relation_ids("certificates") == [f"certificates:{GONE}"]
+    assert hookcmds.relation_list(GONE) == []
+
+
+def test_a_leader_that_was_deposed_in_its_hook_changes_nothing_of_the_application(
+    model: Model,
+) -> None:
+    model.enter(LEADER)
+    hookcmds.relation_set({"a": "1"}, PEERS)
+    with model.store.edit() as state:
+        state["applications"]["istio-aux"] |= {"leader": FOLLOWER, "deposed": LEADER}
+
+    def refused() -> bool:
+        return model.store.refuses(Path(os.environ["JUJU_CONTEXT_ID"]), LEADER)
+
+    assert not refused()
+    hookcmds.relation_set({"a": "1"}, PEERS, app=True)
+    assert refused()
+
+
 def test_a_failed_hook_leaves_its_status_and_nothing_else(model: Model) -> None:
     model.enter(LEADER)
     hookcmds.secret_add({"key": "one"})
@@ -99,7 +133,8 @@ def test_a_failed_hook_leaves_its_status_and_nothing_else(model: Model) -> None:
     state = model.store.read()
     left = state["units"][LEADER]
     assert left["status"] == {"status": "maintenance", "message": "half way"}
-    assert (state["secrets"], left["ports"], state["relations"]["0"]["data"]) == ({}, [], {})
+    assert ([*state["secrets"]], left["ports"]) == (["lost"], [])
+    assert state["relations"]["0"]["data"] == {}
 
 
 def test_hooks_of_two_units_that_run_at_once_keep_what_the_other_wrote_and_tell_it(

@@ -21,6 +21,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ops import testing
 
+from .test_scenarios import refuse
+
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 
 
@@ -271,6 +273,19 @@ def test_without_one_relation_the_mesh_is_unknown(ctx: Context, numbers: tuple[i
         out = manager.run()
         assert manager.charm.sidecar.mesh() is None
     assert [r.local_app_data for r in out.relations] == [REQUEST] * len(numbers)
+
+
+def test_a_relation_that_is_gone_and_listed_fails_no_hook_and_hides_no_other(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """juju#23246."""
+    gone = dataclasses.replace(ANSWERED, id=99)
+    refuse(monkeypatch, gone, ("relation_get", "relation_set"))
+
+    with ctx(ctx.on.upgrade_charm(), state(gone, ANSWERED)) as manager:
+        out = manager.run()
+        assert manager.charm.sidecar.mesh() == LIVE
+    assert out.get_relation(ANSWERED.id).local_app_data == REQUEST
 
 
 def documented() -> type[ops.CharmBase]:

@@ -50,13 +50,22 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-def check(credentials: cluster.Credentials, settings: Settings, output: str) -> int:
-    """Print what was found; return the exit status, which is 0 if istio-aux works."""
+def check(
+    credentials: cluster.Credentials, settings: Settings, output: str, patience: float
+) -> int:
+    """Print what was found in so many seconds; return 0 if istio-aux works."""
 
     async def work(access: Access) -> int:
         quiet()
+        found: list[CheckResult] = []
         async with Client(access, patient=True) as client:
-            results = [preflight.bounded(each) for each in await run_checks(client, settings)]
+            try:
+                async with asyncio.timeout(patience):
+                    await run_checks(client, settings, found)
+            except TimeoutError:
+                late = f"the other checks were not finished within {patience:g} s"
+                found.append(preflight.unknown("time", late, "check again, with more time"))
+        results = [preflight.bounded(each) for each in found]
         render.show(sys.stdout, results, output)
         return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
@@ -68,15 +77,15 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
-    """Make all checks.
+async def run_checks(client: Client, settings: Settings, results: list[CheckResult]) -> None:
+    """Make all checks, and add what they find to `results`.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
     server = await read_version(client)
     around = Surroundings(client, settings, Telemetry())
-    results = await _tried("rights", _rights(client, settings))
+    results += await _tried("rights", _rights(client, settings))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
@@ -103,7 +112,6 @@ async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
             results += await _admission(client, settings, selected)
     if settings.lease:
         results += await _tried("lease", _elected(client, settings.lease))
-    return results
 
 
 async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[CheckResult]:

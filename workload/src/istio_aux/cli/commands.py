@@ -105,7 +105,7 @@ def _audit(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from istio_aux.cli import check  # noqa: PLC0415 - as above
 
-    return check.check(_credentials(args), args.config, args.output)
+    return check.check(_credentials(args), args.config, args.output, args.timeout)
 
 
 def _restart(args: argparse.Namespace) -> int:
@@ -209,6 +209,7 @@ def _add_audit(add: AddParser) -> None:
 
 def _add_check(add: AddParser) -> None:
     check = _command(add, "check", _check)
+    _add_timeout(check, "when to answer with what is known")
     _add_config(check)
     _add_credentials(check, "overrides the settings; ")
     _add_output(check, "text")
@@ -219,10 +220,7 @@ def _add_restart(add: AddParser) -> None:
     restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
     most = "how many pods to restart at most (default: 10)"
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=most)
-    restart.add_argument(
-        "--timeout", type=_checked(settings.seconds), default=300.0, metavar="SECONDS",
-        help="how long to wait for new pods and disruption budgets (default: 300)",
-    )  # fmt: skip
+    _add_timeout(restart, "when to answer, with what is done; new pods and budgets take time")
     _add_namespace(restart, "only this namespace; default: all")
     _add_config(restart)
     _add_credentials(restart, "overrides the settings; ")
@@ -288,6 +286,13 @@ def _add_credentials(command: argparse.ArgumentParser, meaning: str = "") -> Non
 def _add_kubeconfig(command: argparse.ArgumentParser, meaning: str) -> None:
     otherwise = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
     command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=f"{meaning}{otherwise}")
+
+
+def _add_timeout(command: argparse.ArgumentParser, meaning: str) -> None:
+    command.add_argument(
+        "--timeout", type=_checked(settings.seconds), default=300.0, metavar="SECONDS",
+        help=f"{meaning} (default: 300)",
+    )  # fmt: skip
 
 
 def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:

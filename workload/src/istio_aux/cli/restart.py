@@ -43,7 +43,7 @@ _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods to restart: ``limit`` of one namespace, or of all, within ``patience`` seconds."""
+    """Which pods to restart: ``limit`` of one namespace, or of all, in ``patience`` seconds."""
 
     namespace: str | None = None
     limit: int = 10
@@ -89,20 +89,26 @@ class _Run:
 
     async def run(self, output: str) -> int:
         """Do it, print the result, and return the exit status."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._order.patience
+
+        def left(most: float = self._order.patience) -> float:
+            return max(0.0, min(most, end - loop.time()))
+
         if why := await self._forbidden():
             return _failed(why)
         async with self._around.watched(*self._works()):
-            known = await until(self._pods.synced.is_set, PATIENCE)
+            known = await until(self._pods.synced.is_set, left(PATIENCE))
             if missing := self._around.watches.missing():
                 return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
             if not (known and self._around.injectors.control_planes.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
-            await until(lambda: self._repair.finished, PATIENCE)
+            await until(lambda: self._repair.finished, left(PATIENCE))
             if self._order.dry_run:
                 render.show(sys.stdout, Restarts([*self._planned()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
-            over = await until(lambda: self._repair.finished, self._order.patience)
+            over = await until(lambda: self._repair.finished, left())
             await self._repair.stop(_END)
         render.show(sys.stdout, Restarts([*self._happened()], dry_run=False), output)
         if over:

@@ -71,6 +71,7 @@ value of `live` or `meshed`. Unknown is never live.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ import ops
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TRUTH = {"true": True, "false": False}
 _SHOWN = 60  # Characters of a bad name that a message shows.
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -186,20 +189,20 @@ class SidecarRequirer(ops.Object):
         """Return the state of the mesh for this application.
 
         Returns:
-            None while the state is unknown: without a relation or with more than one, when the
-            relation goes, and while there is no valid answer.
+            None while the state is unknown: while there is no valid answer, when the relation goes,
+            and while two relations have an answer. One that was removed by force may be listed
+            beside its successor, and has none.
         """
-        relations = self.model.relations[self._endpoint]
-        if len(relations) != 1:
-            return None
-        (relation,) = relations
-        return Mesh.from_databag(relation.data[relation.app])
+        relations = _active(self.model, self._endpoint)
+        answers = [Mesh.from_databag(relation.data[relation.app]) for relation in relations]
+        known = [mesh for mesh in answers if mesh]
+        return known[0] if len(known) == 1 else None
 
     def _ask(self, _: ops.EventBase) -> None:
         if self.model.unit.is_leader():
             request = SidecarRequest(self.model.app.name, self.model.name)
-            for relation in self.model.relations[self._endpoint]:
-                _write(relation.data[self.model.app], request.to_databag())
+            for relation in _active(self.model, self._endpoint):
+                _write(relation, self.model.app, request.to_databag())
 
     def _on_answer(self, event: ops.EventBase) -> None:
         self._ask(event)
@@ -256,12 +259,16 @@ class SidecarProvider:
         if self._charm.unit.is_leader():
             for relation in self._relations():
                 if relation.id == relation_id:
-                    return _write(relation.data[self._charm.app], mesh.to_databag())
+                    return _write(relation, self._charm.app, mesh.to_databag())
         return False
 
     def _relations(self) -> list[ops.Relation]:
-        # ops leaves out those that are going.
-        return self._charm.model.relations[self._endpoint]
+        return _active(self._charm.model, self._endpoint)
+
+
+def _active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
+    """Return the relations without those that go or whose application is gone."""
+    return [each for each in model.relations[endpoint] if each.active and each.app]
 
 
 def _trouble(databag: Mapping[str, str]) -> str:
@@ -276,8 +283,16 @@ def _trouble(databag: Mapping[str, str]) -> str:
     return ""
 
 
-def _write(databag: ops.RelationDataContent, wanted: Mapping[str, str]) -> bool:
-    """Write what differs; the empty text removes a key."""
+def _write(relation: ops.Relation, app: ops.Application, wanted: Mapping[str, str]) -> bool:
+    """Write what differs; the empty text removes a key. Tell whether anything was written.
+
+    A relation that was removed by force may still be listed, and refuses this (juju#23246).
+    """
+    databag = relation.data[app]
     different = {key: value for key, value in wanted.items() if databag.get(key, "") != value}
-    databag.update(different)
+    try:
+        databag.update(different)
+    except ops.ModelError as error:
+        logger.warning("%s:%d: not written: %r", relation.name, relation.id, error)
+        return False
     return bool(different)

@@ -1,9 +1,14 @@
-"""A real Pebble wakes the charm ever more rarely, until the charm stops it."""
+"""Real Pebbles take the charm's layers and checks, and wake it ever more rarely.
+
+Juju had version 1.19.2 until 3.6.12, and 1.26 since (juju#21335). The former is the oldest that
+knows what the layers say.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,9 +19,15 @@ from typing import Any, cast
 import lab
 import ops
 import pytest
-from lab import Cluster, tools
+import yaml
+from lab import Cluster, ports, tools
+from lab.deployed import ROOT
+from lab.juju.container import IDENTITIES
 
+import config
 import wake
+import workload
+from relations import cos
 
 # Seconds between the end of the service and its next start; ten times as fast as in the charm.
 FIRST = 0.5
@@ -31,12 +42,19 @@ def socket() -> Iterator[Path]:
         yield Path(folder) / "socket"
 
 
-@pytest.fixture
+@pytest.fixture(params=["pebble", "pebble-1.19"])
 def pebble(
-    cluster: Cluster, socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    socket: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
-    """A Pebble that knows the charm's layer, whose times are shorter."""
-    program = tools.path("pebble")
+    """A Pebble of each version as Juju starts it, with the layer of the rock.
+
+    It knows the layer that wakes the charm, with shorter times.
+    """
+    program = tools.path(request.param)
     layer = copy.deepcopy(wake.LAYER)
     (service,) = cast("dict[str, Any]", layer)["services"].values()
     service["command"] = service["command"].replace(wake.PEBBLE, str(program))
@@ -45,10 +63,14 @@ def pebble(
     service["backoff-delay"] = f"{FIRST * 1000:.0f}ms"
     monkeypatch.setattr(wake, "LAYER", layer)
     variables = {"PEBBLE": str(tmp_path), "PEBBLE_SOCKET": str(socket)}
+    rock = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
+    (tmp_path / "layers").mkdir()
+    layer = {key: rock[key] for key in ("services", "checks")}
+    (tmp_path / "layers/001-rock.yaml").write_text(yaml.safe_dump(layer))
+    (tmp_path / "identities.yaml").write_text(IDENTITIES)
+    identities = ["--identities", str(tmp_path / "identities.yaml")]
     process = cluster.spawn(
-        "pebble",
-        [str(program), "run", "--create-dirs", "--hold"],
-        env=variables,
+        "pebble", [str(program), "run", "--create-dirs", "--hold", *identities], env=variables
     )
     client = ops.pebble.Client(str(socket))
     lab.until(
@@ -125,3 +147,60 @@ def test_news_let_the_delays_begin_again(pebble: Any) -> None:
     *_, first, second = notices(pebble, 3)
     # Without the news, Pebble would wait at least this long between these two.
     assert (second - first).total_seconds() < FIRST * 2**4
+
+
+OPTIONS = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
+NAMES = workload.Names("kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux")
+
+
+@pytest.fixture
+def answers(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """What answers for the workload: 200 for each file of a folder, 404 for all else."""
+    folder = tmp_path / "answers"
+    folder.mkdir()
+    port = ports.reserve()
+    argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    process = cluster.spawn("answers", [*argv, "--directory", str(folder)])
+    for name in ("livez", "readyz"):
+        (folder / name).touch()
+    yield folder, f"http://127.0.0.1:{port}"
+    process.kill()
+    process.wait(10)
+
+
+def of_answers(layer: Any, url: str) -> Any:
+    """The layer with checks that ask there, and a service that does nothing."""
+    layer = copy.deepcopy(layer)
+    for check in layer["checks"].values():
+        check["http"]["url"] = check["http"]["url"].replace(workload.STATUS_URL, url)
+    for service in layer.get("services", {}).values():
+        service["command"] = "sleep 1000"
+    return layer
+
+
+def test_the_layers_checks_and_identities_of_the_charm_are_understood(
+    pebble: Any, answers: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, url = answers
+    unit = container(pebble)
+    workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
+    assert unit.get_service(workload.SERVICE).is_running()
+    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="the unit to be ready")
+
+    relaxed = of_answers({"checks": {"ready": workload.SINCE_READY}}, url)["checks"]["ready"]
+    monkeypatch.setattr(workload, "SINCE_READY", relaxed)
+    workload.relax(unit)
+    assert unit.get_plan().checks["ready"].threshold == 2
+
+    (folder / "readyz").unlink()
+    lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="it not to be")
+    kinds = {notice.last_data.get("kind") for notice in pebble.get_notices()}
+    assert "perform-check" in kinds
+    (folder / "readyz").touch()
+    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="it to be so again")
+
+    target = cos._target("http://127.0.0.1:1/loki", {"product": "Juju"})
+    unit.add_layer("log-forwarding", {"log-targets": {"loki/0": target}}, combine=True)
+    assert unit.get_plan().log_targets["loki/0"].services == ["all"]
+    assert pebble.get_identities()["juju"].access == ops.pebble.IdentityAccess.ADMIN

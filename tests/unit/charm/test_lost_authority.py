@@ -1,0 +1,129 @@
+"""Another authority takes the place of one that Juju has lost, or whose key others may know.
+
+juju#20710, juju#21058 and juju#22310: the record of the secret is there, and its content is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ops import testing
+
+from certificates import Leaf
+
+from .conftest import Unit
+from .test_actions import failure, results
+from .test_certificates import DOWN, LABEL, bundle, fail, handshake, kept, trusted
+
+
+def lost_for(unit: Unit, minutes: float) -> None:
+    """Note that Juju lost the content of the secret so long ago."""
+    (peers,) = unit.state.get_relations("peers")
+    since = {"authority-lost-since": str(datetime.now(UTC) - timedelta(minutes=minutes))}
+    noted = dataclasses.replace(peers, local_app_data={**peers.local_app_data, **since})
+    unit.state = dataclasses.replace(unit.state, relations={noted})
+
+
+def noted(unit: Unit) -> Any:
+    (peers,) = unit.state.get_relations("peers")
+    return peers.local_app_data
+
+
+def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
+    unit: Unit, tmp_path: Path
+) -> None:
+    old = kept(unit).certificate
+    unit.run(secrets=set())
+    assert "authority-lost-since" in noted(unit)
+    lost_for(unit, 59)
+    status = unit.run()
+    assert isinstance(status, testing.WaitingStatus)
+    assert "; the leader makes another one at " in status.message
+    assert not unit.state.secrets
+
+    lost_for(unit, 61)
+    unit.run()
+
+    (secret,) = unit.state.secrets
+    assert secret.label != LABEL, "Juju keeps the label of the lost one"
+    assert noted(unit)["authority-secret-id"] == secret.id
+    for _ in range(5):
+        status = unit.run()
+        served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
+        assert handshake(served, trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
+    assert bundle(unit.api) == {kept(unit).certificate} != {old}
+    assert isinstance(status, testing.ActiveStatus)
+    assert "authority-lost-since" not in noted(unit)
+
+
+def test_an_authority_that_is_found_again_is_as_good_as_before(unit: Unit) -> None:
+    before = kept(unit)
+    secrets = unit.state.secrets
+    unit.run(secrets=set())
+    lost_for(unit, 50)
+
+    status = unit.run(secrets=secrets)
+
+    assert isinstance(status, testing.ActiveStatus)
+    assert kept(unit) == before
+    assert "authority-lost-since" not in noted(unit)
+
+
+def test_while_juju_does_not_answer_no_other_authority_is_made(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not take another secret either, and the hook would fail at its end."""
+    before = kept(unit)
+    lost_for(unit, 120)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", DOWN)
+        unit.run()
+    assert kept(unit) == before
+
+
+def replace_authority(unit: Unit) -> dict[str, Any]:
+    unit.run(unit.on.action("replace-authority"))
+    return results(unit)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_another_authority_is_made_at_once_and_the_units_change_over(
+    lost: bool, unit: Unit
+) -> None:
+    old = bundle(unit.api)
+    if lost:
+        unit.run(secrets=set())
+
+    found = replace_authority(unit)
+
+    assert found["replaced"] == "true"
+    assert ("cannot be read" in found["lost"]) is lost
+    assert unit.wakes
+    unit.run()
+    assert bundle(unit.api) == {*old, kept(unit).certificate}
+    assert kept(unit).certificate not in old
+    for _ in range(3):
+        assert isinstance(unit.run(), testing.ActiveStatus)
+    assert bundle(unit.api) == {kept(unit).certificate}
+
+
+def test_only_the_leader_makes_another_authority_of_one_that_there_is(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept(unit)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_set", DOWN)
+        said = failure(replace_authority, unit)
+    assert said == f"the certificate authority is not stored: {DOWN}"
+    state = unit.state
+    unit.state = dataclasses.replace(state, leader=False)
+    said = failure(replace_authority, unit)
+    assert said == "run it on the leader: juju run istio-aux/leader ..."
+    assert kept(unit) == before
+    peers = {testing.PeerRelation("peers")}
+    unit.state = dataclasses.replace(state, secrets=set(), relations=peers)
+    assert failure(replace_authority, unit) == "there is no certificate authority yet"
