@@ -212,7 +212,6 @@ def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
     return {"matchExpressions": expressions} if expressions else {}
 
 
-
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     """Return a parser that leaves a text as it is, if `parse` takes it."""
 

@@ -41,7 +41,11 @@ CASES: dict[str, dict[str, Any]] = {
         "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
-    "everything selected": {"start-mode": "none", "namespace-selectors": "", "inject-selector": "a"},
+    "everything selected": {
+        "start-mode": "none",
+        "namespace-selectors": "",
+        "inject-selector": "a",
+    },
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
     "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},

@@ -20,8 +20,7 @@ from charmlibs.interfaces.istio_sidecar import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 from ops import testing
-
-from .test_scenarios import refuse
+from unit.charm.test_scenarios import refuse
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 
