@@ -424,7 +424,7 @@ def test_an_authority_that_cannot_be_read_for_a_while_is_waited_for(
     assert kept(unit) == before
     assert unit.api.objects.keys() == objects.keys()
     assert bundle(unit.api) == {before.certificate}
-    (webhook,) = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
+    webhook, *_ = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
     assert '"team"' in json.dumps(webhook["objectSelector"]), "an option took no effect meanwhile"
     assert isinstance(unit.run(), testing.ActiveStatus)
 
