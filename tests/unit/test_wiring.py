@@ -153,8 +153,12 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
         await alone._save()
 
 
-def test_a_process_that_restarts_keeps_its_identity() -> None:
-    assert identity(8443) == identity(8443)
+async def test_a_process_that_restarts_keeps_its_identity() -> None:
+    """So it goes on with its own Lease at once."""
+    settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
+    async with ApiServer() as api:
+        lives = [Wiring(settings, api.access())._lease for _ in range(2)]
+    assert [life and life._identity for life in lives] == [identity(8443)] * 2
     assert identity(8443) != identity(8444)
     assert identity(0) != identity(0)
 
