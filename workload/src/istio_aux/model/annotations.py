@@ -71,6 +71,10 @@ class _Key(Generic[T]):
         """Whether it is there, with whatever value."""
         return self.name in self._texts(source)
 
+    def is_empty(self, source: Source) -> bool:
+        """Whether it is there, with an empty value."""
+        return self._texts(source).get(self.name) == ""
+
     def of(self, source: Source) -> T | None:
         """Read the value; None if it is absent.
 
@@ -215,7 +219,7 @@ def read_overrides(pod: Pod) -> Overrides:
 
     def value(key: Annotation[T]) -> T | None:
         try:
-            return key.of(pod.metadata)
+            return None if key.is_empty(pod.metadata) else key.of(pod.metadata)
         except BadValueError as error:
             problems.append(Problem(annotation=key.name, why=str(error)))
             return None
@@ -244,9 +248,7 @@ def _opt_out(pod: Pod) -> str | None:
         return str(error)
 
 
-def _seconds(text: str) -> float | None:
-    if not text:
-        return None
+def _seconds(text: str) -> float:
     match = _GRACE.fullmatch(text.strip())
     seconds = float(match[1]) * _SECONDS[match[2]] if match else LONGEST_GRACE + 1
     if seconds > LONGEST_GRACE:
