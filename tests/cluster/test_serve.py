@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import lab
@@ -159,16 +160,13 @@ def test_a_review_after_sigterm_is_the_last_of_its_connection(mortal: Workload):
     mortal.await_ready()
     context = ssl.create_default_context(cadata=mortal.authority.certificate)
     context.check_hostname = False
-    server = http.client.HTTPSConnection(
-        mortal.cluster.host, mortal.webhook_port, timeout=30, context=context
-    )
-    assert not is_the_last(server)
+    address = (mortal.cluster.host, mortal.webhook_port)
+    with closing(http.client.HTTPSConnection(*address, timeout=30, context=context)) as server:
+        assert not is_the_last(server)
 
-    mortal.process.kill(signal.SIGTERM)
-    lab.until(lambda: '"stop"' in log(mortal), timeout=30, what="the signal to be noticed")
+        terminate(mortal)
 
-    assert is_the_last(server)
-    server.close()
+        assert is_the_last(server)
 
 
 def is_the_last(server: http.client.HTTPSConnection) -> bool:
@@ -190,14 +188,20 @@ def is_the_last(server: http.client.HTTPSConnection) -> bool:
 def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
     """A second signal means: do not wait for a quit that hangs."""
     hang(stage)
-    # The log is that of all the program's lives.
-    before = len(log(mortal))
-    mortal.process.kill(signal.SIGTERM)
-    lab.until(lambda: '"stop"' in log(mortal)[before:], timeout=30, what="the signal to be noticed")
+    terminate(mortal)
 
     mortal.process.kill(signal.SIGTERM)
 
     assert mortal.process.wait(30) == 1
+
+
+def terminate(workload: Workload) -> None:
+    """Send SIGTERM, and return when the program has noticed."""
+    before = len(log(workload))  # Of all the program's lives.
+    workload.process.kill(signal.SIGTERM)
+    lab.until(
+        lambda: '"stop"' in log(workload)[before:], timeout=30, what="the signal to be noticed"
+    )
 
 
 def log(workload: Workload) -> str:
