@@ -72,6 +72,16 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         await until(lambda: world.repair.finished, "all is decided")
 
 
+async def test_repair_is_not_finished_before_it_has_decided_about_each_pod() -> None:
+    listed = asyncio.Event()
+    async with cluster(policy=REPORT, listed=listed) as world:
+        await world.pod("web")
+        await world.known(1)
+        assert not world.repair.finished
+        listed.set()
+        await until(lambda: world.repair.finished, "all is decided")
+
+
 async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
     """It reads that in the Lease, also before it has listed the pods."""
     async with Cluster() as api:
