@@ -256,16 +256,25 @@ def test_kubeconfigs_of_which_none_is_there_are_named(tmp_path: Path) -> None:
         access.find(None, {"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"})
 
 
+@pytest.mark.parametrize("mounted", [False, True], ids=["kubeconfig", "service account"])
 async def test_a_new_authority_is_trusted_and_the_old_one_is_not_once_its_file_changed(
-    tmp_path: Path,
+    mounted: bool, tmp_path: Path
 ) -> None:
     """A cluster's CA is rotated; nothing has to be started again for it."""
     ca = tmp_path / "ca.crt"
+    for name in ("token", "namespace"):
+        (tmp_path / name).write_text(name)
     other, _ = certificate(tmp_path, stem="other")
     async with ApiServer() as api:
         ca.write_bytes(other.read_bytes())
         cluster = {"server": api.url, "certificate-authority": "ca.crt"}
-        async with Client(access.load(kubeconfig(tmp_path, cluster=cluster))) as client:
+        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": api.url[18:]}
+        found = (
+            access.in_cluster(environ, tmp_path)
+            if mounted
+            else access.load(kubeconfig(tmp_path, cluster=cluster))
+        )
+        async with Client(found) as client:
             with pytest.raises(UnreachableError, match="certificate verify failed"):
                 await client.get("/api/v1/pods")
             ca.write_bytes(api.ca.read_bytes() + b"\n")

@@ -31,7 +31,10 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
-    body: dict[str, Any] = document({key.replace("_", "-"): state for key, state in states.items()})
+    body: dict[str, Any] = document(
+        {key.replace("_", "-"): state for key, state in states.items()},
+        details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
+    )
     body["metadata"] = {"name": name, "namespace": namespace}
     await api.put("pods", body)
 
@@ -41,7 +44,7 @@ async def fill(api: ApiServer) -> None:
     await put(api, "working", main=RUNNING, istio_proxy=RUNNING)
     await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
     await put(api, "blocked", main=exited(0), vault=RUNNING, istio_proxy=RUNNING)
-    await put(api, "lost", main=RUNNING, istio_proxy=exited(0))
+    await put(api, "lost", main=RUNNING, small=exited(0), istio_proxy=exited(0))
     await put(api, "plain", main=exited(0))
     await api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
@@ -58,6 +61,8 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
         ("training", "lost", "lost", "report"),
         ("training", "stuck", "stuck", "quit"),
     ]
+    gpus = [item.requests and item.requests.gpus for item in found.findings]
+    assert gpus == [8, 8, None, 8], "those of a pod that was lost are in use"
     assert found.pods == 6
     assert found.findings[1].by == ("vault",)
     assert "vault" in found.findings[1].reason
@@ -316,7 +321,8 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
 async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
     """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
 
-    A line names a pod that is not there, the others are answered, and the status is 1.
+    A line names a pod that is not there, the others are answered, and the status is 1. An API
+    server that is busy is waited for.
     """
     file = tmp_path / "pod.json"
     file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
@@ -324,6 +330,7 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
         await put(api, "one", "default", main=exited(0), istio_proxy=RUNNING)
         await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
         names = ("none", "one", "training/two")
+        api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
         from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
         options = ("-f", str(file), "-n", "training")
         names = ("two", "default/one")

@@ -142,12 +142,20 @@ async def test_a_client_certificate_may_come_from_the_program(
     ],
 )
 async def test_an_unusable_answer_is_reported_in_one_line(
-    answer: str, complaint: str, plugin: Plugin, tmp_path: Path
+    answer: str, complaint: str, plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the program runs again after a while, not at once."""
     plugin.says(answer)
     async with ApiServer() as api, plugin.client(api) as client:
         with pytest.raises(AccessError) as caught:
             await client.get("/api/v1/pods")
+        with pytest.raises(AccessError):
+            await client.get("/api/v1/pods")
+        assert len(plugin.called) == 1
+        monkeypatch.setattr(exec_plugin, "AGAIN", 0.0)
+        plugin.says(credential(token="second"))
+        await client.get("/api/v1/pods")
+        assert api.tokens == ["Bearer second"]
     assert complaint in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -34,6 +34,7 @@ from unit.tls import certificate
 
 PLAIN = Question("plain", {"istio.io/rev": "default"}, selected=True)
 NOWHERE = Question("istio-system", {})
+UNREADABLE = b"-----BEGIN CERTIFICATE-----\nbm8gREVS\n-----END CERTIFICATE-----"
 
 
 class Probing:
@@ -172,13 +173,17 @@ async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Pa
 async def test_any_certificate_of_a_bundle_is_trusted_by_itself(
     issued: bool, tmp_path: Path
 ) -> None:
-    """Go asks neither that it is an authority's own nor for the marks that Python 3.13 wants."""
+    """Go asks neither that it is an authority's own nor for the marks that Python 3.13 wants.
+
+    What cannot be read beside it changes nothing.
+    """
     async with probing() as prober, Istiod(tmp_path) as istiod:
         anchor = tmp_path / "istiod.crt"
         if not issued:
             anchor, key = certificate(tmp_path, HOST)
             istiod.present(anchor, key)
-        target = msgspec.structs.replace(istiod.target, ca_bundle=encoded(anchor.read_bytes()))
+        bundle = encoded(UNREADABLE, anchor.read_bytes())
+        target = msgspec.structs.replace(istiod.target, ca_bundle=bundle)
 
         assert (await prober.ask(target, istiod.port)).probe.injected
 

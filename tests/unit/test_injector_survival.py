@@ -17,7 +17,7 @@ from istio_aux.model.policy import State
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import until
-from unit.injecting import Cluster, Istiod, http, sidecar_for, silence, watching
+from unit.injecting import ENABLED, Cluster, Istiod, chain, http, sidecar_for, silence, watching
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
@@ -98,6 +98,17 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await api.put_policy("policy: disabled")
         changed = {OURS: InjectionPolicy(policy="disabled")}
         await until(lambda: seen.control_planes.policies == changed, "the change is read")
+
+
+async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
+    """What cannot be seen is no reason to call an injector dead."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.refuse("/endpointslices", 403)
+        api.dry_run = chain("never")
+        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        await api.lead_to(istiod)
+        await told(watcher, State.LIVE)
+        assert istiod.heads == []
 
 
 async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:

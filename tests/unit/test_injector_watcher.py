@@ -371,15 +371,18 @@ async def live(api: Cluster, istiod: Istiod) -> None:
 async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     """By the watch of all configurations; nobody would ask again within this test."""
     other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}
-    seen: list[Capability] = []
+    seen: list[tuple[bool | None, Capability]] = []
     async with (
         Cluster() as api,
         Istiod(tmp_path) as istiod,
-        watching(api, changed=lambda mesh: seen.append(mesh.native.capability)) as watcher,
+        watching(
+            api, changed=lambda mesh: seen.append((mesh.any_live, mesh.native.capability))
+        ) as watcher,
     ):
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
         await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        assert (True, U) not in seen, "that it injects and what it makes are told together"
         seen.clear()
 
         api.dry_run = chain(ON_REQUEST, drops)
@@ -390,13 +393,16 @@ async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
         await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
         await until(lambda: watcher.control_planes.native.capability is N, "it is native again")
 
-        assert U not in seen
+        assert {capability for _, capability in seen} == {C, N}
 
 
-@pytest.mark.parametrize("code", [401, 429])
+@pytest.mark.parametrize("code", [401, 429, 503, 504])
 async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def busy(pod: dict[str, Any]) -> web.Response | None:
+        return refusal(code, "", "later") if is_native(pod) else None
+
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         often = type(QUICK)(live=0.05, other=0.05)
         async with watching(api, rhythm=often) as watcher:
@@ -404,7 +410,7 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
             await live(api, istiod)
             await until(lambda: watcher.control_planes.native.capability is N, "it is native")
 
-            api.dry_run = lambda _pod: refusal(code, "", "later")
+            api.dry_run = chain(ON_REQUEST, busy)
             before = len(api.dry_runs)
             await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
             assert watcher.control_planes.native.capability is N

@@ -180,7 +180,7 @@ async def test_inject_selector_makes_a_pod_unmeshed_though_its_annotation_says_n
         await world.found("step")
 
 
-async def test_inject_selector_counts_where_the_namespace_is_selected() -> None:
+async def test_inject_selector_counts_where_the_namespace_or_the_application_is_selected() -> None:
     async with repairing.cluster(policy=REPORT, options=STEPS) as world:
         await world.pod("step", labels=STEP, annotations=NO)
         await world.pod("says-nothing")
@@ -189,6 +189,9 @@ async def test_inject_selector_counts_where_the_namespace_is_selected() -> None:
         await world.found("step", "says-nothing")
         await world.relabel("shop", ENABLED)
         await world.found("says-nothing")
+        await world.pod("web-0", labels={**STEP, **WEB}, annotations=NO)
+        world.repair.set_applications(applications("shop/web")[0])
+        await world.found("says-nothing", "web-0")
 
 
 async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sidecar() -> None:

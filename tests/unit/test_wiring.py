@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux import wiring
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
+from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
+from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
 from istio_aux.serve import endless_task
@@ -26,7 +32,8 @@ from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.rules.pods import RUNNING, job
+from unit.injecting import ENABLED, Cluster, Istiod, chain
+from unit.rules.pods import RUNNING, document, exited, job
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -93,6 +100,66 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
             await until(lambda: watches.ready and not watches.dead("pods"), "it lives")
 
 
+OURS = {"team": "a"}
+
+
+@asynccontextmanager
+async def at_work(
+    api: ApiServer, clock: Clock = system_clock, **options: Any
+) -> AsyncGenerator[Wiring]:
+    """All that `serve` runs but the webhook."""
+    settings = replace(DEFAULTS, namespace_selector=parse("team=a"), **options)
+    async with AsyncExitStack() as stack:
+        wired = Wiring(settings, api.access(), clock=clock)
+        await stack.enter_async_context(wired.client)
+        for work in wired.work().values():
+            await stack.enter_async_context(background(work()))
+        yield wired
+        await wired.hand_over(0)
+
+
+@pytest.mark.parametrize(
+    ("root", "state", "asked"), [("istio-system", "live", ["ours"]), ("kubeflow", "absent", [])]
+)
+async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
+    root: str, state: str, asked: list[str], tmp_path: Path
+) -> None:
+    """In our namespaces: elsewhere another webhook may change what is native."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        istiod.native, api.dry_run = "on request", chain("on request")
+        for name, labels in (("meshed", {}), ("ours", OURS)):
+            metadata = {"name": name, "labels": {**ENABLED, **labels}}
+            await api.put("namespaces", {"metadata": metadata})
+        await api.lead_to(istiod)
+        vendor = {"url": "https://127.0.0.1:1/inject", "caBundle": istiod.bundle}
+        where = {"matchLabels": {"mesh": "vendor"}}
+        await api.configure("vendor", bundle=None, clientConfig=vendor, namespaceSelector=where)
+        async with at_work(api, root_namespace=root) as wired:
+            await until(lambda: wired._injectors.control_planes.known, "it is known")
+            await until(lambda: len(api.dry_runs) >= len(asked), "dry runs have asked")
+            assert [each.state for each in wired.status().injectors] == [state]
+        assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == set(asked)
+        assert bool(istiod.heads) is bool(asked)
+
+
+async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
+    """T6, T13: most containers end a little apart."""
+    late = 0.0
+
+    def clock() -> Moment:
+        now = system_clock()
+        return now._replace(monotonic=now.monotonic + late)
+
+    async with ApiServer() as api, at_work(api, clock) as wired:
+        await api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
+        pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
+        await api.put("pods", pod)
+        await until(lambda: wired.status().blocked_pods, "it is blocked")
+        assert wired.status().holders == []
+        late = DEFAULTS.quit_limits.blocked_after
+        assert [held.by for held in wired.status().holders] == [("upload",)]
+
+
 class WithoutPods(ApiServer):
     """An API server that refuses to list pods."""
 
@@ -105,13 +172,8 @@ class WithoutPods(ApiServer):
 @pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ENABLED, False), (QuitMode.DISABLED, True)])
 async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
     """Repair is no reason to take a unit out of admission: reviews need no pods."""
-    settings = replace(DEFAULTS, quit=quit_, repair_policy=RepairPolicy(race=RacePolicy.REPORT))
-    async with WithoutPods() as api, AsyncExitStack() as stack:
-        wired = Wiring(settings, api.access())
-        await stack.enter_async_context(wired.client)
-        for name, work in wired.work().items():
-            if name.startswith("watch "):
-                await stack.enter_async_context(background(work()))
+    repairs = RepairPolicy(race=RacePolicy.REPORT)
+    async with WithoutPods() as api, at_work(api, quit=quit_, repair_policy=repairs) as wired:
         wired.listening = True
         await until(lambda: len(wired.status().missing) == 1, "only pods are missing")
         (missing,) = wired.status().missing

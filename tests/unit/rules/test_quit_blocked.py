@@ -123,7 +123,10 @@ def trial(
 def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_that_heals_it() -> (
     None
 ):
-    """T6, katib#1638: nothing is done, because the collector has not reported yet."""
+    """T6, katib#1638: nothing is done, because the collector has not reported yet.
+
+    Another sidecar that runs on does not change that.
+    """
     found = trial()
 
     assert isinstance(found, quitting.Wait)
@@ -131,6 +134,8 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
     assert found.fix == KATIB_FIX
     assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
     assert "waitAllProcesses: false" in KATIB_FIX
+    beside = trial({**CLASSIC, "vault-agent": RUNNING})
+    assert ({*blockers(beside)}, beside.fix) == ({COLLECTOR, "vault-agent"}, KATIB_FIX)
 
 
 @pytest.mark.parametrize("collector", [COLLECTOR, "metrics-collector"])
