@@ -60,11 +60,8 @@ def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluster, audited: Scene):
     """T10, T13, T30, T38: each with its reason; a native sidecar and a pod at work are in order."""
-    audit = ("audit", "-n", audited.namespace, "-o", "json")
-    done = ask(cluster.kubeconfig, *audit)
-    other = ask(cluster.kubeconfig, *audit, "--selector", "no=such-label")
+    done = ask(cluster.kubeconfig, "audit", "-n", audited.namespace, "-o", "json")
 
-    assert other.stdout == ""
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (0, "")
     assert [(item["name"], item["state"], item["by"], item["reason"]) for item in found] == [

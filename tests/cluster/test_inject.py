@@ -52,11 +52,8 @@ class Case:
     meshed: bool = False
 
 
-MODELOPERATOR = {
-    "operator.juju.is/name": "modeloperator",
-    "operator.juju.is/target": "model",
-    "model.juju.is/disable-webhook": "true",
-}
+# Juju adds the controller's label, which is below. Either is enough.
+MODELOPERATOR = {"operator.juju.is/name": "modeloperator", "operator.juju.is/target": "model"}
 CASES = {
     "a pod of a named application": Case("named", asks=True, meshed=True),
     "another named application": Case("named", "db", asks=True, meshed=True),
@@ -72,6 +69,9 @@ CASES = {
     "a pod that is ambient": Case("named", labels={"istio.io/dataplane-mode": "ambient"}),
     "the operator of a model": Case("every", "modeloperator", MODELOPERATOR),
     "an operator of an old Juju": Case("every", "x", {"juju-modeloperator": "modeloperator"}),
+    "an operator of an application": Case(
+        "every", labels={"operator.juju.is/name": "web"}, asks=True, meshed=True
+    ),
     "the controller": Case("every", "controller", {"model.juju.is/disable-webhook": "true"}),
     "we ourselves": Case("ours", "istio-aux"),
     "a neighbour of ours": Case("ours", asks=True, meshed=True),

@@ -267,13 +267,18 @@ async def test_audit_cuts_and_colours_nothing_in_a_pipe(
 
 
 async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
-    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
+    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet.
+
+    One in a namespace that is not selected does not count.
+    """
     just_now = datetime.now(UTC).isoformat()
     async with ApiServer() as api:
         await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
         await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
                   istio_proxy=RUNNING)  # fmt: skip
-        told = ("--sidecars", "vault=ignore", "--quit-grace", "3600")
+        await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
+        await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
+        told = ("--sidecars", "vault=ignore", "--quit-grace", "3600", "--selector", "mesh=on")
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 

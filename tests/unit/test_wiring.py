@@ -19,10 +19,10 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
-from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
+from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
-from istio_aux.model.selectors import parse
+from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
 from istio_aux.serve import endless_task
@@ -33,7 +33,10 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED, Cluster, Istiod, chain
+from unit.quitting import LABELS
+from unit.repairing import mesh
 from unit.rules.pods import RUNNING, document, exited, job
+from unit.rules.unmeshed import REPORT, raw
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -108,7 +111,7 @@ async def at_work(
     api: ApiServer, clock: Clock = system_clock, **options: Any
 ) -> AsyncGenerator[Wiring]:
     """All that `serve` runs but the webhook."""
-    settings = replace(DEFAULTS, namespace_selector=parse("team=a"), **options)
+    settings = replace(DEFAULTS, namespace_selectors=parse_namespaces("team=a"), **options)
     async with AsyncExitStack() as stack:
         wired = Wiring(settings, api.access(), clock=clock)
         await stack.enter_async_context(wired.client)
@@ -181,6 +184,29 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         assert wired.status().ready is ready
 
 
+async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() -> None:
+    settings = replace(
+        DEFAULTS, pod_selector=parse("team"), quit=QuitMode.DRY_RUN, repair_policy=REPORT
+    )
+    async with ApiServer() as api, AsyncExitStack() as stack:
+        await api.put("namespaces", {"metadata": {"name": "shop", "labels": LABELS | ENABLED}})
+        for name, labels in (("a", {}), ("b", {"team": "x"})):
+            await api.put("pods", raw(name=f"{name}-bare", labels=labels))
+            done = {"main": exited(0), "istio-proxy": RUNNING}
+            await api.put("pods", raw(done, name=name, restart="Never", labels=labels))
+        wired = Wiring(settings, api.access())
+        await stack.enter_async_context(wired.client)
+        wired._repair.set_injectors(mesh())
+        for name, work in wired.work().items():
+            if name != "injectors":
+                await stack.enter_async_context(background(work()))
+        await until(lambda: len(api.events) > 1, "both are told of")
+        assert {(event["reason"], event["regarding"]["name"]) for event in api.events} == {
+            ("ProxyQuitDryRun", "b"), ("NoSidecar", "b-bare"),
+        }  # fmt: skip
+        assert (api.execs, api.forwards) == ([], [])
+
+
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         quits = Controller(client, {}, Telemetry(), Events(client, "host"), leading=False)
@@ -194,33 +220,31 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
 
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a checkpoint that cannot be read says nothing."""
+    """By the name that a restart keeps. A checkpoint that cannot be read says nothing."""
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
         assert wired._repair._save == wired._save
         monkeypatch.setattr(Watches, "dead", lambda _, name: f"no {name}")
-        assert [lease._unfit() for lease in [wired._lease] if lease] == ["no pods"]
+        leases = [(lease._unfit(), lease._identity) for lease in [wired._lease] if lease]
+        assert leases == [("no pods", identity(8443))]
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leads() for writer in writers] == [False] * 3
         with pytest.raises(KubeError):
             await wired._save()
         now = datetime.now(UTC)
-        wired._recall(Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")}).text())
+        injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
+        wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text())
         wired._recall("no checkpoint")
         stored = read_checkpoint(wired._checkpoint())
-        assert stored == Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")})
+        assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
         alone = Wiring(replace(settings, lease=None), api.access())
         assert alone._repair._leads()
         await alone._save()
 
 
-async def test_a_process_that_restarts_keeps_its_identity() -> None:
-    """So it goes on with its own Lease at once."""
-    settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
-    async with ApiServer() as api:
-        lives = [Wiring(settings, api.access())._lease for _ in range(2)]
-    assert [life and life._identity for life in lives] == [identity(8443)] * 2
+def test_a_process_that_restarts_keeps_its_identity() -> None:
+    assert identity(8443) == identity(8443)
     assert identity(8443) != identity(8444)
     assert identity(0) != identity(0)
 

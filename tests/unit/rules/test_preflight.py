@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.cli import preflight
+from istio_aux.cli import preflight, render
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
@@ -216,3 +217,26 @@ def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
     assert changed.what.endswith(" and 2 more")
     assert rest.what == "2 of 9 would not be changed"
     assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]
+
+
+TEXT = """\
+CHECK     RESULT   WHAT
+injector  ok       istio is live
+network   problem  no answer
+                   to do: open port 8443
+
+istio-aux may not work here; problem: 1
+"""
+
+
+def test_a_text_says_what_to_do_and_whether_istio_aux_works(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live = CheckResult("injector", Verdict.OK, "istio is live")
+    far = CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443")
+
+    render.show(sys.stdout, [live, far], "text")
+    assert capsys.readouterr().out == TEXT
+
+    render.show(sys.stdout, [live], "text")
+    assert capsys.readouterr().out.endswith("\n\nnothing keeps istio-aux from working here\n")
