@@ -22,7 +22,7 @@ from istio_aux.kube.watch import SILENCE
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
-from istio_aux.model.selectors import parse_namespaces
+from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
 from istio_aux.serve import endless_task
