@@ -189,6 +189,18 @@ async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() 
         over.set()
 
 
+async def test_an_outage_shorter_than_the_deadline_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ApiServer() as api, candidate(api) as one:
+        await one.leads()
+        await api.stop()
+        await until(lambda: "Cannot connect" in caplog.text, "the server is missed", within=30)
+        await api.start()
+        await renewed(api)
+        assert one.told == [True]
+
+
 @pytest.mark.parametrize("how", ["refuses connections", "is busy"])
 async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(how: str) -> None:
     async with ApiServer() as api, candidate(api, times=QUICK) as one:

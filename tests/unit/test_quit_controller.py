@@ -11,11 +11,12 @@ from istio_aux.model import sidecars
 from istio_aux.model.answers import group
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
-from unit.apiserver import agent_quits, proxy_quits
+from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import until
-from unit.quitting import ENDED, FAST, JOB, World, cluster
+from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster
 from unit.rules.pods import RUNNING, exited
 
 EXEC = ("exec", ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"))
@@ -299,10 +300,13 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
     None
 ):
     """`sidecars` frees the proxy. Somebody has to say what holds the pod then."""
+    gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
     async with cluster(limits=SOON, policy=IGNORING) as world:
-        await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING})
+        await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING}, details=gpus)
         (held,) = await until(world.controller.blocked, "it is known")
         assert held.by == ("vault-agent",)
+        assert f"{held.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end"
+        assert held.requests == Requests(gpus=8)
         assert "held by vault-agent (running; ignored: option sidecars)" in held.reason
         (event,) = await until(lambda: world.api.events, "the Event")
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
@@ -378,6 +382,19 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.told == []
 
 
+async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
+    def told() -> list[str]:
+        return sorted(event["regarding"]["name"] for event in api.events)
+
+    async with ApiServer() as api:
+        for process in ("first", "second"):
+            async with at_work(api, limits=SOON) as world:
+                await torn(world)
+                await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
+                await until(lambda: process in told(), "what came later is told")  # noqa: B023
+        assert told() == ["first", "job", "second"]
+
+
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     """T41: UID and resourceVersion are preconditions."""
     sent: list[dict[str, Any]] = []
@@ -441,3 +458,11 @@ async def test_a_deletion_that_failed_is_shown_and_tried_again(
         assert world.controller.stuck() == []
         world.api.faults.clear()
         await until(lambda: gone(world), "it is deleted")
+
+
+async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says() -> None:
+    async with cluster(limits=SOON, policy=DELETE) as world:
+        came = world.api.refuse(f"DELETE {POD}", 429, "TooManyRequests", times=1, after=1)
+        await torn(world)
+        await until(lambda: gone(world), "it is deleted")
+        assert came[1] - came[0] >= 1

@@ -304,6 +304,16 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
         assert said(world).meshed_reason == reason
 
 
+async def test_applications_of_one_name_in_two_namespaces_are_two() -> None:
+    async with cluster(policy=REPORT) as world:
+        ask(world, "bank/web\nshop/web")
+        await world.pod("web-0", SIDECAR, labels=WEB)
+        await world.pod("web-1", namespace="bank", labels=WEB, owner_uid="owner-2")
+        await world.found("web-1")
+        found = [(each.namespace, each.meshed) for each in world.repair.applications()]
+        assert found == [("bank", False), ("shop", True)]
+
+
 async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
     async with cluster(known=mesh(known=False)) as world:
         ask(world)

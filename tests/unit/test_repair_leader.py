@@ -103,6 +103,12 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             await world.pod("web-1", owner=STATEFUL, uid="new", created="2026-11-24T08:00:00Z")
             await until(lambda: world.restarts("stopped") == 1, "it is no better")
             await until(lambda: not world.repair.replaced, "it is not under way any more")
+            left = world.repair.failed, world.repair.replaced
+        async with at_work(api, leading=False) as world:
+            world.repair.recall(*left)
+            world.repair.lead(True)
+            await until(lambda: "no sidecar" in world.unmeshed.get("web-1", ""), "it is known")
+            assert world.restarts("stopped") == 0, "who saw that has told it"
             assert api.evictions.count("web-1") == 1
 
 

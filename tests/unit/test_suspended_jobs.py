@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import pytest
 from aiohttp import web
+from istio_aux.kube.clock import system_clock
+from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
@@ -153,11 +155,14 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
         assert not process.status()
 
 
-async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
+@pytest.mark.parametrize("resumed", ["by us", "by somebody else"])
+async def test_a_job_is_not_suspended_again_whoever_leads(resumed: str) -> None:
     """Its new pods have no sidecar either: their work must not be lost, too."""
     async with kubeflow() as world:
         await world.suspended()
         await world.api.end()
+        if resumed == "by somebody else":
+            await world.api.change({"suspend": False})
         first = world.process()
         await world.resumed()
         for process in (first, world.process()):
@@ -451,3 +456,21 @@ async def test_a_later_change_of_its_annotation_moves_no_deadline() -> None:
         await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
         assert world.api.suspended
         assert process.status()[0].since == before.since
+
+
+async def test_a_clock_that_steps_ends_no_suspension_and_extends_none() -> None:
+    stepped = 0.0
+
+    def clock() -> Moment:
+        now = system_clock()
+        return Moment(now.monotonic, now.wall + stepped)
+
+    async with kubeflow() as world:
+        world.api.ends = False
+        await world.restart(world.process(longest=4.0, clock=clock))
+        for hours in (1, -1):
+            stepped = 3600.0 * hours
+            looks = world.api.requests.count(PODS) + 3
+            await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")  # noqa: B023
+            assert world.api.suspended
+        await world.resumed()

@@ -345,6 +345,22 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
             assert not watch.refused
 
 
+async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
+    async def throttled(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
+
+    async with paging() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number:03}"))
+        api.faults.append(throttled)
+        async with watching(api) as (seen, watch):
+            await watch.synced.wait()
+            assert (len(seen.names), seen.restarts) == (101, [])
+            assert lists(api) == 3, "one page, the next, and the next again"
+
+
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     async with paging(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):

@@ -8,8 +8,10 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
+from istio_aux.model.moment import Clock
 from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
@@ -140,6 +142,7 @@ class World:
         *,
         allowed: bool = True,
         leads: Callable[[], bool] = lambda: True,
+        clock: Clock = system_clock,
         **limits: Any,
     ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
@@ -148,7 +151,7 @@ class World:
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
             allowed=allowed, limits=structs.replace(FAST, **limits),
-            leads=leads,
+            clock=clock, leads=leads,
         )  # fmt: skip
         self._processes.append(process)
         process.lead(True)
