@@ -24,6 +24,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 
 import certificates
 
+pytestmark = pytest.mark.nightly("unit/charm/test_lost_authority.py, unit/charm/test_scenarios.py")
 CONTAINER = "istio-aux"
 # The charm is woken after 7 s, 17 s, 37 s; an authority changes over in four events.
 SOON = 600

@@ -21,6 +21,7 @@ import lab.juju
 import pytest
 from lab import tools
 
+pytestmark = pytest.mark.nightly("tox -e integration-collect reads them")
 FOLDER = Path(__file__).resolve().parents[1] / "integration"
 GIVEN = {"juju", "charm", "image", "profile"}
 
