@@ -46,7 +46,7 @@ TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
 TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 # Keys of the application's databag: which secret has the authority, and since when it is lost.
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
-_SECRET_LABEL: Final = "authority-secret-label"  # noqa: S105 - likewise
+_SECRET_LABEL: Final = "authority-secret-label"  # noqa: S105 - a key, not a secret
 _LOST_SINCE: Final = "authority-lost-since"
 _LABEL: Final = "certificate-authority"
 # How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for

@@ -391,7 +391,7 @@ async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
             async with at_work(api, limits=SOON) as world:
                 await torn(world)
                 await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
-                await until(lambda: process in told(), "what came later is told")  # noqa: B023
+                await until(lambda: process in told(), "what came later is told")  # noqa: B023 - at once
         assert told() == ["first", "job", "second"]
 
 

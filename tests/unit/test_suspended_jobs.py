@@ -471,6 +471,6 @@ async def test_a_clock_that_steps_ends_no_suspension_and_extends_none() -> None:
         for hours in (1, -1):
             stepped = 3600.0 * hours
             looks = world.api.requests.count(PODS) + 3
-            await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")  # noqa: B023
+            await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")  # noqa: B023 - at once
             assert world.api.suspended
         await world.resumed()

@@ -32,6 +32,7 @@ _STRETCH, _BYTES = 4096, 64 * 1024
 # A token is a bracket with what is before it. To read hundreds of thousands of siblings at once,
 # that may be values of up to two levels, of which most of a pod consists. A value is tried three
 # times at most; the bounds keep a token below a millisecond.
+# The groups are atomic, because Python before 3.11.5 matches `(?:…)*+` wrongly (cpython#106052).
 _FIELDS = rb'"managedFields"\s*+:\s*+\['
 _PLAIN = rb'[^"\[\]{}]++|(?!' + _FIELDS + rb')"(?>(?:[^"\\]++|\\.)*)"?+'
 _FLAT = rb"[\[{](?>(?:" + _PLAIN + rb"){0,20})[\]}]"
