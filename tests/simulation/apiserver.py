@@ -213,6 +213,19 @@ class ApiServer:
             changes.clear()
         self._snapshots.clear()
 
+    def end_pod(self, name: Name) -> None:
+        """Delete a pod whose containers have ended, with grace period 0.
+
+        A watch shows its deletionTimestamp move to the present first (apiserver BeforeDelete).
+        """
+
+        def mark(found: Json) -> None:
+            found["metadata"]["deletionTimestamp"] = self._world.time()
+            found["metadata"]["deletionGracePeriodSeconds"] = 0
+
+        self.update("pods", name, mark)
+        self.remove("pods", name)
+
     def delete_pod(self, name: Name) -> None:
         """Ask the kubelet to end a pod; one that is finished is gone at once."""
         pod = self.objects["pods"].get(name)

@@ -307,7 +307,7 @@ class Nodes:
                 container.ended = self._world.time()
         self._write(box)
         self._world.tell("{} is gone", box.name[1])
-        self._server.remove("pods", box.name)
+        self._server.end_pod(box.name)
 
     # How agents answer.
 

@@ -61,11 +61,13 @@ def document(
     status: Mapping[str, Any] | None = None,
     owner: tuple[str, str] | None = None,
     deleting: bool = False,
+    grace: int = 30,
 ) -> dict[str, Any]:
     """A pod as JSON: ``containers`` and native ``sidecars`` map names, in order, to states.
 
     ``details`` adds fields to the spec of a container, by its name; ``spec`` and ``status`` add
-    fields to theirs. ``owner`` is the apiVersion and the kind of the controller.
+    fields to theirs. ``owner`` is the apiVersion and the kind of the controller. ``grace`` is what
+    is left of the grace period of one that is ``deleting``.
     """
     more = details or {}
     metadata: dict[str, Any] = {"name": "job-x7k2p", "namespace": "training", "uid": "u-1"}
@@ -78,6 +80,7 @@ def document(
         metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "controller": True}]
     if deleting:
         metadata["deletionTimestamp"] = "2026-11-21T08:17:00Z"
+        metadata["deletionGracePeriodSeconds"] = grace
     inits = sidecars or {}
     return {
         "apiVersion": "v1",

@@ -355,7 +355,11 @@ PROXY = {"istio-proxy": RUNNING}
         ({"containers": PROXY}, (RESTART,), {"sidecar": Sidecar.PRESENT, "ready": True}),
         (
             {"deleting": True}, (RESTART,),
-            {"sidecar": Sidecar.UNWANTED, "deleting": True, "deleted": DELETED},
+            {"sidecar": Sidecar.UNWANTED, "deleting": True, "deleted": DELETED - 30},
+        ),
+        (
+            {"deleting": True, "grace": 0}, (RESTART,),
+            {"sidecar": Sidecar.UNWANTED, "deleting": True},
         ),
     ],
 )  # fmt: skip
@@ -397,6 +401,17 @@ def test_a_pod_that_was_made_before_the_eviction_does_not_show_its_result() -> N
     stopped = story.see(before, after, after=0)
     assert isinstance(stopped, Stop)
     assert stopped.uid == after.uid
+
+
+def test_a_replacement_is_one_also_where_the_old_pod_takes_long_to_end() -> None:
+    """Its deletionTimestamp moves to the present in the end (apiserver rest.BeforeDelete)."""
+    story = Story(OLD)
+    story.evict()
+    at, new = story.now.wall, meshed("new", created=story.now.wall)
+    story.see(structs.replace(going(OLD), deleted=at), structs.replace(new, ready=False))
+    story.see(structs.replace(going(OLD), deleted=at + 30), new)
+
+    assert story.next is None
 
 
 def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> None:

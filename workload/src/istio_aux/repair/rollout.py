@@ -94,7 +94,7 @@ class Replica(Struct, frozen=True, gc=False):
     restart: bool = False  # Whether `repair.decide` wants it restarted.
     ordinal: int | None = None  # Its number in a StatefulSet.
     created: float = 0.0  # Seconds since 1970.
-    deleted: float = 0.0  # When its deletion began, by the same clock, if it is being deleted.
+    deleted: float = 0.0  # When its deletion began, by the same clock; 0 if that is not known.
 
 
 class Replacement(Struct, frozen=True):
@@ -178,6 +178,7 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
     meta, owner, present = pod.metadata, owners.controls(pod), pod.names_proxy
     ends, created = meta.deletion_timestamp, meta.creation_timestamp
+    grace = meta.deletion_grace_period_seconds
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
     ready = ready or (present and owner.is_job)
@@ -190,7 +191,9 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
         restart=isinstance(action, repair.Restart),
         ordinal=owner.ordinal,
         created=created.timestamp() if created else 0.0,
-        deleted=ends.timestamp() - (meta.deletion_grace_period_seconds or 0) if ends else 0.0,
+        # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to the
+        # present (apiserver rest.BeforeDelete), which does not say when the deletion began.
+        deleted=ends.timestamp() - grace if ends and grace else 0.0,
     )
 
 
@@ -367,7 +370,9 @@ def _observe(
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
-    deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)
+    begun = next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
+    # Whoever shortens the grace period afterwards may move the timestamp forward.
+    deleted = replacing.deleted or begun
     rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
     known = replacing.known | {old.uid}
     new = [
