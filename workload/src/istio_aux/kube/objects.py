@@ -19,9 +19,6 @@ from istio_aux.model.documents import DEEPEST, cutting, shallow
 from istio_aux.model.pod import Key, Metadata
 from istio_aux.model.text import problem
 
-INITIAL_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
-
 LONGEST = 10 << 20
 """Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
 (``--max-request-bytes``), and JSON writes each of their bytes as six at most: ``<`` as ``\\u003c``.
@@ -144,12 +141,6 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     metadata: Metadata
     resource: S | None = None
     why: str = ""
-
-    @property
-    def ends_initial(self) -> bool:
-        """Whether all objects that existed at the start have been delivered."""
-        annotations = self.metadata.annotations or {}
-        return self.type == "BOOKMARK" and annotations.get(INITIAL_END) == "true"
 
 
 _raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
