@@ -93,7 +93,7 @@ class Prober:
             yield answer
         finally:
             if answer.connection:
-                answer.connection.drop()
+                await answer.connection.drop()
 
     def _count(self, way: str, probe: Probe) -> None:
         reached = "injected" if probe.injected else "refused"
@@ -162,7 +162,7 @@ async def _directly(
             task.cancel()
         for other in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(other, ProbeAnswer) and other.connection and other is not chosen:
-                other.connection.drop()
+                await other.connection.drop()
     others.sort(key=lambda probe: (not probe.reached, probe.why))
     why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
