@@ -226,14 +226,11 @@ class _Source:
     def first(self) -> Access:
         """The present access; its ``token``, ``renewed`` and ``refused`` lead here."""
         return replace(
-            self._access, token=self._token, renewed=self._current, refused=self._refused
+            self._access,
+            token=lambda: self._access.token(),
+            renewed=self._current,
+            refused=lambda: self._access.refused(),
         )
-
-    def _token(self) -> str | None:
-        return self._access.token()
-
-    def _refused(self) -> None:
-        self._access.refused()
 
     async def _current(self) -> Access:
         seen = stamps(self._files)
@@ -252,14 +249,16 @@ def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
 
     A mounted Secret is such a link.
     """
-    files_seen: list[tuple[int, int, int] | None] = []
-    for path in files:
+
+
+    def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
             stat = path.stat()
-            files_seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         except OSError:
-            files_seen.append(None)
-    return files_seen
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    return [stamp(path) for path in files]
 
 
 def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
@@ -267,13 +266,12 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
     files = [(path, _file(path)) for path in paths if len(paths) == 1 or path.exists()]
     current = next((file.current_context for _, file in files if file.current_context), "")
     name, said = (current, "current-context") if chosen is None else (chosen, "context")
-    contexts = _entries((path, file.contexts, "context") for path, file in files)
+    contexts = _entries(files, "context")
     if name not in contexts:
         known = ", ".join(contexts) or "none"
         raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
     context = supported(contexts[name].value, _Context, contexts[name].where)
-    clusters = _entries((path, file.clusters, "cluster") for path, file in files)
-    users = _entries((path, file.users, "user") for path, file in files)
+    clusters, users = _entries(files, "cluster"), _entries(files, "user")
     if context.cluster not in clusters:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
@@ -290,11 +288,12 @@ def _file(path: Path) -> _File:
         raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 
 
-def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:
+def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry]:
     """Entries of a kind by name. The first entry of a name wins as a whole."""
     by_name: dict[str, _Entry] = {}
-    for path, entries, kind in files:
-        for entry in entries or ():
+    for path, file in files:
+        entries: Sequence[_Named] = getattr(file, f"{kind}s") or ()
+        for entry in entries:
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
@@ -326,15 +325,17 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
         raise AccessError(f"{of_user.where}: client-{lone} without client-{lacks}")
     pair = [of_user.content(f"client-{part}", files) for part in ("certificate", "key")]
-    token = _token(of_user, user)
+    token: Callable[[], str | None] = lambda: user.token
+    if user.token_file:
+        token = _TokenFile(of_user.beside(user.token_file), user.token)
     access = Access(
         server=cluster.server.rstrip("/"),
         tls=context_with(*pair),
-        token=token or (lambda: None),
+        token=token,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
     )
-    if user.exec is None or token or certified:  # As in client-go.
+    if user.exec is None or user.token_file or user.token or certified:  # As in client-go.
         return access, files
     info = _cluster_info(of_cluster, bundle)
     plugin = exec_plugin.load(user.exec, of_user.where, of_user.beside(""), info)
@@ -393,14 +394,6 @@ def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key
             tls.load_cert_chain(pair.name, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
             raise AccessError(f"{source}: client certificate: {error}") from error
-
-
-def _token(entry: _Entry, user: _User) -> Callable[[], str | None] | None:
-    if user.token_file:
-        return _TokenFile(entry.beside(user.token_file), user.token)
-    if token := user.token:
-        return lambda: token
-    return None
 
 
 class _TokenFile:
