@@ -38,7 +38,7 @@ def text(body: Object) -> str:
     def deep(found: re.Match[str]) -> str:
         return '{"f:a":' * int(found[1]) + "{}" + "}" * int(found[1])
 
-    return _NESTED.sub(deep, json.dumps(body))
+    return _NESTED.sub(deep, json.dumps(body, separators=(",", ":")))
 
 
 def line(kind: str, body: Object) -> bytes:
@@ -136,6 +136,8 @@ class Store:
         self._version += 1
         meta.setdefault("uid", f"uid-{self._version}")
         meta["resourceVersion"] = str(self._version)
+        first = ("name", "generateName", "namespace", "uid", "resourceVersion")
+        stored["metadata"] = {key: meta[key] for key in first if key in meta} | meta
         self._objects[key] = stored
         await self._record(resource, old, stored)
         return stored

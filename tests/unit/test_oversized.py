@@ -213,18 +213,15 @@ def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beginning", "why"),
+    "beginning",
     [
-        (b'{"apiVersion":"v1","items":[{"metadata":{"name":"a",', "missing required field"),
-        (b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{', "not enough values"),
-        (b'{"metadata":{},"items":[{"metadata":{}},{"metadata":{}},', "too many values"),
-        (b"<html>", "truncated"),
+        b'{"apiVersion":"v1","items":[{"metadata":{"name":"a",',
+        b'{"metadata":{"resourceVersion":"1"',
+        b"<html>",
     ],
 )
-def test_a_page_that_does_not_begin_with_its_metadata_and_one_object_is_not_known(
-    beginning: bytes, why: str
-) -> None:
-    with pytest.raises(UnreadableError, match=why):
+def test_a_page_that_does_not_begin_with_its_metadata_is_not_known(beginning: bytes) -> None:
+    with pytest.raises(UnreadableError, match="is not known"):
         PageReader(Pod).read_beginning(beginning)
 
 

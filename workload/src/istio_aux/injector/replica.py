@@ -103,7 +103,11 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
 
 
 async def _ask(
-    connection: ReplicaConnection, address: Address, url: str, tls: ssl.SSLContext, question: Question
+    connection: ReplicaConnection,
+    address: Address,
+    url: str,
+    tls: ssl.SSLContext,
+    question: Question,
 ) -> Probe:
     uid, where = str(uuid.uuid4()), urlsplit(url)
     async with (

@@ -250,7 +250,6 @@ def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
     A mounted Secret is such a link.
     """
 
-
     def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
             stat = path.stat()
