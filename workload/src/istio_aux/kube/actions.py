@@ -20,6 +20,7 @@ from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
 from istio_aux.model.owners import FoundJob, Job, set_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
+from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -42,36 +43,36 @@ class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
-class _NodeInfo(Struct, frozen=True):
-    kubelet_version: str = ""
-
-
-class _NodeStatus(Struct, frozen=True):
-    node_info: _NodeInfo = _NodeInfo()
-
-
 class Node(Struct, frozen=True):
     """A node, by its name and the version of its kubelet."""
 
+    class Status(Struct, frozen=True):
+        """``status``."""
+
+        class Info(Struct, frozen=True):
+            """``nodeInfo``."""
+
+            kubelet_version: str = ""
+
+        node_info: Info = Info()
+
     metadata: Metadata = Metadata()
-    status: _NodeStatus = _NodeStatus()
-
-
-class _Served(Struct, frozen=True):
-    kind: str = ""
-    name: str = ""
+    status: Status = Status()
 
 
 class _ServedList(Struct, frozen=True):
-    resources: tuple[_Served, ...] | None = None
+    class Resource(Struct, frozen=True):
+        kind: str = ""
+        name: str = ""
 
-
-class _AccessStatus(Struct, frozen=True):
-    allowed: bool = False
+    resources: tuple[Resource, ...] | None = None
 
 
 class _AccessReview(Struct, frozen=True):
-    status: _AccessStatus = _AccessStatus()
+    class Status(Struct, frozen=True):
+        allowed: bool = False
+
+    status: Status = Status()
 
 
 _review = Reader(_AccessReview, "SelfSubjectAccessReview")
@@ -102,7 +103,7 @@ async def read_pod(client: Client, pod: Key) -> Pod | None:
 
 async def read_kubelet(client: Client, node: str) -> str:
     """Read the version of a node's kubelet; empty if there is no such node."""
-    stored = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
+    stored = await read(client, f"{NODES}/{object_name(node)}", _node)
     return stored.status.node_info.kubelet_version if stored else ""
 
 
@@ -268,10 +269,6 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
     return {"uid": pod.uid, "resourceVersion": resource_version}
 
 
-_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-# apimachinery pkg/util/validation: IsDNS1123Label, IsDNS1123Subdomain.
-_NAMESPACE = re.compile(_LABEL)
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
 
 
@@ -280,7 +277,7 @@ def collection(api: str, resource: str, namespace: str = "") -> str:
 
     ``api`` is ``v1``, or group and version. `InvalidNameError` if no API has such a name.
     """
-    middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
+    middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""
     return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"
 
 
@@ -293,7 +290,7 @@ def _api_path(api: str) -> str:
 def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
     """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
     namespace_name(namespace)
-    path = f"{collection(api, resource, namespace)}/{quote(object_name(name), safe='')}"
+    path = f"{collection(api, resource, namespace)}/{object_name(name)}"
     return f"{path}/{subresource}" if subresource else path
 
 
@@ -304,16 +301,16 @@ def pod_path(namespace: str, name: str, subresource: str = "") -> str:
 
 def object_name(name: str) -> str:
     """Return ``name``; `InvalidNameError` if no object with a DNS name can have it."""
-    return _checked(name, _NAME, 253, "name")
+    return _checked(name, DNS_SUBDOMAIN, "name")
 
 
 def namespace_name(name: str) -> str:
     """Return ``name``; `InvalidNameError` if no namespace can have it."""
-    return _checked(name, _NAMESPACE, 63, "namespace")
+    return _checked(name, DNS_LABEL, "namespace")
 
 
-def _checked(name: str, form: re.Pattern[str], longest: int, what: str) -> str:
-    if len(name) > longest or not form.fullmatch(name):
+def _checked(name: str, form: re.Pattern[str], what: str) -> str:
+    if len(name) > LONGEST_NAME or not form.fullmatch(name):
         raise InvalidNameError(f"{what} {quoted(name)}: no object can have it (RFC 1123)")
     return name
 
