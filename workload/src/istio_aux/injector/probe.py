@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Literal
@@ -185,27 +185,19 @@ class InjectorProbe:
         addresses: Sequence[Address],
         *,
         questions: Callable[[], Iterable[Question]],
-        read_policies: Callable[[], Awaitable[None]],
         news: asyncio.Event,
         rhythm: Rhythm,
     ) -> None:
         """Prepare `run`.
 
-        Args:
-            prober: asks once.
-            target: the injector.
-            addresses: of its replicas.
-            questions: returns pods to ask about, at least one, the best first.
-            read_policies: reads the injection policies that belong to the answer.
-            news: set after each answer.
-            rhythm: how often to ask.
+        ``questions`` returns pods to ask about, at least one, the best first. ``news`` is set after
+        each answer.
         """
         self.result: Probe | None = None
         self.reconfigured = asyncio.Event()
         self.reconfigured.set()
         self._prober, self._target, self._addresses = prober, target, addresses
-        self._questions, self._read_policies, self._news = questions, read_policies, news
-        self._rhythm = rhythm
+        self._questions, self._news, self._rhythm = questions, news, rhythm
         self._native, self._checked_at = NOT_CHECKED, -math.inf
         self._backoff = Backoff(2 * rhythm.other, rhythm.live)
 
@@ -246,7 +238,6 @@ class InjectorProbe:
         if not probe.injected:
             self._checked_at = -math.inf
         else:
-            await self._read_policies()
             pause = jittered(self._rhythm.live)
             if probe.native == NOT_CHECKED:
                 if not (self.result and self.result.injected):
