@@ -67,12 +67,9 @@ class Channels:
 class ExecChannel(IntEnum):
     """Channels of an exec (remotecommand constants)."""
 
-    STDIN = 0
     STDOUT = 1
     STDERR = 2
     ERROR = 3
-    RESIZE = 4
-    CLOSE = 255
 
 
 class ExecChannels(Channels):
