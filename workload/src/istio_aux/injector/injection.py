@@ -39,17 +39,14 @@ POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
 
 
 class InjectionPolicy(msgspec.Struct, frozen=True):
-    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it.
+    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it."""
 
-    Attributes:
-        policy: ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about;
-            with any other value istiod injects nothing at all.
-        never: selectors of pods that get no sidecar unless they ask for one.
-        always: selectors of pods that get one unless they, or ``never``, say otherwise.
-    """
-
+    # ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about; with any
+    # other value istiod injects nothing at all.
     policy: str = "enabled"
+    # Selectors of pods that get no sidecar unless they ask for one.
     never: tuple[Selector, ...] = ()
+    # Selectors of pods that get one unless they, or ``never``, say otherwise.
     always: tuple[Selector, ...] = ()
 
 

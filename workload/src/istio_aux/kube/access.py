@@ -34,26 +34,18 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class Access:
-    """How to connect to the API server, at one moment.
+    """How to connect to the API server, at one moment."""
 
-    Attributes:
-        server: base URL, without a slash at the end.
-        tls: context with the cluster's CA and our client certificate, if any. All connections
-            share it: to build one costs more than a handshake.
-        token: returns the bearer token that is valid now, or None.
-        server_hostname: name in the server's certificate, if it is not the URL's.
-        namespace: of the context.
-        renewed: returns the access that replaces this one; None if this one stays valid.
-        refused: to be called after a 401.
-    """
-
-    server: str
+    server: str  # Base URL, without a slash at the end.
+    # Context with the cluster's CA and our client certificate, if any. All connections share it: to
+    # build one costs more than a handshake.
     tls: ssl.SSLContext
-    token: Callable[[], str | None]
-    server_hostname: str | None = None
-    namespace: str = "default"
+    token: Callable[[], str | None]  # Returns the bearer token that is valid now, or None.
+    server_hostname: str | None = None  # Name in the server's certificate, if it is not the URL's.
+    namespace: str = "default"  # Of the context.
+    # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
-    refused: Callable[[], None] = lambda: None
+    refused: Callable[[], None] = lambda: None  # To be called after a 401.
 
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""

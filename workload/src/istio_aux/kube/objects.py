@@ -112,19 +112,13 @@ class Page(msgspec.Struct, Generic[S], frozen=True):
 
 
 class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
-    """A line of a watch.
+    """A line of a watch."""
 
-    Attributes:
-        type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-        metadata: of the object; of one that cannot be decoded, as much as can be.
-        resource: the object; None for a bookmark and for an object that cannot be decoded.
-        why: why the object cannot be decoded, or empty.
-    """
-
-    type: str
-    metadata: Metadata
+    type: str  # ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
+    metadata: Metadata  # Of the object; of one that cannot be decoded, as much as can be.
+    # The object; None for a bookmark and for an object that cannot be decoded.
     resource: S | None = None
-    why: str = ""
+    why: str = ""  # Why the object cannot be decoded, or empty.
 
 
 _raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
