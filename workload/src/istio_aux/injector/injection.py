@@ -57,8 +57,8 @@ Policies = Mapping[ControlPlane, InjectionPolicy]
 class Expectation(Struct, frozen=True):
     """Whether a pod should have a sidecar (None: not known), and why, in one line.
 
-    ``webhook`` of ``configuration`` decides, and the istiod of ``revision`` answers it; all three
-    are empty when no webhook selects the pod.
+    ``webhook`` of ``configuration`` decides; both and ``revision`` are empty if none selects the
+    pod.
     """
 
     expected: bool | None
@@ -71,8 +71,7 @@ class Expectation(Struct, frozen=True):
 class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
-    ``unclear`` says why it is not known whether it is called for a pod that its selectors match;
-    empty if it is. The API server waits ``timeout`` seconds for an answer of ``target``.
+    ``unclear`` says why it is not known whether it is called for a pod that its selectors match.
     """
 
     configuration: str
@@ -128,8 +127,8 @@ def expected(
 ) -> Expectation:
     """Decide whether ``pod`` would get a sidecar if it were created now.
 
-    The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
-    others from injecting it. ``namespace_labels`` is None when they are not known.
+    The first webhook that injects the pod decides. ``namespace_labels`` is None when they are not
+    known.
     """
     if reason := next(reasons_against(pod, namespace_labels or {}), None):
         return Expectation(expected=False, reason=reason)

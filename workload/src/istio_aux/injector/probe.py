@@ -53,10 +53,7 @@ _TEMPORARY = frozenset({401, 408}) | _BUSY
 
 
 class Rhythm(msgspec.Struct, frozen=True):
-    """Seconds between two probes: of a ``live`` injector, and of any ``other``.
-
-    A live one is probed with jitter, so that the units do not ask at the same time.
-    """
+    """Seconds between two probes of a live injector, with jitter, and of any other."""
 
     live: float = 30.0
     other: float = 1.0
@@ -301,8 +298,7 @@ async def read_kubelets(client: Client) -> dict[str, str]:
 async def check_native(client: Client, questions: Iterable[Question]) -> NativeCheck:
     """Find out whether the sidecar of a pod that asks for a native one is native.
 
-    Raises:
-        KubeError, TimeoutError: there is no answer now.
+    `KubeError` and TimeoutError: there is no answer now.
     """
     try:
         version = await read_version(client)

@@ -11,11 +11,12 @@ import os
 import ssl
 import uuid
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.tracing import Trace
 
 from istio_aux.injector.probe_rules import Question, answered, refusal
 from istio_aux.injector.rules import Probe
@@ -37,12 +38,14 @@ class ReplicaConnection(aiohttp.TCPConnector):
     """A connection to one replica. It stays open after its request; ``ended`` is set at its end."""
 
     def __init__(self) -> None:
-        super().__init__(keepalive_timeout=IDLE)
+        super().__init__(keepalive_timeout=IDLE)  # pyright: ignore[reportUnknownMemberType]
         self.ended = asyncio.Event()
         self.opened = False
 
-    async def _create_connection(self, *args: Any) -> ResponseHandler:
-        protocol = await super()._create_connection(*args)
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        protocol = await super()._create_connection(req, traces, timeout)
         self.opened = True
         if closed := protocol.closed:
             closed.add_done_callback(self._closed_by_peer)
@@ -142,23 +145,24 @@ async def _ask(
 def _why(error: Exception, timeout: float) -> str:
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return f"no connection within {CONNECT:g} s"
+            text = f"no connection within {CONNECT:g} s"
         case TimeoutError():
-            return f"no complete answer within {timeout:g} s"
+            text = f"no complete answer within {timeout:g} s"
         case aiohttp.ClientConnectorCertificateError(
             certificate_error=ssl.SSLCertVerificationError(verify_message=why)
         ):
-            return f"its certificate is not trusted: {why}"
+            text = f"its certificate is not trusted: {why}"
         case aiohttp.ClientConnectorSSLError(os_error=ssl.SSLError(reason=str(reason))):
-            return f"TLS: {reason.lower().replace('_', ' ')}"
+            text = f"TLS: {reason.lower().replace('_', ' ')}"
         case aiohttp.ClientConnectorError():
             failed = error.os_error
-            return os.strerror(failed.errno) if failed.errno else str(failed)
+            text = os.strerror(failed.errno) if failed.errno else str(failed)
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-            return "the connection ended before the answer"
+            text = "the connection ended before the answer"
         case aiohttp.ClientPayloadError():
-            return f"its answer is not complete: {error.__cause__ or error}"
+            text = f"its answer is not complete: {error.__cause__ or error}"
         case aiohttp.ClientResponseError():
-            return f"its answer is not HTTP/1.1: {error.message}"
+            text = f"its answer is not HTTP/1.1: {error.message}"
         case _:
-            return str(error) or type(error).__name__
+            text = str(error) or type(error).__name__
+    return text

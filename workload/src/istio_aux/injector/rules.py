@@ -73,8 +73,8 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     def native(self) -> NativeCheck:
         """The sidecar of a new pod that asks for a native one, whichever injector selects it.
 
-        Only live injectors count: the others make no sidecars now. The reason names the injector
-        that decides. It is empty until it was checked.
+        Only live injectors count: the others make no sidecars now. The reason names the one that
+        decides.
         """
         return least(
             NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
@@ -91,8 +91,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     def live(self, configuration: str) -> bool | None:
         """Whether the injector of ``configuration`` is live; None if that is unknown.
 
-        A probe that got a sidecar counts even before the others were probed. An injector that is
-        not in `injectors` is not live: its configuration is gone, or is not Istio's.
+        A probe that got a sidecar counts even before the others were probed.
         """
         for injector in self.injectors:
             if injector.configuration == configuration:
@@ -106,16 +105,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 def evaluate(
     configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
 ) -> tuple[Injector, ...]:
-    """Decide for each injector whether it is live.
+    """Decide for each injector whether it is live; at least one, sorted by configuration.
 
-    Args:
-        configurations: all of them; those that are not Istio's are ignored.
-        facts: about what is behind them.
-        root: namespace of the only control plane that matters; None for all control planes.
-
-    Returns:
-        At least one, sorted by configuration. Deactivated ones are left out if another one is
-        active: `istioctl install` leaves one behind on purpose.
+    Only control planes in the namespace ``root`` matter; None: all. Deactivated ones are left out
+    if another one is active: `istioctl install` leaves one behind on purpose.
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []

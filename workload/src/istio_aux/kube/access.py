@@ -150,10 +150,8 @@ def find(
 ) -> Access:
     """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
 
-    ``context`` is the name of a context of the kubeconfig (default: its current one).
-
-    Raises:
-        AccessError: one line with the file, the field and the problem; so do the functions below.
+    ``context`` is the name of a context (default: the current one). `AccessError` is one line with
+    the file, the field and the problem, here and in the functions below.
     """
     if kubeconfig is not None:
         return load(kubeconfig, context=context)
@@ -218,11 +216,14 @@ class _Source:
     def first(self) -> Access:
         """The present access; its ``token``, ``renewed`` and ``refused`` lead here."""
         return replace(
-            self._access,
-            token=lambda: self._access.token(),
-            renewed=self._current,
-            refused=lambda: self._access.refused(),
+            self._access, token=self._token, renewed=self._current, refused=self._refused
         )
+
+    def _token(self) -> str | None:
+        return self._access.token()
+
+    def _refused(self) -> None:
+        self._access.refused()
 
     async def _current(self) -> Access:
         seen = stamps(self._files)
@@ -237,10 +238,7 @@ class _Source:
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when one of the files, or the target of a link, is written, replaced or removed.
-
-    A mounted Secret is such a link.
-    """
+    """What changes when a file, or the target of a link, is written, replaced or removed."""
 
     def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
@@ -316,17 +314,15 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
         raise AccessError(f"{of_user.where}: client-{lone} without client-{lacks}")
     pair = [of_user.content(f"client-{part}", files) for part in ("certificate", "key")]
-    token: Callable[[], str | None] = lambda: user.token
-    if user.token_file:
-        token = _TokenFile(of_user.beside(user.token_file), user.token)
+    path = of_user.beside(user.token_file) if user.token_file else None
     access = Access(
         server=cluster.server.rstrip("/"),
         tls=context_with(*pair),
-        token=token,
+        token=_TokenFile(path, user.token) if path else lambda: user.token,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
     )
-    if user.exec is None or user.token_file or user.token or certified:  # As in client-go.
+    if user.exec is None or path or user.token or certified:  # As in client-go.
         return access, files
     info = _cluster_info(of_cluster, bundle)
     plugin = exec_plugin.load(user.exec, of_user.where, of_user.beside(""), info)
@@ -363,8 +359,7 @@ def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
 def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     """Trust the authorities in PEM, or those of the system, as Go does.
 
-    Every certificate of the bundle is an anchor. From 3.13 on, Python asks for key usage and key
-    identifiers in an authority; Go does not.
+    Every certificate is an anchor. From 3.13 on, Python asks for more in an authority than Go.
     """
     try:
         context = ssl.create_default_context(cadata=bundle.decode() or None)

@@ -114,10 +114,7 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job
 
 
 async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
-    """Read a Job, and the JobSet and the TrainJob that it is part of, the topmost last.
-
-    Returns nothing if one of them is gone.
-    """
+    """Read a Job, and the JobSet and TrainJob above it, the topmost last; none if one is gone."""
     jobs, reference = list[FoundJob](), owner
     # References may form a circle: nobody validates them.
     while reference and len(jobs) < 3:
@@ -160,11 +157,8 @@ async def pages(
     """List a collection page by page, in pages of up to ``limit`` objects.
 
     Fewer are asked for while a page would be longer than `LONGEST`; an object that is longer alone
-    is unreadable. ``restarted`` is called when the list has to begin again: then the pages before
-    count for nothing, and objects may come twice.
-
-    Raises:
-        KubeError: a page could not be read; the pages before it are no complete list.
+    is unreadable. ``restarted`` is called when the list begins again: then the pages before count
+    for nothing. After a `KubeError` the pages before are no complete list.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit
@@ -219,8 +213,8 @@ async def list_all(
 async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:
     """Evict a pod, only in this version.
 
-    `ApiError` 409: the pod has another UID or version. 429: a PodDisruptionBudget does not allow it
-    now. 403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
+    `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
+    403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
     """
     body = {
         "apiVersion": "policy/v1",
@@ -275,7 +269,7 @@ _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
 def collection(api: str, resource: str, namespace: str = "") -> str:
     """The path of ``resource``, such as ``pods``, in one namespace, or in all if it is empty.
 
-    ``api`` is ``v1``, or group and version. `InvalidNameError` if no API has such a name.
+    `InvalidNameError` if no ``api`` (``v1``, or group and version) has such a name.
     """
     middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""
     return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"

@@ -78,8 +78,8 @@ class ApiError(KubeError):
     def unknown(self) -> bool:
         """Whether the change that was requested may have been made all the same.
 
-        The API server answers 504 while the request may still be on its way to etcd, and any other
-        server error may come after the change.
+        504 comes while the request may still be on its way to etcd, other server errors after the
+        change.
         """
         return self.code >= 500
 

@@ -87,8 +87,8 @@ def load(
 ) -> Plugin:
     """Make the plugin of ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
-    A command with a slash is relative to ``folder``. The plugin gets the ``cluster`` if
-    ``provideClusterInfo`` is set.
+    A command with a slash is relative to ``folder``. ``provideClusterInfo`` gives it the
+    ``cluster``.
     """
     where = f"{who}: exec"
     config = supported(spec, ExecConfig, where)
@@ -127,10 +127,7 @@ class Plugin:
         self._failure: tuple[float, AccessError] | None = None
 
     async def credential(self) -> Credential:
-        """Return the valid credential, or run the program; `AccessError` if that fails.
-
-        A credential without an expiry is valid until `forget`.
-        """
+        """Return the valid credential, or run the program; `AccessError` if that fails."""
         async with self._turn:
             last = self._last
             if last and (last.expires is None or datetime.now(UTC) < last.expires):

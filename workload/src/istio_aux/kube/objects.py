@@ -82,7 +82,7 @@ class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
     details: Details | None = None
 
     def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-        """Turn the status into an exception; ``code`` and ``retry_after`` fill what it lacks."""
+        """Turn the status into an exception; the arguments fill what it lacks."""
         asked = self.details.retry_after_seconds if self.details else None
         return ApiError(
             self.code or code,
@@ -214,9 +214,8 @@ class EventReader(Generic[T]):
     async def read(self, line: bytes | Oversized) -> Event[T]:
         """Decode one line; of an oversized one, which object it is about.
 
-        Raises:
-            ApiError: the server ended the stream with a Status.
-            UnreachableError: the line is no event; most likely it was cut.
+        `ApiError`: the server ended the stream with a Status. `UnreachableError`: the line is no
+        event; most likely it was cut.
         """
         text, why = (line.beginning, _TOO_LONG) if isinstance(line, Oversized) else (line, "")
         head = _EVENT.match(text)

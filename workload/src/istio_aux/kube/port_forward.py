@@ -90,11 +90,10 @@ async def request(
     still: Callable[[], Awaitable[bool]] | None = None,
     not_after: float | None = None,
 ) -> AttemptResult:
-    """Send a request without a body to a port of ``pod``; see `exec.stream`.
+    """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `exec.stream`.
 
-    ``what`` is method and path, such as ``POST /quitquitquit``. No UID leads to a pod. But the
-    connection is made to one pod: where the pod was there before, and ``still`` finds it there,
-    the request reaches no other one.
+    No UID leads to a pod, but the connection is made to one pod: where ``still`` finds the pod
+    there after that, the request reaches no other one.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

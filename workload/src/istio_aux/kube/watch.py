@@ -134,9 +134,8 @@ class Watch(Generic[T]):
     def silent(self) -> float:
         """Seconds since the last progress.
 
-        Progress is an event, a bookmark, a stream that begins at a known version or ends well, and
-        an object of a list, unless an earlier list failed behind it. Bytes of a line are none until
-        it is complete. A live watch is silent for `SILENCE` at most.
+        Progress is an event, a bookmark, a stream that begins or ends well, and objects of a list,
+        unless an earlier list failed behind them. A live watch is silent for `SILENCE` at most.
         """
         return 0.0 if self._alive_at is None else _now() - self._alive_at
 
