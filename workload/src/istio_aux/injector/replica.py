@@ -11,12 +11,11 @@ import os
 import ssl
 import uuid
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.tracing import Trace
 
 from istio_aux.injector.probe_rules import Question, answered, refusal
 from istio_aux.injector.rules import Probe
@@ -42,10 +41,8 @@ class ReplicaConnection(aiohttp.TCPConnector):
         self.ended = asyncio.Event()
         self.opened = False
 
-    async def _create_connection(
-        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> ResponseHandler:
-        protocol = await super()._create_connection(req, traces, timeout)
+    async def _create_connection(self, *args: Any, **options: Any) -> ResponseHandler:
+        protocol = await super()._create_connection(*args, **options)
         self.opened = True
         if closed := protocol.closed:
             closed.add_done_callback(self._closed_by_peer)
