@@ -211,7 +211,11 @@ class Lease:
         if not unfit:
             self._releases = self._free = None
         elif self._releases is not None:
-            return await self._release_in_time(self._releases)
+            if _now() < self._releases:
+                return self._releases
+            self._releases = None
+            await self._give_up()
+            return math.inf
         if self.held:
             # Nobody else had a reason to write: try the last version without reading.
             try:
@@ -257,14 +261,6 @@ class Lease:
         # What is under way has as long to end as if the Lease had not been renewed.
         self._releases = _now() + self._duration - self._deadline
         return self._releases
-
-    async def _release_in_time(self, then: float) -> float:
-        """Release the Lease of a process that has stepped down, once it is time."""
-        if _now() < then:
-            return then
-        self._releases = None
-        await self._give_up()
-        return math.inf
 
     def _claim(self, transitions: int) -> LeaseRecord:
         now = self._time()
