@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -58,36 +58,27 @@ _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These ne
 _RHYTHM = Rhythm()
 
 
-class Namespaces(Mapping[str, Mapping[str, str]]):
+class Namespaces(dict[str, Mapping[str, str]]):
     """Labels by the name of the namespace; handles a watch of all namespaces."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         """Begin empty; ``changed`` gets the name of a namespace that is relabelled or gone."""
-        self._found: dict[str, Namespace] = {}
+        super().__init__()
         self._changed = changed
-
-    def __getitem__(self, name: str) -> Mapping[str, str]:
-        return self._found[name].labels
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+        self._uids: dict[str, str] = {}
 
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
-        name = resource.metadata.name
-        known = self._found.get(name)
-        self._found[name] = resource
-        if known is None or known.labels != resource.labels:
+        name, labels = resource.metadata.name, resource.labels
+        self._uids[name] = resource.metadata.uid
+        if self.get(name) != labels:
+            self[name] = labels
             self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
-        known = self._found.get(key.name)
-        if known and known.metadata.uid == key.uid:
-            del self._found[key.name]
+        if self._uids.get(key.name) == key.uid:
+            del self[key.name], self._uids[key.name]
             self._changed(key.name)
 
 
