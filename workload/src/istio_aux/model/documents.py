@@ -29,12 +29,18 @@ MOST = 200_000
 # Tokens, and bytes, between two pauses of `cutting`: a millisecond or two.
 _STRETCH, _BYTES = 4096, 64 * 1024
 
-# A token is a bracket with what is before it, of which the bound keeps it below a millisecond.
+# A token is a bracket with what is before it. To read hundreds of thousands of siblings at once,
+# that may be values of up to two levels, of which most of a pod consists. A value is tried three
+# times at most; the bounds keep a token below a millisecond.
 # The groups are atomic, because Python before 3.11.5 matches `(?:…)*+` wrongly (cpython#106052).
 _FIELDS = rb'"managedFields"\s*+:\s*+\['
 _PLAIN = rb'[^"\[\]{}]++|(?!' + _FIELDS + rb')"(?>(?:[^"\\]++|\\.)*)"?+'
+_FLAT = rb"[\[{](?>(?:" + _PLAIN + rb"){0,20})[\]}]"
+_VALUE = rb"[\[{](?>(?:" + _PLAIN + rb"|" + _FLAT + rb"){0,20})[\]}]"
 _END = rb"(?:(" + _FIELDS + rb")|([\[{])|([\]}])|)"
 _TOKEN = re.compile(rb"(?>(?:" + _PLAIN + rb"){0,100})" + _END, re.DOTALL)
+_LONG_TOKEN = re.compile(rb"(?>(?:" + _PLAIN + rb"|" + _VALUE + rb"){0,100})" + _END, re.DOTALL)
+_LEVELS = 2  # Of values within a long token.
 
 
 def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
@@ -73,8 +79,10 @@ def _cutting(body: bytes, deepest: int, most: int) -> Generator[None, None, byte
     depth = start = cut = 0  # ``cut`` is the depth at which the part that is left out begins.
     number = position = paused = 0
     while position < len(body):
-        token = _TOKEN.match(body, position)
-        if token is None or token.end() == position:  # The pattern leaves no byte out.
+        # Nothing of a long token is too deep, or all of it is left out.
+        pattern = _LONG_TOKEN if cut or depth + _LEVELS <= deepest else _TOKEN
+        token = pattern.match(body, position)
+        if token is None or token.end() == position:  # The patterns leave no byte out.
             raise ValueError(f"no JSON at byte {position}")
         position, kind, number = token.end(), token.lastindex, number + 1
         if kind == 3:
