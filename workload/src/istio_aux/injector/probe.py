@@ -32,6 +32,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
+from istio_aux.kube.objects import Reader
 from istio_aux.model.pod import Struct
 from istio_aux.model.webhooks import Address, ClientConfig
 from istio_aux.telemetry import Telemetry
@@ -231,18 +232,16 @@ class InjectorProbe:
 
     async def _conclude(self, probe: Probe, *, changed: bool) -> float:
         """Complete an answer and publish it; returns the seconds until the next question."""
-        pause = self._rhythm.other
         if not probe.injected:
             self._checked_at = -math.inf
-        else:
-            pause = jittered(self._rhythm.live)
-            if probe.native == NOT_CHECKED:
-                if not (self.result and self.result.injected):
-                    self._publish(probe)
-                pause = await self._check_native(changed=changed)
-                probe = msgspec.structs.replace(probe, native=self._native)
+        elif probe.native == NOT_CHECKED:
+            if not (self.result and self.result.injected):
+                self._publish(probe)
+            pause = await self._check_native(changed=changed)
+            self._publish(msgspec.structs.replace(probe, native=self._native))
+            return pause
         self._publish(probe)
-        return pause
+        return jittered(self._rhythm.live) if probe.injected else self._rhythm.other
 
     async def _check_native(self, *, changed: bool) -> float:
         clock = asyncio.get_running_loop().time
@@ -280,13 +279,12 @@ class _ServerVersion(Struct, frozen=True):
     git_version: str = ""
 
 
+_version = Reader(_ServerVersion, "version")
+
+
 async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
-    body = await client.get("/version")
-    try:
-        return msgspec.json.decode(body, type=_ServerVersion).git_version
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(str(error)) from error
+    return _version.read(await client.get("/version")).git_version
 
 
 async def read_kubelets(client: Client) -> dict[str, str]:

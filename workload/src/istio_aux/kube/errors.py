@@ -44,11 +44,7 @@ class UnreadableError(UnreachableError):
 
 
 class OversizedError(UnreadableError):
-    """The answer is longer than is read.
-
-    Attributes:
-        beginning: its first bytes.
-    """
+    """The answer is longer than is read; ``beginning`` has its first bytes."""
 
     def __init__(self, longest: int, beginning: bytes) -> None:
         super().__init__(f"the answer is longer than {longest >> 20} MiB")

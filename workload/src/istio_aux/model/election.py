@@ -139,17 +139,12 @@ class Replaced(msgspec.Struct, frozen=True):
     UIDs do not show which pods of the controller were there before, and all of them would not fit.
     So the newest pod that was there before stands for them. Its time is the API server's, as that
     of a new pod will be.
-
-    Attributes:
-        pod, uid: the pod's name and UID.
-        newest: creationTimestamp of the newest pod of the controller, in seconds since 1970.
-        same: UIDs of the pods that were created in that second; empty if they are too many.
     """
 
     pod: _Name
     uid: _Name
-    newest: float = 0.0
-    same: tuple[_Name, ...] = ()
+    newest: float = 0.0  # creationTimestamp of the newest pod of the controller, since 1970.
+    same: tuple[_Name, ...] = ()  # UIDs of the pods of that second; empty if they are too many.
 
     def knew(self, uid: str, created: float) -> bool:
         """Whether a pod was there before."""
