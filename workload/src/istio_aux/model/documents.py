@@ -138,10 +138,11 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
     documents are skipped, as kubectl does.
     """
     body = body.removeprefix(b"\xef\xbb\xbf").strip()
-    for index, item in enumerate(_split(body), start=1):
+    whole = _readable(body) if body.startswith(b"{") else None
+    for index, item in enumerate([body] if whole else _split(body), start=1):
         place = f"document {index}"
         if isinstance(item, bytes):
-            yield from _expand(place, item, _readable(item) or item)
+            yield from _expand(place, item, whole or _readable(item) or item)
         else:
             yield BadDocument(place, problem(item))
 
@@ -174,26 +175,27 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
 
 
 def _split(body: bytes) -> Iterator[bytes | Exception]:
-    lines = [line for line in body.splitlines() if line.strip()]
-    if not body.startswith(b"{") or _SEPARATOR.search(body):
+    if _SEPARATOR.search(body):
         yield from _split_yaml(body)
-    elif _readable(body):
-        yield body
-    elif any(line.startswith(b"{") and _readable(line) for line in lines):
-        yield from lines
-    else:
+    elif any(line.startswith(b"{") and _readable(line) for line in body.splitlines()):
+        yield from (line for line in body.splitlines() if line.strip())
+    elif body.startswith(b"{"):
         yield from _split_json(body)
+    else:
+        yield from _split_yaml(body)
 
 
 def _split_json(body: bytes) -> Iterator[bytes | Exception]:
     """Split JSON values that follow one another, up to the first bad one."""
     decoder = json.JSONDecoder()
     try:
-        text = body.decode()
-        while text:
-            _, end = decoder.raw_decode(text)
-            yield text[:end].encode()
-            text = text[end:].lstrip()
+        text, position = body.decode(), 0
+        while position < len(text):
+            _, end = decoder.raw_decode(text, position)
+            yield text[position:end].encode()
+            while end < len(text) and text[end].isspace():
+                end += 1
+            position = end
     except _UNREADABLE as error:
         yield error
 
