@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -84,12 +83,7 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         if self._session is not None:
             await self._session.close()
