@@ -23,9 +23,11 @@ from unit.asynchronous import until
 from unit.screens import Run
 from unit.store import line, managed, refusal
 from unit.watching import (
+    answered,
     faulty,
     follows,
     lists,
+    on_list,
     on_watch,
     pod,
     stream,
@@ -312,6 +314,18 @@ async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> Non
         await api.put("pods", pod("a", "Failed"))
         await until(lambda: seen.phases == {"a": "Failed"}, "it can be read again")
         assert watch.unreadable == {}
+
+
+async def test_a_list_with_an_object_that_cannot_be_named_says_of_no_other_that_it_is_gone() -> (
+    None
+):
+    page = web.Response(body=b'{"metadata":{"resourceVersion":"99"},"items":[{"spec":7}]}')
+    async with ApiServer() as api, watching(api, relist=1) as (seen, watch):
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "it is there")
+        api.faults.append(on_list(lambda _: answered(page)))
+        await until(lambda: watch.unreadable, "the other one is there")
+        assert seen.told == ["+a"]
 
 
 async def test_an_unreadable_object_that_is_gone_is_forgotten() -> None:

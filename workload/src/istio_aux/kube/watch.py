@@ -168,7 +168,7 @@ class Watch(Generic[T]):
 
     async def _list(self) -> None:
         """List the whole collection in pages; deliver what is new, changed or gone."""
-        version, listed, without_uid = "", set[Key](), set[tuple[str, str]]()
+        version, listed = "", set[Key]()
         async for page in actions.pages(
             self._client, self.path, self._kind, self._selection, restarted=listed.clear
         ):
@@ -176,8 +176,6 @@ class Watch(Generic[T]):
             for unreadable in page.unreadable:
                 self._keep(unreadable)
                 listed.add(unreadable.key)
-                if not unreadable.key.uid:
-                    without_uid.add(unreadable.key[:2])
             for number, resource in enumerate(page.items):
                 self._apply(resource)
                 listed.add(key_of(resource))
@@ -186,11 +184,10 @@ class Watch(Generic[T]):
             # The objects of a list that fails again and again are no progress.
             if len(listed) > self._furthest:
                 self._furthest, self._alive_at = len(listed), _now()
-        if all(name for _, name in without_uid):  # Without a name it may be any object.
+        if all(key.uid for key in listed):  # An object without a UID may be any of those.
             # A set has another order in each process.
             for key in sorted({*self._known, *self.unreadable} - listed):
-                if key[:2] not in without_uid:
-                    self._delete(key)
+                self._delete(key)
         self._furthest, self._alive_at = 0, _now()
         before, self._version = self._version, version
         self.trouble = None
