@@ -72,6 +72,7 @@ class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
     ``unclear`` says why it is not known whether it is called for a pod that its selectors match.
+    The API server waits ``timeout`` seconds for an answer of ``target``.
     """
 
     configuration: str
@@ -127,8 +128,8 @@ def expected(
 ) -> Expectation:
     """Decide whether ``pod`` would get a sidecar if it were created now.
 
-    The first webhook that injects the pod decides. ``namespace_labels`` is None when they are not
-    known.
+    The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
+    others from injecting it. ``namespace_labels`` is None when they are not known.
     """
     if reason := next(reasons_against(pod, namespace_labels or {}), None):
         return Expectation(expected=False, reason=reason)

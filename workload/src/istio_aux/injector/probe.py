@@ -54,7 +54,10 @@ _TEMPORARY = frozenset({401, 408}) | _BUSY
 
 
 class Rhythm(msgspec.Struct, frozen=True):
-    """Seconds between two probes of a live injector, with jitter, and of any other."""
+    """Seconds between two probes: of a ``live`` injector, and of any ``other``.
+
+    A live one is probed with jitter, so that the units do not ask at the same time.
+    """
 
     live: float = 30.0
     other: float = 1.0

@@ -91,7 +91,8 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     def live(self, configuration: str) -> bool | None:
         """Whether the injector of ``configuration`` is live; None if that is unknown.
 
-        A probe that got a sidecar counts even before the others were probed.
+        A probe that got a sidecar counts even before the others were probed. An injector that is
+        not in `injectors` is not live: its configuration is gone, or is not Istio's.
         """
         for injector in self.injectors:
             if injector.configuration == configuration:

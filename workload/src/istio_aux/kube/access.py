@@ -238,7 +238,10 @@ class _Source:
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when a file, or the target of a link, is written, replaced or removed."""
+    """What changes when a file, or the target of a link, is written, replaced or removed.
+
+    A mounted Secret is such a link.
+    """
 
     def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
@@ -359,7 +362,8 @@ def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
 def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     """Trust the authorities in PEM, or those of the system, as Go does.
 
-    Every certificate is an anchor. From 3.13 on, Python asks for more in an authority than Go.
+    Every certificate of the bundle is an anchor. From 3.13 on, Python asks for key usage and key
+    identifiers in an authority; Go does not.
     """
     try:
         context = ssl.create_default_context(cadata=bundle.decode() or None)

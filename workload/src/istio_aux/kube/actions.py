@@ -158,7 +158,8 @@ async def pages(
 
     Fewer are asked for while a page would be longer than `LONGEST`; an object that is longer alone
     is unreadable. ``restarted`` is called when the list begins again: then the pages before count
-    for nothing. After a `KubeError` the pages before are no complete list.
+    for nothing, and objects may come twice. After a `KubeError` the pages before are no complete
+    list.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit

@@ -127,7 +127,10 @@ class Plugin:
         self._failure: tuple[float, AccessError] | None = None
 
     async def credential(self) -> Credential:
-        """Return the valid credential, or run the program; `AccessError` if that fails."""
+        """Return the valid credential, or run the program; `AccessError` if that fails.
+
+        A credential without an expiry is valid until `forget`.
+        """
         async with self._turn:
             last = self._last
             if last and (last.expires is None or datetime.now(UTC) < last.expires):
