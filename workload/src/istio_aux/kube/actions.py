@@ -43,36 +43,36 @@ class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
+class _NodeInfo(Struct, frozen=True):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Struct, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
 class Node(Struct, frozen=True):
     """A node, by its name and the version of its kubelet."""
 
-    class Status(Struct, frozen=True):
-        """``status``."""
-
-        class Info(Struct, frozen=True):
-            """``nodeInfo``."""
-
-            kubelet_version: str = ""
-
-        node_info: Info = Info()
-
     metadata: Metadata = Metadata()
-    status: Status = Status()
+    status: _NodeStatus = _NodeStatus()
+
+
+class _Served(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
 
 
 class _ServedList(Struct, frozen=True):
-    class Resource(Struct, frozen=True):
-        kind: str = ""
-        name: str = ""
+    resources: tuple[_Served, ...] | None = None
 
-    resources: tuple[Resource, ...] | None = None
+
+class _AccessStatus(Struct, frozen=True):
+    allowed: bool = False
 
 
 class _AccessReview(Struct, frozen=True):
-    class Status(Struct, frozen=True):
-        allowed: bool = False
-
-    status: Status = Status()
+    status: _AccessStatus = _AccessStatus()
 
 
 _review = Reader(_AccessReview, "SelfSubjectAccessReview")
