@@ -85,6 +85,10 @@ def hold(text: str | None) -> Merge:
     """
     if not text:
         return _added(_LINE)
+    return _merge(text)
+
+
+def _merge(text: str) -> Merge:
     # Positions in the text do not count the byte order mark, which must stay first.
     mark, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
     if _BOM in text:
