@@ -80,6 +80,10 @@ class Simulated(Client):
         self.known = 0
         self.done = asyncio.Event()
 
+    async def get(self, path: str, params: Params = ()) -> bytes:  # noqa: ARG002
+        """Return an empty list."""
+        return b'{"metadata":{"resourceVersion":"1"},"items":[]}'
+
     async def watch(
         self,
         path: str,  # noqa: ARG002  (as `Client` has them)
@@ -89,8 +93,7 @@ class Simulated(Client):
     ) -> AsyncGenerator[bytes]:
         """Yield the events of all pods, and then none."""
         version = 3 * self._numbers.start + 1
-        marks = '"annotations":{"k8s.io/initial-events-end":"true"}'
-        yield _line("BOOKMARK", f'"metadata":{{"resourceVersion":"{version}",{marks}}}')
+        yield _line("BOOKMARK", f'"metadata":{{"resourceVersion":"{version}"}}')
         for number in self._numbers:
             version = 3 * number + 2
             yield _pod("ADDED", number, version, main=_RUNNING)

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import msgspec
 from istio_aux.kube.errors import ApiError
-from istio_aux.kube.objects import INITIAL_END
 
 from simulation.world import World
 
@@ -160,7 +159,6 @@ class ApiServer:
         self.watchers: list[Callable[[str, Change], None]] = []
         self.budget: Callable[[Stored], str] = lambda _pod: ""  # Why a pod may not be disrupted.
         self.admit: Callable[[Json], Json] = lambda pod: pod  # Istio's injector; raises ApiError.
-        self.streaming = True  # Whether there are streaming lists.
         self.page = 500  # Objects in a page, at most.
         self.broken: set[str] = set()  # Collections whose list always fails.
         self._history: dict[str, list[Change]] = {resource: [] for resource in KINDS}
@@ -345,24 +343,16 @@ class ApiServer:
         """Open a watch; raises `ApiError`. The first lines come at once."""
         to = parse(path)
         stream.selects = _selection(to, params)
-        if "sendInitialEvents" in params:
-            if not self.streaming:
-                raise ApiError(422, "sendInitialEvents is forbidden", reason="Invalid")
-            for found in self.list(to.resource):
-                if stream.selects(found):
-                    stream.put(b'{"type":"ADDED","object":%b}\n' % found.body, 0)
-            stream.put(self._bookmark(initial=True), self.version)
-        else:
-            since = int(params["resourceVersion"])
-            if since < self._oldest:
-                why = f"too old resource version: {since} ({self._oldest})"
-                error = {"status": "Failure", "reason": "Expired", "code": 410, "message": why}
-                stream.put(msgspec.json.encode({"type": "ERROR", "object": error}) + b"\n", 0)
-                stream.cut(None)
-                return
-            for change in self._history[to.resource]:
-                if change.version > since and (line := _line(change, stream.selects)):
-                    stream.put(line, change.version)
+        since = int(params["resourceVersion"])
+        if since < self._oldest:
+            why = f"too old resource version: {since} ({self._oldest})"
+            error = {"status": "Failure", "reason": "Expired", "code": 410, "message": why}
+            stream.put(msgspec.json.encode({"type": "ERROR", "object": error}) + b"\n", 0)
+            stream.cut(None)
+            return
+        for change in self._history[to.resource]:
+            if change.version > since and (line := _line(change, stream.selects)):
+                stream.put(line, change.version)
         streams = self._streams[to.resource] = [
             each for each in self._streams[to.resource] if not each.closed
         ]
@@ -370,13 +360,11 @@ class ApiServer:
 
     def bookmark(self, stream: Stream) -> None:
         """Send the present version to a stream."""
-        stream.put(self._bookmark(), self.version)
-
-    def _bookmark(self, *, initial: bool = False) -> bytes:
-        meta: Json = {"resourceVersion": str(self.version)}
-        if initial:
-            meta["annotations"] = {INITIAL_END: "true"}
-        return msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": meta}}) + b"\n"
+        bookmark = {
+            "type": "BOOKMARK",
+            "object": {"metadata": {"resourceVersion": str(self.version)}},
+        }
+        stream.put(msgspec.json.encode(bookmark) + b"\n", self.version)
 
 
 def _selection(to: Path, params: Mapping[str, str]) -> Selects:

@@ -121,8 +121,7 @@ def _forget(cluster: Cluster, _dice: Random) -> None:
     cluster.server.forget()
 
 
-def _no_streams(cluster: Cluster, dice: Random) -> None:
-    cluster.server.streaming = not cluster.server.streaming
+def _small_pages(cluster: Cluster, dice: Random) -> None:
     cluster.server.page = dice.choice((2, 3, 5))
 
 
@@ -257,7 +256,7 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "broken watches": _break,
     "silent watches": _silence,
     "forgotten versions": _forget,
-    "no streaming lists": _no_streams,
+    "small pages": _small_pages,
     "failing lists": _failing_lists,
     "budgets": _budgets,
     "hung node": _hang,

@@ -38,7 +38,7 @@ def text(body: Object) -> str:
     def deep(found: re.Match[str]) -> str:
         return '{"f:a":' * int(found[1]) + "{}" + "}" * int(found[1])
 
-    return _NESTED.sub(deep, json.dumps(body))
+    return _NESTED.sub(deep, json.dumps(body, separators=(",", ":")))
 
 
 def line(kind: str, body: Object) -> bytes:
@@ -112,13 +112,11 @@ class Store:
     """Objects by resource, namespace and name.
 
     Attributes:
-        streaming: whether a watch may begin with all that is there (on from Kubernetes 1.34).
         watches: requests whose watch streams are open.
         oldest: a watch from a version before this one is answered with 410.
     """
 
     def __init__(self) -> None:
-        self.streaming = True
         self.watches: list[web.Request] = []
         self.oldest = 0
         self._objects: dict[tuple[str, str, str], Object] = {}
@@ -138,6 +136,8 @@ class Store:
         self._version += 1
         meta.setdefault("uid", f"uid-{self._version}")
         meta["resourceVersion"] = str(self._version)
+        first = ("name", "generateName", "namespace", "uid", "resourceVersion")
+        stored["metadata"] = {key: meta[key] for key in first if key in meta} | meta
         self._objects[key] = stored
         await self._record(resource, old, stored)
         return stored
@@ -241,24 +241,15 @@ class Store:
     async def _watch(
         self, request: web.Request, resource: str, namespace: str
     ) -> web.StreamResponse:
-        initial = request.query.get("sendInitialEvents") == "true"
-        if initial and not self.streaming:
-            return refusal(422, "Invalid", "sendInitialEvents is forbidden for watch")
         response = web.StreamResponse()
         await response.prepare(request)
-        seen = self._version if initial else int(request.query["resourceVersion"])
+        seen = int(request.query["resourceVersion"])
         if seen < self.oldest:
             gone = status(410, "Expired", f"too old resource version: {seen} ({self.oldest})")
             await response.write(line("ERROR", gone))
             return response
         self.watches.append(request)
         try:
-            if initial:
-                for item in self._there(request, resource, namespace):
-                    await response.write(line("ADDED", item))
-                marks = {"k8s.io/initial-events-end": "true"}
-                meta = {"resourceVersion": str(seen), "annotations": marks}
-                await response.write(line("BOOKMARK", {"metadata": meta}))
             async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
                 while True:
                     for version, kind, old, new in list(self._history):

@@ -183,13 +183,18 @@ def test_a_context_without_a_kubeconfig_is_not_the_pods_own_account(
         ({"cluster": {"certificate-authority-data": "YQ=="}}, "no certificate authority in PEM"),
         ({"user": {"tokenFile": "none"}}, "none: no token to read"),
         ({"clusters": 7}, "no kubeconfig: Expected `array | null`"),
+        ("{", "no kubeconfig: "),
+        ("just text", "no kubeconfig: "),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_refused_in_one_line(
-    parts: dict[str, Any], complaint: str, tmp_path: Path
+    parts: dict[str, Any] | str, complaint: str, tmp_path: Path
 ) -> None:
+    path = kubeconfig(tmp_path, **({} if isinstance(parts, str) else parts))
+    if isinstance(parts, str):
+        path.write_text(parts)
     with pytest.raises(AccessError) as caught:
-        access.load(kubeconfig(tmp_path, **parts))
+        access.load(path)
     assert complaint in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -312,15 +317,6 @@ def test_an_authority_without_key_usage_and_key_identifiers_is_trusted_on_every_
     flags = access.load(kubeconfig(tmp_path)).tls.verify_flags
     assert not flags & ssl.VERIFY_X509_STRICT
     assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN
-
-
-@pytest.mark.parametrize("text", ["{", "just text"])
-def test_a_file_that_is_no_kubeconfig_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "kubeconfig"
-    path.write_text(text)
-    with pytest.raises(AccessError, match="no kubeconfig") as caught:
-        access.load(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_neither_pod_nor_kubeconfig_says_what_to_give() -> None:

@@ -34,8 +34,6 @@ ELSEWHERE = {
     ("start/plan.py", "before_injection"),
     ("start/plan.py", "_annotated"),
     ("repair/store.py", "_reduced"),
-    # The bookmark that ends a list, which the API server itself writes.
-    ("kube/objects.py", "ends_initial"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }

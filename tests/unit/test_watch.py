@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
@@ -17,18 +16,15 @@ from unit.watching import (
     follows,
     lists,
     on_list,
-    on_streamed_list,
     on_watch,
-    paging,
     pod,
     stream,
-    streamed_lists,
     watching,
 )
 
 
 async def test_a_new_object_under_an_old_name_is_another_object() -> None:
-    async with paging() as api, watching(api) as (seen, _):
+    async with faulty() as api, watching(api) as (seen, _):
         old = await api.put("pods", pod("a"))
         await until(lambda: seen.there, "a is there")
         new = await api.put("pods", pod("a", uid="another"))
@@ -46,30 +42,20 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
                 "spec": {"containers": None}, "status": {}}  # fmt: skip
         return await stream(request, line("BOOKMARK", body))
 
-    async with paging(on_watch(bookmark)) as api, watching(api) as (seen, _):
+    async with faulty(on_watch(bookmark)) as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the second watch is open")
         assert [query["resourceVersion"] for query in follows(api)] == ["1", "77"]
         assert seen.told == []
 
 
 async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
-    async with paging() as api, watching(api, stream=300, relist=600):
+    async with faulty() as api, watching(api, stream=300, relist=600):
         await until(lambda: api.watches, "the watch is open")
         assert 270 <= int(follows(api)[0]["timeoutSeconds"]) <= 330
         assert follows(api)[0]["allowWatchBookmarks"] == "true"
 
 
-# Streaming lists: a watch that begins with all that is there, and what replaces one that fails.
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-END = line(
-    "BOOKMARK",
-    {"metadata": {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}},
-)
-
-
-async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connection() -> None:
+async def test_what_was_there_before_and_what_comes_after_arrive() -> None:
     """T26, T38: what happened while nobody looked is told like everything else."""
     async with ApiServer() as api:
         await api.put("pods", pod("a"))
@@ -79,162 +65,38 @@ async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connecti
             await api.put("pods", pod("b"))
             await api.remove("pods", "training", "a")
             await until(lambda: seen.names == {"b"}, "both changes arrive")
-            assert len(api.requests) == 1
 
 
-async def test_an_object_counts_as_gone_only_after_the_initial_events_are_complete() -> None:
+async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> None:
+    """And the objects of a page are told before the next page comes."""
     halfway, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: web.Request) -> web.StreamResponse:
-        response = await stream(request, line("ADDED", pod("c", resourceVersion="9", uid="c")))
-        halfway.set()
-        await go_on.wait()
-        await response.write(END)
-        await asyncio.sleep(60)
-        return response
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        if "continue" in request.query:
+            halfway.set()
+            await go_on.wait()
+        return None
 
     async with ApiServer() as api:
         await api.put("pods", pod("a"))
-        await api.put("pods", pod("b"))
-        async with watching(api, relist=1) as (seen, _):
-            await until(lambda: seen.names == {"a", "b"}, "both are there")
-            api.faults.append(on_streamed_list(slow))
-            await halfway.wait()
-            await until(lambda: "c" in seen.names, "c is told")
-            assert seen.names == {"a", "b", "c"}
-            go_on.set()
-            await until(lambda: seen.names == {"c"}, "the others are gone")
-
-
-async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
-    async def changing(request: web.Request) -> web.StreamResponse:
-        a = pod("a", resourceVersion="9", uid="a")
-        left = pod("a", resourceVersion="10", uid="a")
-        await stream(request, line("ADDED", a), line("DELETED", left), END)
-        await asyncio.sleep(60)
-        return web.Response()
-
-    async with faulty(on_streamed_list(changing)) as api, watching(api) as (seen, watch):
-        await watch.synced.wait()
-        assert seen.told == ["+a", "-a"]
-
-
-@pytest.mark.parametrize(("code", "reason"), [(422, "Invalid"), (400, "BadRequest")])
-async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
-    code: int, reason: str
-) -> None:
-    refused = refusal(code, reason, "sendInitialEvents is forbidden for watch")
-    async with ApiServer() as api:
-        api.faults.append(on_streamed_list(lambda _: answered(refused)))
-        await api.put("pods", pod("a"))
-        async with watching(api) as (seen, watch):
-            await watch.synced.wait()
-            assert (seen.names, watch.trouble) == ({"a"}, None)
+        async with watching(api) as (seen, _):
             await until(lambda: api.watches, "the watch is open")
+            for number in range(101):
+                await api.put("pods", pod(f"pod-{number:03}"))
+            await until(lambda: len(seen.there) == 102, "all are there")
+            await api.stop()
+            await api.remove("pods", "training", "a")
+            await api.put("pods", pod("new"))
             await api.forget_history()
-            await api.cut()
-            await until(lambda: lists(api) == 2, "it is listed again")
-            assert streamed_lists(api) == 1
-
-
-async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> None:
-    async def told(request: web.Request) -> web.StreamResponse:
-        # The newest object comes first; its version would skip what came in between.
-        response = await stream(request, line("ADDED", pod("a", resourceVersion="99")), END)
-        await response.write_eof()
-        return response
-
-    async with faulty(on_streamed_list(told)) as api, watching(api):
-        await until(lambda: follows(api), "the next watch is open")
-        assert follows(api)[0]["resourceVersion"] == "50"
-
-
-async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_on() -> None:
-    async def ends(request: web.Request) -> web.StreamResponse:
-        return await stream(request)
-
-    async with faulty(on_streamed_list(ends)) as api, watching(api, relist=1):
-        await until(lambda: lists(api), "it is listed in pages")
-        await until(lambda: streamed_lists(api) == 2, "it is streamed again")
-
-
-ADDED = line("ADDED", pod("a", resourceVersion="9", uid="a"))
-
-
-async def silent(request: web.Request) -> web.StreamResponse:
-    response = await stream(request, ADDED)
-    await asyncio.sleep(60)
-    return response
-
-
-async def cut(request: web.Request) -> web.StreamResponse:
-    response = await stream(request, ADDED)
-    assert request.transport
-    request.transport.abort()
-    return response
-
-
-def sending(*events: bytes) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return await stream(request, *events)
-
-    return answer
-
-
-OLD_ETCD = status(500, "InternalError", "etcd does not support RequestWatchProgress")
-LATER = status(429, "TooManyRequests", "later", details={"retryAfterSeconds": 1})
-PAGES, STREAM = (1, 1), (0, 2)
-"""How often pods are listed in pages, and streamed, in all."""
-
-
-@pytest.mark.parametrize(
-    ("answer", "following", "pause"),
-    [
-        # An etcd before 3.4.31 or 3.5.13 cannot say how far its watches are.
-        (sending(ADDED, line("ERROR", OLD_ETCD)), PAGES, 0),
-        (sending(ADDED), PAGES, 0),
-        # Another stream would be as silent.
-        (silent, PAGES, 0),
-        # The version of an object told at first is none to go on from.
-        (cut, STREAM, 0),
-        # A list in pages would be more work for a server that asks for less.
-        (sending(line("ERROR", LATER)), STREAM, 1),
-        (lambda _: answered(refusal(429, "TooManyRequests", "later")), STREAM, 0),
-    ],
-    ids=["an error", "its end", "silence", "a reset", "throttling", "a busy server"],
-)
-async def test_what_ends_the_initial_events_early_leads_to_a_list_or_a_new_stream(
-    answer: Answer, following: tuple[int, int], pause: float
-) -> None:
-    """T28: and to what is there."""
-    async with ApiServer() as api:
-        await api.put("pods", pod("b"))
-        api.faults.append(on_streamed_list(answer))
-        began = asyncio.get_running_loop().time()
-        async with watching(api, silence=0.3) as (seen, watch):
-            await watch.synced.wait()
-            assert seen.names == {"b"}
-            assert (lists(api), streamed_lists(api)) == following
-            assert following == PAGES or follows(api) == []
-            assert asyncio.get_running_loop().time() - began >= pause
+            api.faults += [slow, slow, slow]
+            await api.start()
+            await halfway.wait()
+            assert {"a", "new"} <= seen.names
+            go_on.set()
+            await until(lambda: "a" not in seen.names, "it is gone")
 
 
 # Whatever the API server and the network do (T26-T28).
-
-
-async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
-    """T28."""
-    async with paging() as api, watching(api) as (seen, _):
-        await until(lambda: api.watches, "the watch is open")
-        await api.put("pods", pod("a"))
-        await until(lambda: seen.names == {"a"}, "a is there")
-        await api.cut()
-        await api.put("pods", pod("b"))
-        await api.remove("pods", "training", "a")
-        await until(lambda: seen.names == {"b"}, "both changes arrive")
-        assert seen.told == ["+a", "+b", "-a"]
-        assert lists(api) == 1
-        assert "connection" in seen.restarts
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as a status"])
@@ -243,7 +105,7 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
 ) -> None:
     """T28: 410, as the answer and within the stream. It is normal, so nobody is warned."""
     caplog.set_level("INFO", "istio_aux.kube")
-    async with paging() as api, watching(api) as (seen, _):
+    async with faulty() as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
@@ -277,7 +139,10 @@ async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
     sent: bytes, restart: str
 ) -> None:
     """T28."""
-    async with paging(on_watch(sending(sent))) as api, watching(api) as (seen, _):
+    async with (
+        faulty(on_watch(lambda request: stream(request, sent))) as api,
+        watching(api) as (seen, _),
+    ):
         await until(lambda: api.watches, "the second watch is open")
         assert (seen.restarts, seen.told, lists(api)) == ([restart], [], 2)
         await api.put("pods", pod("a"))
@@ -285,7 +150,8 @@ async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
 
 
 async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list() -> None:
-    async with paging() as api, watching(api) as (seen, watch):
+    """T28: also a connection that is reset loses nothing."""
+    async with faulty() as api, watching(api) as (seen, watch):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -295,7 +161,9 @@ async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list
         await api.remove("pods", "training", "a")
         await api.start()
         await until(lambda: seen.names == {"b"}, "both changes arrive")
+        assert seen.told == ["+a", "+b", "-a"]
         assert lists(api) == 1
+        assert "connection" in seen.restarts
 
 
 async def test_a_watch_that_went_silent_is_replaced() -> None:
@@ -306,7 +174,7 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
         await asyncio.sleep(60)
         return response
 
-    async with paging(on_watch(silent)) as api, watching(api, silence=0.2) as (seen, _):
+    async with faulty(on_watch(silent)) as api, watching(api, silence=0.2) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the silent watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -322,7 +190,7 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
             await response.write(line("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
             await asyncio.sleep(0.05)
 
-    async with paging(on_watch(lie)) as api, watching(api, stream=0.2, relist=0.3) as (seen, _):
+    async with faulty(on_watch(lie)) as api, watching(api, stream=0.2, relist=0.3) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the lying watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -333,7 +201,7 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
     """T28."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
-    async with paging() as api:
+    async with faulty() as api:
         api.faults.append(on_list(lambda _: answered(answer)))
         await api.put("pods", pod("a"))
         began = asyncio.get_running_loop().time()
@@ -351,7 +219,7 @@ async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_
             return None
         return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
 
-    async with paging() as api:
+    async with faulty() as api:
         for number in range(101):
             await api.put("pods", pod(f"pod-{number:03}"))
         api.faults.append(throttled)
@@ -363,7 +231,7 @@ async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_
 
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
-    async with paging(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):
+    async with faulty(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):
         trouble = await until(lambda: watch.trouble, "there is trouble")
         assert trouble == ('/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list')
         await watch.synced.wait()
@@ -371,7 +239,7 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
 
 
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
-    async with paging() as api:
+    async with faulty() as api:
         api.faults += [on_watch(stream) for _ in range(100)]
         began = asyncio.get_running_loop().time()
         async with watching(api, backoff=Backoff(0.2, 0.2)):
@@ -389,7 +257,7 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
         await api.remove("pods", "training", "pod-000")
         return refusal(410, "Expired", "The provided continue parameter is too old")
 
-    async with paging() as api:
+    async with faulty() as api:
         for number in range(101):
             await api.put("pods", pod(f"pod-{number:03}"))
         api.faults.append(expired)
@@ -401,7 +269,7 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
 @pytest.mark.parametrize("code", [429, 502])
 async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
     """A list is the most that a busy server can be asked for, and nothing has been missed."""
-    async with paging() as api:
+    async with faulty() as api:
         busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
         api.faults.append(on_watch(lambda _: answered(busy)))
         async with watching(api) as (seen, _):
@@ -431,7 +299,7 @@ async def test_a_complete_list_ends_the_count_of_failures() -> None:
         return refusal(500, "InternalError", "etcd is away")
 
     steps = Steps(0.01, 1.0)
-    async with paging() as api:
+    async with faulty() as api:
         api.faults += [on_list(away) for _ in range(5)]
         async with watching(api, backoff=steps) as (_, watch):
             await watch.synced.wait()
@@ -448,7 +316,7 @@ async def test_a_complete_list_ends_the_count_of_failures() -> None:
 async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
     asked = set[str]()
     for _ in range(2):
-        async with paging() as api, watching(api, stream=1e9, relist=1e6):
+        async with faulty() as api, watching(api, stream=1e9, relist=1e6):
             await until(lambda api=api: api.watches, "the watch is open")
             asked |= {query["timeoutSeconds"] for query in follows(api)}
     assert len(asked) > 1, "a stream is asked for until the next list"
@@ -458,7 +326,7 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As after a restore of etcd: an object may have its old version and another content."""
-    async with paging() as api, watching(api, silence=0.5) as (seen, _):
+    async with faulty() as api, watching(api, silence=0.5) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))

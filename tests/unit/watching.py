@@ -65,22 +65,9 @@ async def faulty(*faults: Fault) -> AsyncGenerator[ApiServer]:
         yield api
 
 
-@asynccontextmanager
-async def paging(*faults: Fault) -> AsyncGenerator[ApiServer]:
-    """The same without streaming lists, such as Kubernetes 1.33 as it comes."""
-    async with faulty(*faults) as api:
-        api.streaming = False
-        yield api
-
-
 def lists(api: ApiServer) -> int:
     """How often the whole collection was asked for in pages."""
     return sum("watch" not in query for query in api.queries)
-
-
-def streamed_lists(api: ApiServer) -> int:
-    """How often a watch was asked to begin with the whole collection."""
-    return sum("sendInitialEvents" in query for query in api.queries)
 
 
 def follows(api: ApiServer) -> list[dict[str, str]]:
@@ -94,15 +81,6 @@ def on_watch(answer: Any) -> Fault:
     async def fault(request: web.Request) -> web.StreamResponse | None:
         begins = "watch" in request.query and "resourceVersion" in request.query
         return await answer(request) if begins else None
-
-    return fault
-
-
-def on_streamed_list(answer: Any) -> Fault:
-    """A fault that meets the next streaming list only."""
-
-    async def fault(request: web.Request) -> web.StreamResponse | None:
-        return await answer(request) if "sendInitialEvents" in request.query else None
 
     return fault
 

@@ -20,11 +20,6 @@ def configured(value: str | None) -> dict[str, Any]:
     return {"env": [{"name": "OTHER", "value": "x"}, {"name": "PROXY_CONFIG", "value": value}]}
 
 
-def given(*arguments: str, config: str = "{}") -> dict[str, Any]:
-    """A proxy with arguments, and a ProxyConfig."""
-    return {"args": ["proxy", "sidecar", *arguments], **configured(config)}
-
-
 NOTHING: dict[str, Any] = {}
 
 
@@ -44,21 +39,8 @@ NOTHING: dict[str, Any] = {}
         row("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
         row("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
         row("a ProxyConfig without a value", None, configured(None), 15020),
-        row("an argument", None, given("--statusPort=15522"), 15522),
-        row("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
-        row("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
-        row("an argument beats the ProxyConfig", None,
-            given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
-        row("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
-        row("an argument before a thousand others", None,
-            given("--statusPort=15522", *["x"] * 1_000), 15020),
         row("a very long ProxyConfig", None,
             configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
-        row("an argument without its value", None, given("--statusPort"), 15020),
-        row("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
-        row("an argument of a similar name after the right one", None,
-            given("--statusPort=15522", "--statusPorts=1"), 15522),
-        row("an argument that is not the flag", None, given("statusPort=1"), 15020),
     ],
 )  # fmt: skip
 def test_the_status_port_is_the_one_of_this_pod(
@@ -73,8 +55,8 @@ def test_the_status_port_is_the_one_of_this_pod(
 
 
 def test_what_other_containers_are_told_does_not_count() -> None:
-    """Only the proxy's own arguments and variables say where its agent listens (T21)."""
-    details = {"main": given("--statusPort=1", config='{"statusPort":2}')}
+    """Only the proxy's own variables say where its agent listens (T21)."""
+    details = {"main": configured('{"statusPort":2}')}
     assert status_port(done(details=details)) == 15020
     assert status_port(job({"main": exited(0)}, details=details)) == 15020
 

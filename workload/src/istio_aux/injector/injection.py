@@ -39,17 +39,14 @@ POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
 
 
 class InjectionPolicy(msgspec.Struct, frozen=True):
-    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it.
+    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it."""
 
-    Attributes:
-        policy: ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about;
-            with any other value istiod injects nothing at all.
-        never: selectors of pods that get no sidecar unless they ask for one.
-        always: selectors of pods that get one unless they, or ``never``, say otherwise.
-    """
-
+    # ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about; with any
+    # other value istiod injects nothing at all.
     policy: str = "enabled"
+    # Selectors of pods that get no sidecar unless they ask for one.
     never: tuple[Selector, ...] = ()
+    # Selectors of pods that get one unless they, or ``never``, say otherwise.
     always: tuple[Selector, ...] = ()
 
 
@@ -60,8 +57,8 @@ Policies = Mapping[ControlPlane, InjectionPolicy]
 class Expectation(Struct, frozen=True):
     """Whether a pod should have a sidecar (None: not known), and why, in one line.
 
-    ``webhook`` of ``configuration`` decides, and the istiod of ``revision`` answers it; all three
-    are empty when no webhook selects the pod.
+    ``webhook`` of ``configuration`` decides; both and ``revision`` are empty if none selects the
+    pod.
     """
 
     expected: bool | None
@@ -74,8 +71,8 @@ class Expectation(Struct, frozen=True):
 class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
-    ``unclear`` says why it is not known whether it is called for a pod that its selectors match;
-    empty if it is. The API server waits ``timeout`` seconds for an answer of ``target``.
+    ``unclear`` says why it is not known whether it is called for a pod that its selectors match.
+    The API server waits ``timeout`` seconds for an answer of ``target``.
     """
 
     configuration: str

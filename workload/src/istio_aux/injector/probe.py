@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Literal
@@ -32,6 +32,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
+from istio_aux.kube.objects import Reader
 from istio_aux.model.pod import Struct
 from istio_aux.model.webhooks import Address, ClientConfig
 from istio_aux.telemetry import Telemetry
@@ -93,7 +94,7 @@ class Prober:
             yield answer
         finally:
             if answer.connection:
-                answer.connection.drop()
+                await answer.connection.drop()
 
     def _count(self, way: str, probe: Probe) -> None:
         reached = "injected" if probe.injected else "refused"
@@ -162,7 +163,7 @@ async def _directly(
             task.cancel()
         for other in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(other, ProbeAnswer) and other.connection and other is not chosen:
-                other.connection.drop()
+                await other.connection.drop()
     others.sort(key=lambda probe: (not probe.reached, probe.why))
     why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
@@ -185,27 +186,19 @@ class InjectorProbe:
         addresses: Sequence[Address],
         *,
         questions: Callable[[], Iterable[Question]],
-        read_policies: Callable[[], Awaitable[None]],
         news: asyncio.Event,
         rhythm: Rhythm,
     ) -> None:
         """Prepare `run`.
 
-        Args:
-            prober: asks once.
-            target: the injector.
-            addresses: of its replicas.
-            questions: returns pods to ask about, at least one, the best first.
-            read_policies: reads the injection policies that belong to the answer.
-            news: set after each answer.
-            rhythm: how often to ask.
+        ``questions`` returns pods to ask about, at least one, the best first. ``news`` is set after
+        each answer.
         """
         self.result: Probe | None = None
         self.reconfigured = asyncio.Event()
         self.reconfigured.set()
         self._prober, self._target, self._addresses = prober, target, addresses
-        self._questions, self._read_policies, self._news = questions, read_policies, news
-        self._rhythm = rhythm
+        self._questions, self._news, self._rhythm = questions, news, rhythm
         self._native, self._checked_at = NOT_CHECKED, -math.inf
         self._backoff = Backoff(2 * rhythm.other, rhythm.live)
 
@@ -242,19 +235,16 @@ class InjectorProbe:
 
     async def _conclude(self, probe: Probe, *, changed: bool) -> float:
         """Complete an answer and publish it; returns the seconds until the next question."""
-        pause = self._rhythm.other
         if not probe.injected:
             self._checked_at = -math.inf
-        else:
-            await self._read_policies()
-            pause = jittered(self._rhythm.live)
-            if probe.native == NOT_CHECKED:
-                if not (self.result and self.result.injected):
-                    self._publish(probe)
-                pause = await self._check_native(changed=changed)
-                probe = msgspec.structs.replace(probe, native=self._native)
+        elif probe.native == NOT_CHECKED:
+            if not (self.result and self.result.injected):
+                self._publish(probe)
+            pause = await self._check_native(changed=changed)
+            self._publish(msgspec.structs.replace(probe, native=self._native))
+            return pause
         self._publish(probe)
-        return pause
+        return jittered(self._rhythm.live) if probe.injected else self._rhythm.other
 
     async def _check_native(self, *, changed: bool) -> float:
         clock = asyncio.get_running_loop().time
@@ -292,13 +282,12 @@ class _ServerVersion(Struct, frozen=True):
     git_version: str = ""
 
 
+_version = Reader(_ServerVersion, "version")
+
+
 async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
-    body = await client.get("/version")
-    try:
-        return msgspec.json.decode(body, type=_ServerVersion).git_version
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(str(error)) from error
+    return _version.read(await client.get("/version")).git_version
 
 
 async def read_kubelets(client: Client) -> dict[str, str]:
@@ -310,8 +299,7 @@ async def read_kubelets(client: Client) -> dict[str, str]:
 async def check_native(client: Client, questions: Iterable[Question]) -> NativeCheck:
     """Find out whether the sidecar of a pod that asks for a native one is native.
 
-    Raises:
-        KubeError, TimeoutError: there is no answer now.
+    `KubeError` and TimeoutError: there is no answer now.
     """
     try:
         version = await read_version(client)

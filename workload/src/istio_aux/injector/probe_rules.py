@@ -81,10 +81,7 @@ class Question(Struct, frozen=True):
     timeout: float = TIMEOUT
 
     def body(self, *, native: bool | None = None) -> bytes:
-        """Return the pod as JSON.
-
-        ``native`` says whether it asks for a native sidecar; None: it has no such annotation.
-        """
+        """Return the pod as JSON; ``native``: whether it asks for a native one, None: neither."""
         return msgspec.json.encode(self._pod(native))
 
     def _pod(self, native: bool | None) -> dict[str, Any]:
@@ -125,13 +122,8 @@ def questions(
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
-    If there is none, yield one that only the injector itself can review.
-
-    Args:
-        target: the injector.
-        hooks: of all configurations.
-        namespaces: labels by name.
-        preferred: select namespaces that come first.
+    If there is none, yield one that only the injector itself can review. ``hooks`` are of all
+    configurations, ``namespaces`` has labels by name, and those that are ``preferred`` come first.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
@@ -179,7 +171,7 @@ class _Operation(Struct, frozen=True):
 def answered(body: bytes, uid: str) -> Probe:
     """Interpret an injector's answer to `Question.review`.
 
-    What the API server rejects is not an answer (apiserver webhook/request/admissionreview.go).
+    What the API server rejects is no answer (apiserver webhook/request/admissionreview.go).
     """
     try:
         response = msgspec.json.decode(body, type=_Review).response

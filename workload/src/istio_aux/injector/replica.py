@@ -10,7 +10,7 @@ import asyncio
 import os
 import ssl
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,8 +21,9 @@ from istio_aux.injector.probe_rules import Question, answered, refusal
 from istio_aux.injector.rules import Probe
 from istio_aux.model.webhooks import Address, ClientConfig
 
-CONNECT = 1.0  # Seconds for a TCP connection.
+CONNECT = 2.0  # Seconds for a connection: TCP and TLS.
 LARGEST = 4 << 20  # Bytes of an answer; istiod sends about 20,000.
+IDLE = 3600.0  # Seconds that a connection stays open; it is dropped much earlier.
 
 _HEADERS = {
     "Accept": "application/json",
@@ -32,85 +33,28 @@ _HEADERS = {
 }
 
 
-class _Protocol(ResponseHandler):
-    """aiohttp's protocol; it also reports the end of a connection that has had its answer."""
+class ReplicaConnection(aiohttp.TCPConnector):
+    """A connection to one replica. It stays open after its request; ``ended`` is set at its end."""
 
     def __init__(self) -> None:
-        super().__init__(asyncio.get_running_loop())
-        self.answered = False
+        super().__init__(keepalive_timeout=IDLE)  # pyright: ignore[reportUnknownMemberType]
         self.ended = asyncio.Event()
+        self.opened = False
 
-    def data_received(self, data: bytes) -> None:
-        if self.answered:  # Nobody asked for more.
-            self.abort()
-        else:
-            super().data_received(data)
+    async def _create_connection(self, *args: Any, **options: Any) -> ResponseHandler:
+        protocol = await super()._create_connection(*args, **options)
+        self.opened = True
+        if closed := protocol.closed:
+            closed.add_done_callback(self._closed_by_peer)
+        return protocol
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
+    def _closed_by_peer(self, closed: asyncio.Future[None]) -> None:
+        closed.exception()  # It counts as retrieved.
         self.ended.set()
 
-
-class ReplicaConnection(aiohttp.BaseConnector):
-    """A connection for one request. It stays open until `drop`.
-
-    aiohttp's own connectors do not report that a connection has ended, nor whether it failed before
-    the other side was reached.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._protocol = _Protocol()
-        self._transport: asyncio.Transport | None = None
-        self.ended = self._protocol.ended
-
-    @property
-    def connected(self) -> bool:
-        """Whether there was a TCP connection."""
-        return self._transport is not None
-
-    async def open(self, address: Address, name: str, tls: ssl.SSLContext) -> None:
-        """Connect; the certificate must be for ``name``. Raises OSError and ValueError."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT):
-            self._transport, _ = await loop.create_connection(asyncio.Protocol, *address)
-        encrypted = await loop.start_tls(self._transport, self._protocol, tls, server_hostname=name)
-        if encrypted is None:
-            raise ConnectionResetError
-        self._protocol.connection_made(encrypted)
-
-    async def post(self, url: str, body: bytes) -> tuple[int, bytes]:
-        """Return status and body. Raises aiohttp.ClientError, OSError and ValueError."""
-        async with (
-            aiohttp.ClientSession(
-                connector=self,
-                connector_owner=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(),
-            ) as session,
-            session.post(url, data=body, headers=_HEADERS, allow_redirects=False) as response,
-        ):
-            answer = bytearray()
-            async for part in response.content.iter_any():
-                answer += part
-                if len(answer) > LARGEST:
-                    raise ValueError(f"its answer is larger than {LARGEST >> 20} MiB")
-            self._protocol.answered = True
-            return response.status, bytes(answer)
-
-    def drop(self) -> None:
+    async def drop(self) -> None:
         """Close the connection now."""
-        if self._transport:
-            self._transport.abort()
-
-    async def _create_connection(self, *_: Any, **__: Any) -> ResponseHandler:
-        return self._protocol
-
-    def _release(self, *_: Any, should_close: bool = False, **__: Any) -> None:
-        """Keep the connection out of aiohttp's pool, which closes idle ones."""
-        if should_close or self._protocol.should_close:
-            self._protocol.close()
+        await self.close(abort_ssl=True)
 
 
 class ProbeAnswer(NamedTuple):
@@ -143,45 +87,79 @@ def tls_context(target: ClientConfig) -> ssl.SSLContext:
 
 
 async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Question) -> ProbeAnswer:
-    """Ask the replica at ``address`` as if it had been found by ``url``; raises nothing."""
-    uid = str(uuid.uuid4())
-    connection = ReplicaConnection()
-    with ExitStack() as stack:
-        stack.callback(connection.drop)
-        try:
-            async with asyncio.timeout(question.timeout):
-                await connection.open(address, urlsplit(url).hostname or "", tls)
-                code, body = await connection.post(url, question.review(uid))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = _why(error, question.timeout, connected=connection.connected)
-            return ProbeAnswer(refusal(f"{address}: {why}", reached=connection.connected))
-        if code != 200:
-            message = body[:200].decode(errors="replace")
-            return ProbeAnswer(refusal(f"{address}: it answered {code}: {message}"))
-        probe = answered(body, uid)
+    """Ask the replica at ``address`` as if it had been found by ``url``."""
+    connection, probe = ReplicaConnection(), Probe(injected=False)
+    try:
+        probe = await _ask(connection, address, url, tls, question)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        reached = connection.opened or isinstance(error, aiohttp.ClientSSLError)
+        probe = refusal(_why(error, question.timeout), reached=reached)
+    finally:
         if not probe.injected:
-            return ProbeAnswer(refusal(f"{address}: {probe.why}"))
-        stack.pop_all()
+            await connection.drop()
+    if probe.injected:
         return ProbeAnswer(probe, connection)
+    return ProbeAnswer(refusal(f"{address}: {probe.why}", reached=probe.reached))
 
 
-def _why(error: Exception, timeout: float, *, connected: bool) -> str:
+async def _ask(
+    connection: ReplicaConnection,
+    address: Address,
+    url: str,
+    tls: ssl.SSLContext,
+    question: Question,
+) -> Probe:
+    uid, where = str(uuid.uuid4()), urlsplit(url)
+    async with (
+        asyncio.timeout(question.timeout),
+        aiohttp.ClientSession(
+            connector=connection,
+            connector_owner=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(sock_connect=CONNECT),
+        ) as session,
+        session.post(
+            where._replace(netloc=str(address)).geturl(),
+            data=question.review(uid),
+            headers={**_HEADERS, "Host": where.netloc},
+            allow_redirects=False,
+            ssl=tls,
+            server_hostname=where.hostname,
+        ) as response,
+    ):
+        body = bytearray()
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > LARGEST:
+                return refusal(f"its answer is larger than {LARGEST >> 20} MiB")
+    if response.status != 200:
+        message = body[:200].decode(errors="replace")
+        return refusal(f"it answered {response.status}: {message}")
+    return answered(bytes(body), uid)
+
+
+def _why(error: Exception, timeout: float) -> str:
     match error:
+        case aiohttp.ConnectionTimeoutError():
+            text = f"no connection within {CONNECT:g} s"
         case TimeoutError():
-            slow = "complete answer", timeout
-            why = "no {} within {:g} s".format(*(slow if connected else ("connection", CONNECT)))
-        case ssl.SSLCertVerificationError():
-            why = f"its certificate is not trusted: {error.verify_message}"
-        case ssl.SSLError() if error.reason:
-            why = f"TLS: {error.reason.lower().replace('_', ' ')}"
-        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
-            why = "the connection ended before the answer"
+            text = f"no complete answer within {timeout:g} s"
+        case aiohttp.ClientConnectorCertificateError(
+            certificate_error=ssl.SSLCertVerificationError(verify_message=why)
+        ):
+            text = f"its certificate is not trusted: {why}"
+        case aiohttp.ClientConnectorSSLError(os_error=ssl.SSLError(reason=str(reason))):
+            text = f"TLS: {reason.lower().replace('_', ' ')}"
+        case aiohttp.ClientConnectorError():
+            failed = error.os_error
+            text = os.strerror(failed.errno) if failed.errno else str(failed)
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            text = "the connection ended before the answer"
         case aiohttp.ClientPayloadError():
-            why = f"its answer is not complete: {error.__cause__ or error}"
+            text = f"its answer is not complete: {error.__cause__ or error}"
         case aiohttp.ClientResponseError():
-            why = f"its answer is not HTTP/1.1: {error.message}"
-        case ConnectionError() if error.errno:
-            why = os.strerror(error.errno)
+            text = f"its answer is not HTTP/1.1: {error.message}"
         case _:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return why
+            text = str(error) or type(error).__name__
+    return text

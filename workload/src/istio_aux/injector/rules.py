@@ -32,18 +32,12 @@ NOT_CHECKED = NativeCheck(Capability.UNKNOWN, "")
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """The result of asking an injector for a pod's sidecar.
+    """The result of asking an injector for a pod's sidecar."""
 
-    Attributes:
-        injected: whether the answer was a sidecar.
-        why: what happened instead, one line for people.
-        native: whether a pod that asks for a native sidecar gets one.
-        reached: whether the question reached the injector. If not, nothing is known about it.
-    """
-
-    injected: bool
-    why: str = ""
-    native: NativeCheck = NOT_CHECKED
+    injected: bool  # Whether the answer was a sidecar.
+    why: str = ""  # What happened instead, one line for people.
+    native: NativeCheck = NOT_CHECKED  # Whether a pod that asks for a native sidecar gets one.
+    # Whether the question reached the injector. If not, nothing is known about it.
     reached: bool = True
 
 
@@ -51,43 +45,36 @@ _NOT_PROBED = Probe(injected=False, why="it has not been asked yet", reached=Fal
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known about what is behind the webhooks.
+    """Everything that is known about what is behind the webhooks."""
 
-    Attributes:
-        slices: EndpointSlices of the webhooks' Services; others do no harm.
-        unseen: Services whose slices cannot be read; only the probe counts for them.
-        probes: the last result for each endpoint.
-    """
-
+    # EndpointSlices of the webhooks' Services; others do no harm.
     slices: Sequence[EndpointSlice] = ()
+    # Services whose slices cannot be read; only the probe counts for them.
     unseen: frozenset[Service] = frozenset()
-    probes: Mapping[ClientConfig, Probe] = {}
+    probes: Mapping[ClientConfig, Probe] = {}  # The last result for each endpoint.
 
 
 class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about Istio's injectors at one moment.
 
     The watcher replaces the value as a whole, so a decision never mixes two moments.
-
-    Attributes:
-        injectors: see `evaluate`; empty until the configurations are listed.
-        hooks: of all configurations, whatever their state (`injection.hooks_of`).
-        policies: of the istiods, as far as they can be read.
-        known: whether the configurations are listed, each injector was probed once, and each policy
-            was read once or cannot be read. Before that nothing must be done because of this value.
     """
 
+    # See `evaluate`; empty until the configurations are listed.
     injectors: tuple[Injector, ...] = ()
+    # Of all configurations, whatever their state (`injection.hooks_of`).
     hooks: tuple[Hook, ...] = ()
-    policies: Policies = {}
+    policies: Policies = {}  # Of the istiods, as far as they can be read.
+    # Whether the configurations are listed, each injector was probed once, and each policy was read
+    # once or cannot be read. Before that nothing must be done because of this value.
     known: bool = False
 
     @property
     def native(self) -> NativeCheck:
         """The sidecar of a new pod that asks for a native one, whichever injector selects it.
 
-        Only live injectors count: the others make no sidecars now. The reason names the injector
-        that decides. It is empty until it was checked.
+        Only live injectors count: the others make no sidecars now. The reason names the one that
+        decides.
         """
         return least(
             NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
@@ -119,16 +106,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 def evaluate(
     configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
 ) -> tuple[Injector, ...]:
-    """Decide for each injector whether it is live.
+    """Decide for each injector whether it is live; at least one, sorted by configuration.
 
-    Args:
-        configurations: all of them; those that are not Istio's are ignored.
-        facts: about what is behind them.
-        root: namespace of the only control plane that matters; None for all control planes.
-
-    Returns:
-        At least one, sorted by configuration. Deactivated ones are left out if another one is
-        active: `istioctl install` leaves one behind on purpose.
+    Only control planes in the namespace ``root`` matter; None: all. Deactivated ones are left out
+    if another one is active: `istioctl install` leaves one behind on purpose.
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []

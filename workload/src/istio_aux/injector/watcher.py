@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,36 +58,27 @@ _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These ne
 _RHYTHM = Rhythm()
 
 
-class Namespaces(Mapping[str, Mapping[str, str]]):
+class Namespaces(dict[str, Mapping[str, str]]):
     """Labels by the name of the namespace; handles a watch of all namespaces."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         """Begin empty; ``changed`` gets the name of a namespace that is relabelled or gone."""
-        self._found: dict[str, Namespace] = {}
+        super().__init__()
         self._changed = changed
-
-    def __getitem__(self, name: str) -> Mapping[str, str]:
-        return self._found[name].labels
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+        self._uids: dict[str, str] = {}
 
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
-        name = resource.metadata.name
-        known = self._found.get(name)
-        self._found[name] = resource
-        if known is None or known.labels != resource.labels:
+        name, labels = resource.metadata.name, resource.labels
+        self._uids[name] = resource.metadata.uid
+        if self.get(name) != labels:
+            self[name] = labels
             self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
-        known = self._found.get(key.name)
-        if known and known.metadata.uid == key.uid:
-            del self._found[key.name]
+        if self._uids.get(key.name) == key.uid:
+            del self[key.name], self._uids[key.name]
             self._changed(key.name)
 
 
@@ -130,16 +120,10 @@ class Watcher:
     ) -> None:
         """Prepare; `run` sends the first request.
 
-        Args:
-            client: open while `run` runs.
-            namespaces: labels of all namespaces by name.
-            telemetry: counts states and answers.
-            changed: called with each new `control_planes`.
-            ours: name of our own configuration.
-            root: namespace of the only control plane that matters; None for all of them.
-            selectors: namespaces in which pods will ask for native sidecars.
-            rhythm: how often to ask injectors.
-            clock: returns the present.
+        ``namespaces`` has the labels of all namespaces by name. ``changed`` is called with each new
+        `control_planes`. ``ours`` is the name of our own configuration, and ``root`` the namespace
+        of the only control plane that matters; None for all of them. In the namespaces of
+        ``selectors`` pods will ask for native sidecars.
         """
         self.configurations = Collection[Configuration](self._reconfigured)
         self.control_planes = ControlPlanes()
@@ -201,7 +185,7 @@ class Watcher:
         await listed.wait()
         clock = asyncio.get_running_loop().time
         deadline = clock() + SETTLE
-        self._start(self, self._read_silent())
+        self._start(self, self._read_policies())
         try:
             while True:
                 self._news.clear()
@@ -282,24 +266,11 @@ class Watcher:
             self._prober, target, addresses,
             # A webhook may be called in some namespaces only: those with our pods come first.
             questions=lambda: questions(target, self._hooks, self._namespaces, self._selectors),
-            read_policies=partial(self._read_policies, target),
             news=self._news, rhythm=self._rhythm,
         )  # fmt: skip
 
-    async def _read_policies(self, target: ClientConfig) -> None:
-        await self._read({hook.control_plane for hook in self._hooks if hook.target == target})
-
-    async def _read(self, planes: Iterable[ControlPlane]) -> None:
-        for plane in sorted(planes):
-            policy = await read_policy(self._client, plane, self._policies.get(plane))
-            self._read_planes.add(plane)
-            if policy:
-                self._policies[plane] = policy
-            else:
-                self._policies.pop(plane, None)
-
-    async def _read_silent(self) -> None:
-        """Read the policies of istiods that do not inject now, which `InjectorProbe` does not.
+    async def _read_policies(self) -> None:
+        """Read the injection policies again and again, also those of istiods that are away.
 
         A policy stays when its istiod goes, and pods are judged by it. Without it a process that
         starts meanwhile would not know which pods should have a sidecar.
@@ -307,16 +278,17 @@ class Watcher:
         backoff = Backoff(2 * self._rhythm.other, self._rhythm.live)
         while True:
             self._reconfiguration.clear()
-            probes = self._facts().probes
-            silent = {
-                hook.control_plane
-                for hook in self._hooks
-                if (probe := probes.get(hook.target)) is None or not probe.injected
-            }
-            await self._read(silent)
+            planes = {hook.control_plane for hook in self._hooks}
+            for plane in sorted(planes):
+                policy = await read_policy(self._client, plane, self._policies.get(plane))
+                self._read_planes.add(plane)
+                if policy:
+                    self._policies[plane] = policy
+                else:
+                    self._policies.pop(plane, None)
             self._news.set()
             pause = backoff.next()
-            if silent <= self._policies.keys():
+            if planes <= self._policies.keys():
                 backoff.reset()
                 pause = jittered(self._rhythm.live)
             with suppress(TimeoutError):
@@ -411,13 +383,10 @@ def _service(target: ClientConfig) -> Service | None:
 async def read_policy(
     client: Client, plane: ControlPlane, known: InjectionPolicy | None
 ) -> InjectionPolicy | None:
-    """Read the policy of an istiod; None if it is unknown.
+    """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
 
-    Args:
-        client: an open client.
-        plane: the istiod. The ConfigMap of one behind a URL is out of reach.
-        known: the last policy. It stays while the API server does not answer, or if the text
-            cannot be read: istiod keeps its last one, too.
+    The last policy, ``known``, stays while the API server does not answer, or if the text cannot be
+    read: istiod keeps its last one, too.
     """
     if not plane.namespace:
         return None

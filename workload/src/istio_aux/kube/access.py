@@ -34,26 +34,18 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class Access:
-    """How to connect to the API server, at one moment.
+    """How to connect to the API server, at one moment."""
 
-    Attributes:
-        server: base URL, without a slash at the end.
-        tls: context with the cluster's CA and our client certificate, if any. All connections
-            share it: to build one costs more than a handshake.
-        token: returns the bearer token that is valid now, or None.
-        server_hostname: name in the server's certificate, if it is not the URL's.
-        namespace: of the context.
-        renewed: returns the access that replaces this one; None if this one stays valid.
-        refused: to be called after a 401.
-    """
-
-    server: str
+    server: str  # Base URL, without a slash at the end.
+    # Context with the cluster's CA and our client certificate, if any. All connections share it: to
+    # build one costs more than a handshake.
     tls: ssl.SSLContext
-    token: Callable[[], str | None]
-    server_hostname: str | None = None
-    namespace: str = "default"
+    token: Callable[[], str | None]  # Returns the bearer token that is valid now, or None.
+    server_hostname: str | None = None  # Name in the server's certificate, if it is not the URL's.
+    namespace: str = "default"  # Of the context.
+    # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
-    refused: Callable[[], None] = lambda: None
+    refused: Callable[[], None] = lambda: None  # To be called after a 401.
 
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""
@@ -158,10 +150,8 @@ def find(
 ) -> Access:
     """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
 
-    ``context`` is the name of a context of the kubeconfig (default: its current one).
-
-    Raises:
-        AccessError: one line with the file, the field and the problem; so do the functions below.
+    ``context`` is the name of a context (default: the current one). `AccessError` is one line with
+    the file, the field and the problem, here and in the functions below.
     """
     if kubeconfig is not None:
         return load(kubeconfig, context=context)
@@ -248,18 +238,19 @@ class _Source:
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when one of the files, or the target of a link, is written, replaced or removed.
+    """What changes when a file, or the target of a link, is written, replaced or removed.
 
     A mounted Secret is such a link.
     """
-    files_seen: list[tuple[int, int, int] | None] = []
-    for path in files:
+
+    def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
             stat = path.stat()
-            files_seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         except OSError:
-            files_seen.append(None)
-    return files_seen
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    return [stamp(path) for path in files]
 
 
 def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
@@ -267,13 +258,12 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
     files = [(path, _file(path)) for path in paths if len(paths) == 1 or path.exists()]
     current = next((file.current_context for _, file in files if file.current_context), "")
     name, said = (current, "current-context") if chosen is None else (chosen, "context")
-    contexts = _entries((path, file.contexts, "context") for path, file in files)
+    contexts = _entries(files, "context")
     if name not in contexts:
         known = ", ".join(contexts) or "none"
         raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
     context = supported(contexts[name].value, _Context, contexts[name].where)
-    clusters = _entries((path, file.clusters, "cluster") for path, file in files)
-    users = _entries((path, file.users, "user") for path, file in files)
+    clusters, users = _entries(files, "cluster"), _entries(files, "user")
     if context.cluster not in clusters:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
@@ -290,11 +280,12 @@ def _file(path: Path) -> _File:
         raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 
 
-def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:
+def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry]:
     """Entries of a kind by name. The first entry of a name wins as a whole."""
     by_name: dict[str, _Entry] = {}
-    for path, entries, kind in files:
-        for entry in entries or ():
+    for path, file in files:
+        entries: Sequence[_Named] = getattr(file, f"{kind}s") or ()
+        for entry in entries:
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
@@ -326,15 +317,15 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
         raise AccessError(f"{of_user.where}: client-{lone} without client-{lacks}")
     pair = [of_user.content(f"client-{part}", files) for part in ("certificate", "key")]
-    token = _token(of_user, user)
+    path = of_user.beside(user.token_file) if user.token_file else None
     access = Access(
         server=cluster.server.rstrip("/"),
         tls=context_with(*pair),
-        token=token or (lambda: None),
+        token=_TokenFile(path, user.token) if path else lambda: user.token,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
     )
-    if user.exec is None or token or certified:  # As in client-go.
+    if user.exec is None or path or user.token or certified:  # As in client-go.
         return access, files
     info = _cluster_info(of_cluster, bundle)
     plugin = exec_plugin.load(user.exec, of_user.where, of_user.beside(""), info)
@@ -393,14 +384,6 @@ def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key
             tls.load_cert_chain(pair.name, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
             raise AccessError(f"{source}: client certificate: {error}") from error
-
-
-def _token(entry: _Entry, user: _User) -> Callable[[], str | None] | None:
-    if user.token_file:
-        return _TokenFile(entry.beside(user.token_file), user.token)
-    if token := user.token:
-        return lambda: token
-    return None
 
 
 class _TokenFile:

@@ -20,6 +20,7 @@ from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
 from istio_aux.model.owners import FoundJob, Job, set_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
+from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -102,7 +103,7 @@ async def read_pod(client: Client, pod: Key) -> Pod | None:
 
 async def read_kubelet(client: Client, node: str) -> str:
     """Read the version of a node's kubelet; empty if there is no such node."""
-    stored = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
+    stored = await read(client, f"{NODES}/{object_name(node)}", _node)
     return stored.status.node_info.kubelet_version if stored else ""
 
 
@@ -113,10 +114,7 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job
 
 
 async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
-    """Read a Job, and the JobSet and the TrainJob that it is part of, the topmost last.
-
-    Returns nothing if one of them is gone.
-    """
+    """Read a Job, and the JobSet and TrainJob above it, the topmost last; none if one is gone."""
     jobs, reference = list[FoundJob](), owner
     # References may form a circle: nobody validates them.
     while reference and len(jobs) < 3:
@@ -159,11 +157,9 @@ async def pages(
     """List a collection page by page, in pages of up to ``limit`` objects.
 
     Fewer are asked for while a page would be longer than `LONGEST`; an object that is longer alone
-    is unreadable. ``restarted`` is called when the list has to begin again: then the pages before
-    count for nothing, and objects may come twice.
-
-    Raises:
-        KubeError: a page could not be read; the pages before it are no complete list.
+    is unreadable. ``restarted`` is called when the list begins again: then the pages before count
+    for nothing, and objects may come twice. After a `KubeError` the pages before are no complete
+    list.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit
@@ -218,8 +214,8 @@ async def list_all(
 async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:
     """Evict a pod, only in this version.
 
-    `ApiError` 409: the pod has another UID or version. 429: a PodDisruptionBudget does not allow it
-    now. 403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
+    `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
+    403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
     """
     body = {
         "apiVersion": "policy/v1",
@@ -268,19 +264,15 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
     return {"uid": pod.uid, "resourceVersion": resource_version}
 
 
-_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-# apimachinery pkg/util/validation: IsDNS1123Label, IsDNS1123Subdomain.
-_NAMESPACE = re.compile(_LABEL)
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
 
 
 def collection(api: str, resource: str, namespace: str = "") -> str:
     """The path of ``resource``, such as ``pods``, in one namespace, or in all if it is empty.
 
-    ``api`` is ``v1``, or group and version. `InvalidNameError` if no API has such a name.
+    `InvalidNameError` if no ``api`` (``v1``, or group and version) has such a name.
     """
-    middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
+    middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""
     return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"
 
 
@@ -293,7 +285,7 @@ def _api_path(api: str) -> str:
 def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
     """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
     namespace_name(namespace)
-    path = f"{collection(api, resource, namespace)}/{quote(object_name(name), safe='')}"
+    path = f"{collection(api, resource, namespace)}/{object_name(name)}"
     return f"{path}/{subresource}" if subresource else path
 
 
@@ -304,16 +296,16 @@ def pod_path(namespace: str, name: str, subresource: str = "") -> str:
 
 def object_name(name: str) -> str:
     """Return ``name``; `InvalidNameError` if no object with a DNS name can have it."""
-    return _checked(name, _NAME, 253, "name")
+    return _checked(name, DNS_SUBDOMAIN, "name")
 
 
 def namespace_name(name: str) -> str:
     """Return ``name``; `InvalidNameError` if no namespace can have it."""
-    return _checked(name, _NAMESPACE, 63, "namespace")
+    return _checked(name, DNS_LABEL, "namespace")
 
 
-def _checked(name: str, form: re.Pattern[str], longest: int, what: str) -> str:
-    if len(name) > longest or not form.fullmatch(name):
+def _checked(name: str, form: re.Pattern[str], what: str) -> str:
+    if len(name) > LONGEST_NAME or not form.fullmatch(name):
         raise InvalidNameError(f"{what} {quoted(name)}: no object can have it (RFC 1123)")
     return name
 

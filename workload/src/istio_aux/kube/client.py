@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -84,12 +83,7 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         if self._session is not None:
             await self._session.close()
@@ -105,24 +99,20 @@ class Client:
     async def put(self, path: str, body: bytes) -> bytes:
         """Replace an object by JSON; returns the stored object.
 
-        A ``metadata.resourceVersion`` in the body is a precondition: `ApiError` 409 if it is old.
+        `ApiError` 409 if a ``metadata.resourceVersion`` in the body is old.
         """
         return await self._ask("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Merge JSON into an object (RFC 7386); returns the stored object.
 
-        ``metadata.uid`` and ``metadata.resourceVersion`` in the body are preconditions: `ApiError`
-        422 (a custom resource) or 409 if the object has others.
+        `ApiError` 409, or 422 of a custom resource, if the body has another uid or resourceVersion.
         """
         kind = "application/merge-patch+json"
         return await self._ask("PATCH", path, params, body=body, kind=kind)
 
     async def delete(self, path: str, body: bytes) -> bytes:
-        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON.
-
-        Returns a Status, or the object while it is terminating.
-        """
+        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON."""
         return await self._ask("DELETE", path, (), body=body)
 
     async def watch(

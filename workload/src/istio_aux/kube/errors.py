@@ -44,11 +44,7 @@ class UnreadableError(UnreachableError):
 
 
 class OversizedError(UnreadableError):
-    """The answer is longer than is read.
-
-    Attributes:
-        beginning: its first bytes.
-    """
+    """The answer is longer than is read; ``beginning`` has its first bytes."""
 
     def __init__(self, longest: int, beginning: bytes) -> None:
         super().__init__(f"the answer is longer than {longest >> 20} MiB")
@@ -78,8 +74,8 @@ class ApiError(KubeError):
     def unknown(self) -> bool:
         """Whether the change that was requested may have been made all the same.
 
-        The API server answers 504 while the request may still be on its way to etcd, and any other
-        server error may come after the change.
+        504 comes while the request may still be on its way to etcd, other server errors after the
+        change.
         """
         return self.code >= 500
 

@@ -67,9 +67,9 @@ class Events:
     ) -> None:
         """Queue an Event; ``note`` is a text for people.
 
-        Warnings are sent first. ``mass`` Events, which every pod of a cluster may have, are sent
-        last. An Event with ``once`` is not sent again for this object, reason and source while the
-        API server has the first one (kube-apiserver --event-ttl).
+        Warnings are sent first, and ``mass`` Events, which every pod may have, last. One with
+        ``once`` is not sent again for this object, reason and source while the API server has it
+        (--event-ttl).
         """
         rank = 2 if mass else int(kind == "Normal")
         if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:

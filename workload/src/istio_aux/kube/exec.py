@@ -67,12 +67,9 @@ class Channels:
 class ExecChannel(IntEnum):
     """Channels of an exec (remotecommand constants)."""
 
-    STDIN = 0
     STDOUT = 1
     STDERR = 2
     ERROR = 3
-    RESIZE = 4
-    CLOSE = 255
 
 
 class ExecChannels(Channels):
@@ -147,13 +144,10 @@ async def stream(
 ) -> AttemptResult:
     """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
-    Returns what ``channels`` have received then. ``deadline`` seconds include the handshake; after
-    them the request may or may not have had its effect.
-    Nothing is sent over the connection unless ``still`` says so then; for ``not_after`` see
-    `Client.websocket`.
+    ``deadline`` seconds include the handshake; after them the request may or may not have had its
+    effect. Nothing is sent unless ``still`` says so then; for ``not_after`` see `Client.websocket`.
 
-    Raises:
-        KubeError: the API server is busy or cannot be reached; nothing was sent.
+    `KubeError`: the API server is busy or cannot be reached; nothing was sent.
     """
     try:
         async with asyncio.timeout(deadline):

@@ -1,6 +1,6 @@
 """Credential plugins: programs that a kubeconfig names in ``exec`` (client.authentication.k8s.io).
 
-A plugin runs as the user. Its time and the size of its answer are bounded.
+A plugin runs as the user. Its time is bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
 DEADLINE = 60.0  # Seconds for an answer.
 LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
-OUTPUT = 1 << 20  # Bytes of the longest answer.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
 _SHOWN = 200  # Characters of a plugin's stderr in a message.
 S = TypeVar("S", bound=msgspec.Struct)
@@ -88,8 +87,8 @@ def load(
 ) -> Plugin:
     """Make the plugin of ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
-    A command with a slash is relative to ``folder``. The plugin gets the ``cluster`` if
-    ``provideClusterInfo`` is set.
+    A command with a slash is relative to ``folder``. ``provideClusterInfo`` gives it the
+    ``cluster``.
     """
     where = f"{who}: exec"
     config = supported(spec, ExecConfig, where)
@@ -177,24 +176,17 @@ class Plugin:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
         seconds = DEADLINE if quiet else LOGIN
-        reading_errors = asyncio.create_task(_tail(process.stderr))
-        errors, code = b"", 0
         try:
             async with asyncio.timeout(seconds):
-                answer = await _read(process.stdout, OUTPUT + 1)
-                if len(answer) <= OUTPUT:
-                    errors, code = await reading_errors, await process.wait()
+                answer, errors = await process.communicate()
         except TimeoutError as error:
             raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
         finally:
-            reading_errors.cancel()
-            await asyncio.gather(reading_errors, return_exceptions=True)
             await _end(process, group=quiet)
-        if len(answer) > OUTPUT:
-            raise AccessError(f"{self._name}: an answer of over {OUTPUT} bytes")
-        if code != 0:
-            why = " ".join(errors.decode(errors="replace").split())[-_SHOWN:]
-            raise AccessError(f"{self._name}: exit status {code}" + (f": {why}" if why else ""))
+        if process.returncode != 0:
+            why = " ".join((errors or b"").decode(errors="replace").split())[-_SHOWN:]
+            why = f"exit status {process.returncode}" + (f": {why}" if why else "")
+            raise AccessError(f"{self._name}: {why}")
         return answer
 
     def _credential(self, answer: bytes) -> Credential:
@@ -224,25 +216,5 @@ async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
         elif process.returncode is None:
             process.kill()
     with suppress(TimeoutError):
-        async with asyncio.timeout(1):
-            # asyncio also waits for the end of the pipes, and does not empty a full one.
-            for stream in (process.stdout, process.stderr):
-                while stream and await stream.read(OUTPUT):
-                    pass
+        async with asyncio.timeout(1):  # asyncio also waits for the end of the pipes.
             await process.wait()
-
-
-async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
-    """Read ``most`` bytes, or to the end."""
-    output = bytearray()
-    while stream and len(output) < most and (part := await stream.read(most - len(output))):
-        output += part
-    return bytes(output)
-
-
-async def _tail(stream: asyncio.StreamReader | None) -> bytes:
-    """Read to the end; returns the last bytes."""
-    end = b""
-    while stream and (part := await stream.read(OUTPUT)):
-        end = (end + part)[-_SHOWN * 4 :]
-    return end

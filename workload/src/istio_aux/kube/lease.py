@@ -66,12 +66,11 @@ _lease = Reader(_LeaseObject, "Lease")
 
 
 def identity(port: int) -> str:
-    """Name this process as a candidate for the Lease.
+    """Name this process as a candidate for the Lease; with port 0 the name is random.
 
-    A process that was killed has the same name after its restart, so it resumes its Lease instead
-    of waiting until it lapses. Only one process listens on ``port`` in a network namespace, and it
-    listens before it leads. A pod of the same name, on another node or beside one that does not
-    end, has another network namespace. With port 0 the name is random.
+    A process that was killed has the same name after its restart, so it resumes its Lease. Only one
+    process listens on ``port`` in a network namespace, and it listens before it leads; a pod of the
+    same name has another network namespace.
     """
     try:
         place = (
@@ -105,11 +104,10 @@ class Lease:
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
-        No other process may have this ``identity``. ``changed`` is called with True when this
-        process begins to lead, and with False when it must stop. The holder stores the text that
-        ``checkpoint`` returns with each renewal. ``recall`` is called with the stored text, perhaps
-        empty, whenever the Lease is read while this process does not lead, and before it begins to
-        lead. ``unfit`` returns why another process should lead, or nothing.
+        ``changed`` is called with True when this process begins to lead, and with False when it
+        must stop. The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is
+        called with the stored text, perhaps empty, whenever the Lease is read while this process
+        does not lead. ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -137,8 +135,7 @@ class Lease:
     def leads(self) -> bool:
         """Whether this process may act now. Call this right before each write that only one makes.
 
-        A process that was frozen for longer than its time has not noticed that yet. It stops
-        leading here. What is on its way to the API server while it is frozen cannot be called back.
+        A process that was frozen for longer than its time stops leading here.
         """
         if self.held and _now() >= self._renewed + self._deadline:
             self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
@@ -147,8 +144,7 @@ class Lease:
     async def save(self) -> None:
         """Write the checkpoint now, unless it is stored already.
 
-        Raises:
-            KubeError: this process does not lead, or it is not known whether it was written.
+        `KubeError`: this process does not lead, or it is not known whether it was written.
         """
         try:
             async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
@@ -215,7 +211,11 @@ class Lease:
         if not unfit:
             self._releases = self._free = None
         elif self._releases is not None:
-            return await self._release_in_time(self._releases)
+            if _now() < self._releases:
+                return self._releases
+            self._releases = None
+            await self._give_up()
+            return math.inf
         if self.held:
             # Nobody else had a reason to write: try the last version without reading.
             try:
@@ -261,14 +261,6 @@ class Lease:
         # What is under way has as long to end as if the Lease had not been renewed.
         self._releases = _now() + self._duration - self._deadline
         return self._releases
-
-    async def _release_in_time(self, then: float) -> float:
-        """Release the Lease of a process that has stepped down, once it is time."""
-        if _now() < then:
-            return then
-        self._releases = None
-        await self._give_up()
-        return math.inf
 
     def _claim(self, transitions: int) -> LeaseRecord:
         now = self._time()

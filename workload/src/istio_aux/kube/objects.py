@@ -2,34 +2,28 @@
 
 Tenants write most of an object, so an object that cannot be decoded must not cost its neighbours.
 The plain decoder comes first. A text that it cannot read is cut (`model.documents`) and decoded
-again, object by object.
+again, object by object. Which object it is shows its beginning, of which tenants choose nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
-from istio_aux.model.documents import DEEPEST, cutting, shallow
+from istio_aux.model.documents import cutting, shallow
 from istio_aux.model.pod import Key, Metadata
 from istio_aux.model.text import problem
-
-INITIAL_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
 
 LONGEST = 10 << 20
 """Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
 (``--max-request-bytes``), and JSON writes each of their bytes as six at most: ``<`` as ``\\u003c``.
 """
 
-BEGINNING = 16 << 10
-"""Bytes that are kept of what is longer. Kind, name, UID and version come first in an object, and
-``metadata`` first in a list (Go struct order; custom resources are sorted by field instead)."""
+BEGINNING = 4 << 10  # Bytes that are kept of what is longer.
 
 
 class Resource(Protocol):
@@ -88,7 +82,7 @@ class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
     details: Details | None = None
 
     def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-        """Turn the status into an exception; ``code`` and ``retry_after`` fill what it lacks."""
+        """Turn the status into an exception; the arguments fill what it lacks."""
         asked = self.details.retry_after_seconds if self.details else None
         return ApiError(
             self.code or code,
@@ -108,19 +102,6 @@ class _ListOf(msgspec.Struct, Generic[S], frozen=True):
     items: list[S] | None = None
 
 
-class _EventOf(msgspec.Struct, Generic[S], frozen=True):
-    type: str
-    object: S
-
-
-class _OnlyMetadata(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
-
-
-class _AnyMetadata(msgspec.Struct, frozen=True):
-    metadata: dict[str, object]
-
-
 class Page(msgspec.Struct, Generic[S], frozen=True):
     """A page of a list. ``next`` is its ``continue``, empty on the last page."""
 
@@ -131,36 +112,33 @@ class Page(msgspec.Struct, Generic[S], frozen=True):
 
 
 class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
-    """A line of a watch.
+    """A line of a watch."""
 
-    Attributes:
-        type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-        metadata: of the object; of one that cannot be decoded, as much as can be.
-        resource: the object; None for a bookmark and for an object that cannot be decoded.
-        why: why the object cannot be decoded, or empty.
-    """
-
-    type: str
-    metadata: Metadata
+    type: str  # ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
+    metadata: Metadata  # Of the object; of one that cannot be decoded, as much as can be.
+    # The object; None for a bookmark and for an object that cannot be decoded.
     resource: S | None = None
-    why: str = ""
-
-    @property
-    def ends_initial(self) -> bool:
-        """Whether all objects that existed at the start have been delivered."""
-        annotations = self.metadata.annotations or {}
-        return self.type == "BOOKMARK" and annotations.get(INITIAL_END) == "true"
+    why: str = ""  # Why the object cannot be decoded, or empty.
 
 
 _raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
-_any_event = msgspec.json.Decoder(_EventOf[object])
-_raw_event = msgspec.json.Decoder(_EventOf[msgspec.Raw])
-_error_event = msgspec.json.Decoder(_EventOf[ApiStatus])
-_bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
-_any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 _TOO_LONG = f"longer than {LONGEST >> 20} MiB"
-_TOKEN = re.compile(rb'"(?>(?:[^"\\]++|\\.)*)"?|[\[\]{},]', re.DOTALL)
+
+# How the API server begins an object, a page and an event: in the order of Go's structs
+# (apimachinery TypeMeta, ObjectMeta, ListMeta, WatchEvent). Custom resources have another order.
+_TYPE = rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*+",){0,2}"metadata":\{'
+_TEXT = rb'"([^"\\]*+)",?'
+_OBJECT = re.compile(
+    _TYPE + rb'(?:"name":' + _TEXT + rb')?(?:"generateName":"[^"\\]*+",?)?'
+    rb'(?:"namespace":' + _TEXT + rb')?(?:"uid":' + _TEXT + rb')?'
+    rb'(?:"resourceVersion":' + _TEXT + rb")?"
+)  # fmt: skip
+_LIST = re.compile(
+    _TYPE + rb'(?:"resourceVersion":' + _TEXT + rb')?(?:"continue":' + _TEXT + rb")?"
+    rb'(?:"remainingItemCount":[0-9]++)?\},"items":\['
+)
+_EVENT = re.compile(rb'\{"type":"(ADDED|MODIFIED|DELETED|BOOKMARK|ERROR)","object":')
 
 
 # The readers below catch every exception of a decoder. Tenants choose the bytes, for which msgspec
@@ -184,6 +162,9 @@ class Reader(Generic[S]):
                 return self._decoder.decode(shallow(body))
             except Exception as error:
                 raise UnreadableError(f"the answer is no {self._name}: {problem(error)}") from error
+
+
+_status = Reader(ApiStatus, "Status")
 
 
 class PageReader(Generic[T]):
@@ -210,21 +191,17 @@ class PageReader(Generic[T]):
             try:
                 items.append(self._item.decode(item))
             except Exception as error:
-                key = key_of(_OnlyMetadata(_identity(item)))
-                unreadable.append(Unreadable(key, problem(error)))
+                unreadable.append(Unreadable(_identity(bytes(item)).key, problem(error)))
         return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
 
     def read_beginning(self, beginning: bytes) -> Page[T]:
         """Read a page of one object that is longer than `LONGEST`; `UnreadableError` if unknown."""
-        try:
-            page = _raw_list.decode(_closed(beginning, 4))
-            [item] = page.items or []
-        except Exception as error:
-            raise UnreadableError(
-                f"an object {_TOO_LONG} is not known: {problem(error)}"
-            ) from error
-        unreadable = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
-        return Page(page.metadata.resource_version, page.metadata.next, [], (unreadable,))
+        page = _LIST.match(beginning)
+        if page is None:
+            raise UnreadableError(f"an object {_TOO_LONG} is not known")
+        version, more = _texts(page)
+        unreadable = Unreadable(_identity(beginning, page.end()).key, _TOO_LONG)
+        return Page(version, more, [], (unreadable,))
 
 
 class EventReader(Generic[T]):
@@ -232,107 +209,51 @@ class EventReader(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         """Decode objects to ``kind``."""
-        self._event = msgspec.json.Decoder(_EventOf[kind])
         self._object = msgspec.json.Decoder(kind)
 
     async def read(self, line: bytes | Oversized) -> Event[T]:
         """Decode one line; of an oversized one, which object it is about.
 
-        Raises:
-            ApiError: the server ended the stream with a Status.
-            UnreachableError: the line is no event; most likely it was cut.
+        `ApiError`: the server ended the stream with a Status. `UnreachableError`: the line is no
+        event; most likely it was cut.
         """
-        if isinstance(line, Oversized):
-            return _oversized_event(line.beginning)
-        with suppress(Exception):  # A bookmark, a Status, or an object that cannot be decoded.
-            event = self._event.decode(line)
-            if event.type not in {"ERROR", "BOOKMARK"}:
-                return Event(event.type, event.object.metadata, event.object)
-        if not line.endswith(b"\n"):
-            raise UnreachableError("the stream was cut within an event")
-        text = await _cut(line)
+        text, why = (line.beginning, _TOO_LONG) if isinstance(line, Oversized) else (line, "")
+        head = _EVENT.match(text)
+        if head is None or not (why or text.endswith(b"}\n")):
+            raise UnreachableError("the stream was cut, or brought no event")
+        kind, body = head[1].decode(), text[head.end() : -len("}\n")]
+        if kind == "ERROR":
+            raise _status.read(body).error()
+        if kind != "BOOKMARK" and not why:
+            try:
+                resource = await self._decode(body)
+            except Exception as error:
+                why = problem(error)
+            else:
+                return Event(kind, resource.metadata, resource)
+        return Event(kind, _identity(body), why=why)
+
+    async def _decode(self, body: bytes) -> T:
         try:
-            kind = await _type(text)
-            if kind == "ERROR":
-                raise _error_event.decode(text).object.error()
-            if kind == "BOOKMARK":
-                return Event(kind, _bookmark.decode(text).object.metadata)
-        except ValueError as error:
-            raise UnreachableError(f"the stream brought no event: {problem(error)}") from error
-        try:
-            resource = self._object.decode(_raw_event.decode(text).object)
-        except Exception as error:
-            return Event(kind, await _event_identity(text), why=problem(error))
-        return Event(kind, resource.metadata, resource)
+            return self._object.decode(body)
+        except Exception:
+            return self._object.decode(await _cut(body))
 
 
-async def _type(text: bytes) -> str:
-    """The type of an event; its object may be no JSON."""
-    with suppress(ValueError):
-        return _raw_event.decode(text).type
-    return _any_event.decode(await _cut(text, 1)).type
-
-
-def _oversized_event(beginning: bytes) -> Event[Any]:
-    try:
-        event = _raw_event.decode(_closed(beginning, 3))
-    except ValueError as error:
-        raise UnreachableError(f"the stream brought no event: {problem(error)}") from error
-    if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
-        raise UnreachableError(f"the stream brought no event, but a line {_TOO_LONG}")
-    return Event(event.type, _identity(event.object), why=_TOO_LONG)
-
-
-async def _event_identity(text: bytes) -> Metadata:
-    try:
-        return _identity(_raw_event.decode(await _cut(text, 3)).object)
-    except ValueError:
-        return Metadata()
-
-
-def _identity(body: bytes | msgspec.Raw) -> Metadata:
-    """Read which object this is; what cannot be decoded of that is empty. Never raises."""
-    text = bytes(body)
-    if len(text) > BEGINNING:  # The whole text may have too many values to look for its name.
-        metadata = _named(_closed(text[:BEGINNING], 2))
-        if metadata.name:
-            return metadata
-    with suppress(ValueError):
-        return _named(shallow(text, deepest=2))
-    return Metadata()
-
-
-def _named(text: bytes) -> Metadata:
-    try:
-        metadata = _any_metadata.decode(text).metadata
-    except Exception:  # The object counts as unreadable already.
-        return Metadata()
-    name, namespace, uid, version = (
-        value if isinstance(value := metadata.get(field), str) else ""
-        for field in ("name", "namespace", "uid", "resourceVersion")
-    )
+def _identity(text: bytes, begin: int = 0) -> Metadata:
+    """Read which object begins there; what cannot be read of that is empty."""
+    head = _OBJECT.match(text, begin)
+    name, namespace, uid, version = _texts(head) if head else ("", "", "", "")
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
 
 
-def _closed(beginning: bytes, deepest: int) -> bytes:
-    """Complete a JSON text that was cut off, without its last value up to ``deepest`` levels."""
-    ends, cut, missing = list[bytes](), 0, b""
-    for token in _TOKEN.finditer(beginning):
-        match token[0]:
-            case b"{" | b"[" as begin:
-                ends.append(b"}" if begin == b"{" else b"]")
-            case b"}" | b"]" if ends:
-                ends.pop()
-            case b"," if len(ends) <= deepest:
-                cut, missing = token.start(), b"".join(reversed(ends))
-            case _:
-                pass
-    return beginning[:cut] + missing
+def _texts(match: re.Match[bytes]) -> tuple[str, ...]:
+    return tuple(text.decode(errors="replace") for text in match.groups(b""))
 
 
-async def _cut(body: bytes, deepest: int = DEEPEST) -> bytes:
+async def _cut(body: bytes) -> bytes:
     """`shallow` for a text of any size; yields to the event loop now and then."""
-    work = cutting(body, deepest)
+    work = cutting(body)
     while True:
         try:
             next(work)

@@ -23,7 +23,6 @@ PREFIX = 2  # Bytes at the beginning of both channels: the port, little-endian.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_LONGEST_END = len(b"\r\n\r\n")
 
 
 class ForwardChannel(IntEnum):
@@ -38,19 +37,15 @@ class ForwardChannels(Channels):
 
     def __init__(self) -> None:
         super().__init__(ForwardChannel)
-        self._searched = PREFIX
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
-        """Add one frame. Searches only new bytes for the end of the head."""
+        """Add one frame, and look whether the head of the answer is complete."""
         super().feed(frame)
         answer = self._received[ForwardChannel.DATA]
-        if self._wanted is None and len(answer) > self._searched:
-            end = _HEAD_END.search(answer, max(PREFIX, self._searched - _LONGEST_END))
-            self._searched = len(answer)
-            if end:
-                length = _LENGTH.search(answer, PREFIX, end.end())
-                self._wanted = end.end() + int(length[1]) if length else OUTPUT
+        if self._wanted is None and (end := _HEAD_END.search(answer, PREFIX)):
+            length = _LENGTH.search(answer, PREFIX, end.end())
+            self._wanted = min(end.end() + int(length[1]), OUTPUT) if length else OUTPUT
 
     @property
     def finished(self) -> bool:
@@ -60,10 +55,7 @@ class ForwardChannels(Channels):
         """
         if len(self._received[ForwardChannel.ERROR]) > PREFIX:
             return True
-        wanted = self._wanted
-        return wanted is not None and len(self._received[ForwardChannel.DATA]) >= min(
-            wanted, OUTPUT
-        )
+        return self._wanted is not None and len(self._received[ForwardChannel.DATA]) >= self._wanted
 
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return the HTTP status, and the reason or the body."""
@@ -90,11 +82,10 @@ async def request(
     still: Callable[[], Awaitable[bool]] | None = None,
     not_after: float | None = None,
 ) -> AttemptResult:
-    """Send a request without a body to a port of ``pod``; see `exec.stream`.
+    """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `exec.stream`.
 
-    ``what`` is method and path, such as ``POST /quitquitquit``. No UID leads to a pod. But the
-    connection is made to one pod: where the pod was there before, and ``still`` finds it there,
-    the request reaches no other one.
+    No UID leads to a pod, but the connection is made to one pod: where ``still`` finds the pod
+    there after that, the request reaches no other one.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

@@ -1,8 +1,7 @@
 """Watches one collection forever, and passes changes to a handler.
 
 The rules follow client-go's reflector: list, watch from the list's resourceVersion, keep the newest
-version from events and bookmarks, list again when the server has forgotten that version. Where the
-server can, the list is the beginning of the watch (KEP-3157), one object at a time.
+version from events and bookmarks, list again when the server has forgotten that version.
 """
 
 from __future__ import annotations
@@ -36,13 +35,9 @@ A connection whose other end is gone fails earlier: see `client.KEEPALIVE`."""
 
 STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
 RELIST = 600.0
-"""Seconds, give or take a tenth, between full lists, which repair what a watch may have missed.
-After a streaming list failed, lists come in pages for this time."""
+"""Seconds, give or take a tenth, between full lists, which repair what a watch may have missed."""
 
 BATCH = 50  # Objects after which other tasks get a turn.
-INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Parameters of a streaming list: the watch begins with all objects."""
-
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
@@ -81,10 +76,6 @@ class Collection(dict[Key, T]):
         """The object is gone."""
         self.pop(key, None)
         self._changed()
-
-
-class _NoStreamError(KubeError):
-    """The server has no streaming lists, or did not complete this one."""
 
 
 class _WentBackError(KubeError):
@@ -135,19 +126,16 @@ class Watch(Generic[T]):
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
         self._kind, self._events = kind, EventReader(kind)
-        self._streams = True  # Whether the next list is a streaming list.
         self._version = ""
         self._known: dict[Key, str] = {}
-        self._missing: dict[Key, None] | None = None  # In order, which a set of texts has not.
-        self._listed = self._furthest = 0  # Objects of the present list, and of the longest failed.
+        self._furthest = 0  # Objects of the longest list that failed.
 
     @property
     def silent(self) -> float:
         """Seconds since the last progress.
 
-        Progress is an event, a bookmark, a stream that begins at a known version or ends well, and
-        an object of a list, unless an earlier list failed behind it. Bytes of a line are none until
-        it is complete. A live watch is silent for `SILENCE` at most.
+        Progress is an event, a bookmark, a stream that begins or ends well, and objects of a list,
+        unless an earlier list failed behind them. A live watch is silent for `SILENCE` at most.
         """
         return 0.0 if self._alive_at is None else _now() - self._alive_at
 
@@ -158,20 +146,11 @@ class Watch(Generic[T]):
             backoff = self._listing
             try:
                 until = _now() + jittered(self._relist)
-                if self._streams:
-                    await self._stream_events(until, initial=True)
-                else:
-                    await self._list()
+                await self._list()
                 backoff = self._watching
                 while _now() < until:
-                    await self._stream_events(until)
-                # After an upgrade the server may have streaming lists.
-                self._streams = True
+                    await self._stream(until)
                 self._restarted("relist")
-            except _NoStreamError as error:
-                self._streams = False
-                _log.info("watch %s: lists in pages: %s", self.path, error,
-                          extra={"event": "watch", "reason": "no-streams"})  # fmt: skip
             except KubeError as error:
                 reason = self._note(error)
                 self.refused |= reason == "refused"
@@ -189,37 +168,26 @@ class Watch(Generic[T]):
 
     async def _list(self) -> None:
         """List the whole collection in pages; deliver what is new, changed or gone."""
-        self._begin()
-        version = ""
+        version, listed = "", set[Key]()
         async for page in actions.pages(
-            self._client, self.path, self._kind, self._selection, restarted=self._begin
+            self._client, self.path, self._kind, self._selection, restarted=listed.clear
         ):
             version = page.version
-            self._progress(len(page.items) + len(page.unreadable))
             for unreadable in page.unreadable:
                 self._keep(unreadable)
+                listed.add(unreadable.key)
             for number, resource in enumerate(page.items):
                 self._apply(resource)
+                listed.add(key_of(resource))
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
-        self._complete(version)
-
-    def _begin(self) -> None:
-        """A list begins: objects that are known and not in it are gone."""
-        self._missing = dict.fromkeys((*self._known, *self.unreadable))
-        self._listed = 0
-
-    def _progress(self, objects: int) -> None:
-        """So many more objects of a list have arrived; the same ones may have done so before."""
-        self._listed += objects
-        if self._listed > self._furthest:
-            self._furthest, self._alive_at = self._listed, _now()
-
-    def _complete(self, version: str) -> None:
-        """A list is complete: delete the objects that it does not have."""
-        for key in sorted(self._missing or ()):  # A set has another order in each process.
-            self._delete(key)
-        self._missing = None
+            # The objects of a list that fails again and again are no progress.
+            if len(listed) > self._furthest:
+                self._furthest, self._alive_at = len(listed), _now()
+        if all(key.uid for key in listed):  # An object without a UID may be any of those.
+            # A set has another order in each process.
+            for key in sorted({*self._known, *self.unreadable} - listed):
+                self._delete(key)
         self._furthest, self._alive_at = 0, _now()
         before, self._version = self._version, version
         self.trouble = None
@@ -234,44 +202,36 @@ class Watch(Generic[T]):
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
-    async def _stream_events(self, until: float, *, initial: bool = False) -> None:
-        """Watch until the stream ends normally; raises `KubeError` otherwise.
-
-        The stream begins at the known version, or with the whole collection if ``initial``.
-        """
+    async def _stream(self, until: float) -> None:
+        """Watch from the known version until the stream ends; raises `KubeError` if that is bad."""
         seconds = max(1, round(min(jittered(self._stream_seconds), until - _now())))
+        opened, version = _now(), self._version
         params = {
             **self._selection,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            **(INITIAL if initial else {"resourceVersion": self._version}),
+            "resourceVersion": version,
             "timeoutSeconds": str(seconds),
         }
-        self._missing = None
-        if initial:
-            self._begin()
-        opened, version = _now(), self._version
+        ended = False
         try:
             # A server that does not end the stream in time must not delay the next list.
             async with asyncio.timeout(seconds * 1.1):
                 await self._read(params)
-            ended = _now()
+            ended = True
         except TimeoutError:
-            ended = None
+            pass
         except KubeError as error:
-            if self._missing is not None and _refuses_streams(error):
-                raise _NoStreamError(str(error)) from error
-            if self._missing is not None or not self._resumable(error, version):
+            if not self._resumable(error, version):
                 raise
             # The version is good: to resume costs less than a list.
             self._note(error)
             await asyncio.sleep(max(self._watching.next(), retry_after(error)))
             return
-        if self._missing is not None:
-            raise _NoStreamError("the stream ended before all objects were delivered")
         if self._version == version and _now() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
-        self._alive_at = ended or self._alive_at
+        if ended:
+            self._alive_at = _now()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -291,20 +251,12 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                if not line:
-                    if self._missing is None:  # From here on, nothing is missed any more.
-                        self._alive_at = _now()
-                    continue
-                try:
-                    event = await self._events.read(line)
-                except ApiError as error:
-                    if self._missing is None or _reason(error) in {"expired", "throttled"}:
-                        raise
-                    raise _NoStreamError(str(error)) from error  # An old etcd, for one.
-                self._deliver(event)
-                number += 1
-                if number % BATCH == 0:
-                    await asyncio.sleep(0)
+                self._alive_at = _now()
+                if line:  # An empty one: the watch is accepted, so nothing is missed from here on.
+                    self._deliver(await self._events.read(line))
+                    number += 1
+                    if number % BATCH == 0:
+                        await asyncio.sleep(0)
 
     def _deliver(self, event: Event[T]) -> None:
         if event.type == "DELETED":
@@ -313,26 +265,16 @@ class Watch(Generic[T]):
             self._keep(Unreadable(key_of(event), event.why))
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
-        if self._missing is None:
-            self._alive_at = _now()
-            before = self._version
-            self._version = event.metadata.resource_version or before
-            self._watching.reset()
-            self.trouble = None
-            if _older(self._version, before):
-                raise self._went_back(self._version, before)
-        elif event.ends_initial:
-            # Initial events come in no order: only this version can be resumed from.
-            self._complete(event.metadata.resource_version)
-        else:
-            self._progress(1)
+        before = self._version
+        self._version = event.metadata.resource_version or before
+        self._watching.reset()
+        self.trouble = None
+        if _older(self._version, before):
+            raise self._went_back(self._version, before)
 
     def _apply(self, resource: T) -> None:
         key, version = key_of(resource), resource.metadata.resource_version
-        if self._missing is not None:
-            self._missing.pop(key, None)
-        if self.unreadable:
-            self.unreadable.pop(key, None)
+        self.unreadable.pop(key, None)
         if self._known.get(key) != version:
             self._known[key] = version
             self._handler.apply(resource)
@@ -340,12 +282,6 @@ class Watch(Generic[T]):
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
         key = unreadable.key
-        if self._missing is not None:
-            if key.uid:
-                self._missing.pop(key, None)
-            else:  # Without a UID it may be any object that the list has not delivered yet.
-                others = (k for k in self._missing if key.name and k[:2] != key[:2])
-                self._missing = dict.fromkeys(others)
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
                 "%s: cannot read %s", self.path, unreadable,
@@ -362,13 +298,6 @@ class Watch(Generic[T]):
 def _now() -> float:
     """Seconds of the event loop's clock."""
     return asyncio.get_running_loop().time()
-
-
-def _refuses_streams(error: KubeError) -> bool:
-    """Whether another streaming list would fail in the same way: it was refused, or silent."""
-    return isinstance(error, SilentError) or (
-        isinstance(error, ApiError) and error.code in {400, 422}
-    )
 
 
 def _older(version: str, before: str) -> bool:

@@ -17,13 +17,12 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
 from istio_aux.model import sidecars
-from istio_aux.model.pod import PROXY, Container, Metadata, Pod, Struct
+from istio_aux.model.pod import PROXY, Metadata, Pod, Struct
 from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import alternatives, listed, quoted
 
@@ -53,15 +52,11 @@ class _Key(Generic[T]):
         meaning: str = "",
         overrides: str = "",
     ) -> None:
-        """Declare a key.
+        """Declare the key ``name``.
 
-        Args:
-            name: of the key.
-            read: makes a value of a text, or raises ValueError or LookupError.
-            expected: what is allowed, for the author.
-            longest: the most characters that are given to ``read``.
-            meaning: what it decides, if authors of pods write it; the documents are held to it.
-            overrides: the option that does not count for such a pod.
+        ``read`` makes a value of at most ``longest`` characters, or raises ValueError or
+        LookupError; ``expected`` tells the author what is allowed. Keys that authors of pods write
+        have a ``meaning``, to which the documents are held, and may say which option it overrides.
         """
         self.name, self.longest, self.expected = name, longest, expected
         self.meaning, self.overrides = meaning, overrides
@@ -84,13 +79,14 @@ class _Key(Generic[T]):
         text = self._texts(source).get(self.name)
         if text is None:
             return None
-        long = ""
-        if len(text) <= self.longest:
-            with suppress(ValueError, LookupError):
-                return self._read(text)
-        else:
-            long = f"; it has {len(text)} characters, not at most {self.longest}"
-        raise BadValueError(f"{self.shown(source)}: expected {self.expected}{long}")
+        bad = f"{self.shown(source)}: expected {self.expected}"
+        if len(text) > self.longest:
+            why = f"it has {len(text)} characters, not at most {self.longest}"
+            raise BadValueError(f"{bad}; {why}")
+        try:
+            return self._read(text)
+        except (ValueError, LookupError) as error:
+            raise BadValueError(bad) from error
 
     def get(self, source: Source) -> T | None:
         """Read the value; None if it is absent or cannot be used."""
@@ -298,57 +294,30 @@ _grace = Annotation(
 )
 
 
-_FLAG = "--statusPort"
-_MOST_ARGUMENTS = 1000  # The last ones are looked at: the last flag counts.
 _LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
 
 
 def status_port(pod: Pod) -> int:
     """Find the TCP port of the status server of the pod's agent; 0: it is off.
 
-    The annotation wins (istio pkg/bootstrap applyAnnotations), then the flag ``--statusPort`` among
-    the container's arguments, which old and vendors' injectors write, then ``statusPort`` of the
+    The annotation wins (istio pkg/bootstrap applyAnnotations), then ``statusPort`` of the
     ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
     A value that is no port is skipped.
     """
     if (port := _status_port.get(pod.metadata)) is not None:
         return port
-    proxy = next((container for container in pod.containers if container.name == PROXY), None)
-    ports = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
-    return next((port for port in ports if port is not None), DEFAULT_STATUS_PORT)
+    for proxy in pod.containers:
+        for variable in (proxy.env or ()) if proxy.name == PROXY else ():
+            text = (variable.value if variable.name == "PROXY_CONFIG" else None) or ""
+            if len(text) <= _LONGEST_CONFIG and "statusPort" in text:
+                # The proxy cannot have started with a text that cannot be read.
+                with suppress(ValueError, RecursionError):
+                    return msgspec.json.decode(text, type=_ProxyConfig).status_port
+    return DEFAULT_STATUS_PORT
 
 
 class _ProxyConfig(Struct, frozen=True):
-    status_port: int | None = None
-
-
-def _port_argument(arguments: tuple[str, ...]) -> int | None:
-    """The last one counts (Go's flag packages), whether written as one argument or as two."""
-    values = [
-        _port(value if word == _FLAG else word.removeprefix(f"{_FLAG}="))
-        for word, value in pairwise((*arguments[-_MOST_ARGUMENTS:], ""))
-        if word == _FLAG or word.startswith(f"{_FLAG}=")
-    ]
-    return values[-1] if values else None
-
-
-def _port_configured(proxy: Container) -> int | None:
-    for variable in proxy.env or ():
-        text = variable.value if variable.name == "PROXY_CONFIG" else None
-        if text and len(text) <= _LONGEST_CONFIG and "statusPort" in text:
-            try:
-                port = msgspec.json.decode(text, type=_ProxyConfig).status_port
-            except (ValueError, RecursionError):  # The proxy cannot have started with it either.
-                return None
-            return port if port is not None and 0 <= port < 65536 else None
-    return None
-
-
-def _port(text: str) -> int | None:
-    try:
-        return _read_port(text)
-    except ValueError:
-        return None
+    status_port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = DEFAULT_STATUS_PORT
 
 
 def _read_port(text: str) -> int:

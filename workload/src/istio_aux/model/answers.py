@@ -25,23 +25,16 @@ TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote wh
 
 
 class Injector(msgspec.Struct, frozen=True, kw_only=True):
-    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``.
-
-    Attributes:
-        why: the reason for the state, one line for people.
-        configuration: name of the configuration, empty if there is none.
-        revision: of Istio, empty if there is no configuration.
-        native: the sidecar of a pod that asks for a native one; unknown unless it is live.
-        native_why: the reason, one line; empty until it was checked.
-        since: when the leader of that time first saw this state; `evaluate` does not know it.
-    """
+    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``."""
 
     state: State
-    why: str
-    configuration: str = ""
-    revision: str = ""
+    why: str  # The reason for the state, one line for people.
+    configuration: str = ""  # Name of the configuration, empty if there is none.
+    revision: str = ""  # Of Istio, empty if there is no configuration.
+    # The sidecar of a pod that asks for a native one; unknown unless it is live.
     native: Capability = Capability.UNKNOWN
-    native_why: str = ""
+    native_why: str = ""  # The reason, one line; empty until it was checked.
+    # When the leader of that time first saw this state; `evaluate` does not know it.
     since: datetime | None = None
 
     @property
@@ -51,48 +44,36 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A stuck, blocked or lost pod in `/status`.
-
-    Attributes:
-        since: end of the payload of a stuck pod, or of the part of it that has ended.
-        attempts: to make the proxy of a stuck pod exit.
-        by: containers that block a pod; of a stuck pod the sidecar that does not exit, if it is
-            not the proxy.
-        requests: what a stuck or blocked pod holds; None: unknown.
-        fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
-        lasting: false while it may pass: most containers end a little apart, and so do a proxy and
-            its payload (`QuitLimits.blocked_after`, `lost_after`).
-    """
+    """A stuck, blocked or lost pod in `/status`."""
 
     namespace: str
     name: str
     uid: str
     reason: str
+    # End of the payload of a stuck pod, or of the part of it that has ended.
     since: datetime | None = None
-    attempts: int | None = None
+    attempts: int | None = None  # To make the proxy of a stuck pod exit.
+    # Containers that block a pod; of a stuck pod the sidecar that does not exit, if it is not the
+    # proxy.
     by: tuple[str, ...] = ()
-    requests: Requests | None = None
+    requests: Requests | None = None  # What a stuck or blocked pod holds; None: unknown.
+    # The setting that ends what blocks a pod, if one is known; the reason has it too.
     fix: str = ""
+    # False while it may pass: most containers end a little apart, and so do a proxy and its payload
+    # (`QuitLimits.blocked_after`, `lost_after`).
     lasting: bool = True
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The containers that keep some pods running, and what these pods request together.
+    """The containers that keep some pods running, and what these pods request together."""
 
-    Attributes:
-        by: the names of the containers.
-        since: when the first pod began to be held; None: unknown.
-        unreadable: the number of pods whose requests cannot be read.
-        text: the holder in one line for people.
-    """
-
-    by: tuple[str, ...]
+    by: tuple[str, ...]  # The names of the containers.
     pods: int
-    since: datetime | None
+    since: datetime | None  # When the first pod began to be held; None: unknown.
     requests: Requests
-    unreadable: int = 0
+    unreadable: int = 0  # The number of pods whose requests cannot be read.
     fix: str = ""
-    text: str
+    text: str  # The holder in one line for people.
 
 
 class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):

@@ -61,17 +61,11 @@ class LeaseRecord(Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What this process saw of the Lease.
+    """What this process saw of the Lease."""
 
-    Attributes:
-        record: the newest record, None if there never was one.
-        since: when this process first saw it, in seconds of its monotonic clock.
-        exists: whether the Lease exists now.
-    """
-
-    record: LeaseRecord | None = None
-    since: float = 0.0
-    exists: bool = False
+    record: LeaseRecord | None = None  # The newest record, None if there never was one.
+    since: float = 0.0  # When this process first saw it, in seconds of its monotonic clock.
+    exists: bool = False  # Whether the Lease exists now.
 
     def then(self, record: LeaseRecord | None, now: float) -> Observation:
         """Add what was read now. The same record again does not extend its holder's time."""
@@ -145,17 +139,12 @@ class Replaced(msgspec.Struct, frozen=True):
     UIDs do not show which pods of the controller were there before, and all of them would not fit.
     So the newest pod that was there before stands for them. Its time is the API server's, as that
     of a new pod will be.
-
-    Attributes:
-        pod, uid: the pod's name and UID.
-        newest: creationTimestamp of the newest pod of the controller, in seconds since 1970.
-        same: UIDs of the pods that were created in that second; empty if they are too many.
     """
 
     pod: _Name
     uid: _Name
-    newest: float = 0.0
-    same: tuple[_Name, ...] = ()
+    newest: float = 0.0  # creationTimestamp of the newest pod of the controller, since 1970.
+    same: tuple[_Name, ...] = ()  # UIDs of the pods of that second; empty if they are too many.
 
     def knew(self, uid: str, created: float) -> bool:
         """Whether a pod was there before."""
@@ -168,15 +157,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """What the next leader cannot find in the cluster. Controllers are named by namespace/UID.
 
     Versions of istio-aux skip the fields that they do not know, and have a default for each.
-
-    Attributes:
-        failed: controllers whose new pod had no sidecar either, and when that pod was created.
-        injectors: by the name of the configuration.
-        replaced: controllers of which a pod is being replaced, those that began last at the end.
     """
 
+    # Controllers whose new pod had no sidecar either, and when that pod was created.
     failed: Mapping[_Name, Annotated[datetime, Meta(tz=True)]] = {}
-    injectors: Mapping[_Name, Since] = {}
+    injectors: Mapping[_Name, Since] = {}  # By the name of the configuration.
+    # Controllers of which a pod is being replaced, those that began last at the end.
     replaced: Mapping[_Name, Replaced] = {}
 
     def text(self) -> str:

@@ -75,25 +75,18 @@ def group(owner: OwnerReference) -> str:
 
 
 class PodController(msgspec.Struct, frozen=True):
-    """The controller of a pod, and what it does if the pod is evicted; `controls` reads it once.
+    """The controller of a pod, and what it does if the pod is evicted; `controls` reads it once."""
 
-    Attributes:
-        kind, uid: empty if there is none.
-        is_job: whether it is a Job of a known kind, whose pods finish.
-        resumable: whether it is a Job of the training operator, which can be suspended and resumed.
-            It replaces all its pods then, and counts no failure: see `repair.suspension`.
-        obstacle: why no controller is known to replace the pod; empty if one is.
-        failure: why the controller itself would fail; empty if it would not.
-        ordinal: the number of a StatefulSet's pod, from its name.
-    """
-
-    kind: str = ""
+    kind: str = ""  # Kind and UID are empty if there is none.
     uid: str = ""
-    is_job: bool = False
+    is_job: bool = False  # Of a known kind, whose pods finish.
+    # A Job of the training operator, which can be suspended and resumed. It replaces all its pods
+    # then, and counts no failure: see `repair.suspension`.
     resumable: bool = False
+    # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
-    failure: str = ""
-    ordinal: int | None = None
+    failure: str = ""  # Why the controller itself would fail; empty if it would not.
+    ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
 
 
 def controls(pod: Pod) -> PodController:

@@ -221,7 +221,8 @@ DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label)."""
 
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""Names of pods, of at most 253 characters (IsDNS1123Subdomain)."""
+LONGEST_NAME = 253
+"""Names of pods, of at most `LONGEST_NAME` characters (IsDNS1123Subdomain)."""
 
 _ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
 _OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Operator.NOT_IN}
@@ -232,7 +233,7 @@ _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit 
 
 def _valid_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= 253 and DNS_SUBDOMAIN.fullmatch(prefix)):
+    if slash and not (len(prefix) <= LONGEST_NAME and DNS_SUBDOMAIN.fullmatch(prefix)):
         raise ValueError(f"label key {quoted(key)}: expected a DNS subdomain before the '/'")
     if not _NAME.fullmatch(name):
         raise ValueError(f"label key {quoted(key)}: expected {_NAME_RULE}")

@@ -11,7 +11,7 @@ ours again: so pods that Istio has injected are changed as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import BadValueError, own_sidecars
@@ -57,9 +57,14 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
         by_author = {rule.container for rule in own} & {each.name for each in named}
         return Conversion(reason=text, warnings=(text,) if by_author else ())
     if why := _too_many(pod, named):
-        text = _left(named, why)
-        return Conversion(reason=text, warnings=(text,))
-    return _convert(pod, placed)
+        return Conversion(reason=_left(named, why), warnings=(_left(named, why),))
+    kept = [each for each in named if _has_rules(each)]
+    moved = {place: each for place, each in placed if not _has_rules(each)}
+    warnings = (_left(kept, "it has a restartPolicy or a resizePolicy of its own"),) if kept else ()
+    made = (f"made native: {_listed(moved.values())}",) if moved else ()
+    return Conversion(
+        ops=tuple(_operations(pod, moved)), reason="; ".join(made + warnings), warnings=warnings
+    )
 
 
 def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
@@ -82,22 +87,8 @@ def _too_many(pod: Pod, named: Sequence[Container]) -> str:
     return ""
 
 
-def _convert(pod: Pod, named: Sequence[tuple[int, Container]]) -> Conversion:
-    kept = [each for _, each in named if _has_rules(each)]
-    moved = {place: each for place, each in named if not _has_rules(each)}
-    why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
-    warnings = (why,) if why else ()
-    if not moved:
-        return Conversion(reason=why, warnings=warnings)
-    return Conversion(
-        ops=tuple(_operations(pod, moved)),
-        reason="; ".join((f"made native: {_listed(moved.values())}", *warnings)),
-        warnings=warnings,
-    )
-
-
-def _operations(pod: Pod, places: Iterable[int]) -> Iterator[patch.Op]:
-    if pod.spec.init_containers is None:  # Absent or null.
+def _operations(pod: Pod, places: Collection[int]) -> Iterator[patch.Op]:
+    if places and pod.spec.init_containers is None:  # Absent or null.
         yield patch.Add("/spec/initContainers", [])
     for done, place in enumerate(places):
         to = patch.pointer("spec", "initContainers", len(pod.init_containers) + done)

@@ -64,7 +64,8 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
     for author in _authors:
         if author.on(pod.metadata):
             return InboundPorts(ports=None, reason=f"annotation {author.name} is there already")
-    ports = ",".join(map(str, _declared_ports(pod) if _has_service_ports(pod) else ()))
+    in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
+    ports = ",".join(map(str, () if in_no_service else _declared_ports(pod)))
     return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
 
 
@@ -82,7 +83,3 @@ def _declared_ports(pod: Pod) -> list[int]:
             if container.name != PROXY and port.protocol in {None, "TCP"}
         }
     )
-
-
-def _has_service_ports(pod: Pod) -> bool:
-    return not _of_jobset.on(pod.metadata) and _operator.get(pod.metadata) != MPI_OPERATOR

@@ -50,17 +50,6 @@ _ISTIOS_INIT = ("istio-init", "istio-validation")
 FIRST = "/spec/containers/0"  # JSON Pointer.
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
-_PATHS = {
-    key: patch.pointer("metadata", "annotations", key)
-    for key in (
-        proxy_config.ANNOTATION,
-        NATIVE_SIDECAR,
-        STARTED_WITH,
-        SIGNALLED_WITH,
-        peers.INCLUDED,
-    )
-}
-
 _mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
 _workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
 
@@ -93,7 +82,7 @@ def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
     label = None
-    chosen = how.inject is not None and how.inject.matches(pod.labels)
+    chosen = _is_chosen(pod, how.inject)
     if chosen or requested:
         label = plan_label(pod, despite_annotation=chosen)
         pod = with_label(pod) if label.ops else pod
@@ -103,20 +92,23 @@ def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
     if not (_refuses(pod) or next(_reasons_for_no_sidecar(pod), None)):
         converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
     written = _annotated(pod, _with_ports(pod, how.peers, order))
-    planned = msgspec.structs.replace(
+    ops = converted.ops + written.ops
+    warnings = (*bad, *written.warnings, *converted.warnings)
+    if label and not ops:
+        return msgspec.structs.replace(label, warnings=warnings)
+    labelled = label if label and label.ops else Plan(ops=(), reason="")
+    reasons = (labelled.reason, written.reason, converted.reason)
+    return msgspec.structs.replace(
         written,
-        ops=converted.ops + written.ops,
-        reason="; ".join(filter(None, (written.reason, converted.reason))),
-        warnings=(*bad, *written.warnings, *converted.warnings),
+        ops=labelled.ops + ops,
+        reason="; ".join(filter(None, reasons)),
+        warnings=warnings,
     )
-    if label is None:
-        return planned
-    if not planned.ops:
-        return msgspec.structs.replace(label, warnings=planned.warnings)
-    if not label.ops:
-        return planned
-    reason = f"{label.reason}; {planned.reason}"
-    return msgspec.structs.replace(planned, ops=label.ops + planned.ops, reason=reason)
+
+
+def _is_chosen(pod: Pod, inject: Selector | None) -> bool:
+    """Whether the option ``inject-selector`` matches the pod."""
+    return inject is not None and inject.matches(pod.labels)
 
 
 def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
@@ -155,7 +147,7 @@ def admitted(pod: Pod, applications: Applications, inject: Selector | None = Non
     It gets the label, too, if the option ``inject-selector`` matches it. Returns the same object if
     admission would not change it.
     """
-    chosen = inject is not None and inject.matches(pod.labels)
+    chosen = _is_chosen(pod, inject)
     asks = chosen or applications.asks(pod.metadata.namespace, application_of(pod))
     if not asks or not plan_label(pod, despite_annotation=chosen).ops:
         return pod
@@ -359,13 +351,10 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
 
 
 def _changed(
-    started_with: str,
-    reason: str,
-    writes: dict[str, str],
-    ops: tuple[patch.Op, ...] = (),
+    started_with: str, reason: str, writes: dict[str, str], ops: tuple[patch.Op, ...] = ()
 ) -> Plan:
     """Plan ``ops``, the annotations, and the one that says what was done."""
-    writes[STARTED_WITH] = started_with
+    writes = {**writes, STARTED_WITH: started_with}
     return Plan(ops=ops, reason=reason, started_with=started_with, writes=writes)
 
 
@@ -390,5 +379,8 @@ def _annotated(pod: Pod, chosen: Plan) -> Plan:
     if pod.metadata.annotations is None:  # Absent or null: add the map itself.
         ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.writes),)
     else:
-        ops = tuple(patch.Add(_PATHS[key], value) for key, value in chosen.writes.items())
+        ops = tuple(
+            patch.Add(patch.pointer("metadata", "annotations", key), value)
+            for key, value in chosen.writes.items()
+        )
     return msgspec.structs.replace(chosen, ops=chosen.ops + ops)
