@@ -152,7 +152,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
     scope = QuitScope()
     await judge.step(
-        "observe", lambda: PodState(key_of(pod)).observe(PodFacts(pod, Policy()), scope, NOW)
+        "decide_on", lambda: PodState(key_of(pod)).decide_on(PodFacts(pod, Policy()), scope, NOW)
     )
     await judge.step("store", lambda: followers.follow(pod))
     answers = [

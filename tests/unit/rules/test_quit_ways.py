@@ -10,7 +10,8 @@ from istio_aux.model.annotations import STATUS_PORT, status_port
 from istio_aux.model.policy import Policy, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, command, rungs
+from istio_aux.quit.rules import Ignore, Quit, Wait, rungs
+from istio_aux.quit.state import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row
 
@@ -100,10 +101,8 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
     """It is a program, not a shell. Without a port its client talks to Envoy's admin (T14, T15)."""
     program, post = ("pilot-agent", "request"), ("POST", "quitquitquit")
     for port in (15000, 15021):
-        assert command(Rung.EXEC, port) == (*program, f"--debug-port={port}", *post)
-    assert command(Rung.ENVOY, 15520) == (*program, *post)
-    with pytest.raises(ValueError, match="port-forward: it runs no command"):
-        command(Rung.PORT_FORWARD, 15020)
+        assert Send(Rung.EXEC, port).command == (*program, f"--debug-port={port}", *post)
+    assert Send(Rung.ENVOY, 15520).command == (*program, *post)
 
 
 # Sidecars that are told to exit before the proxy.

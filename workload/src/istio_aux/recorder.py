@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Literal
 
@@ -24,10 +25,12 @@ class Recorder:
         self._telemetry, self._events = telemetry, events
         self.leading = False
 
-    def unhandled(self, about: object) -> None:
-        """An unhandled exception was caught."""
+    def unhandled(self, about: object = None) -> None:
+        """An unhandled exception was caught; the task names what failed if ``about`` does not."""
+        task = asyncio.current_task()
         self._telemetry.internal_errors.inc()
-        _log.exception("%s", about, extra={"event": "internal-error"})
+        name = about or (task and task.get_name())
+        _log.exception("%s", name, extra={"event": "internal-error"})
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):

@@ -40,6 +40,7 @@ from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
+from istio_aux.quit.state import Trouble
 from istio_aux.repair import controller as repairing
 from istio_aux.repair.reports import follow_applications
 from istio_aux.settings import Settings
@@ -64,6 +65,7 @@ PATIENCE = 2 * DRY_RUN
 runs that follow, take up to `DRY_RUN` each."""
 
 _POLL = 0.1  # Seconds between two checks of a condition.
+_TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost")  # Of proxies, as `/pods` shows them.
 
 
 class Wiring:
@@ -178,7 +180,7 @@ class Wiring:
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
-        stuck, blocked = self._quit.stuck(), self._quit.blocked()
+        stuck, blocked = self._quit.troubled("stuck"), self._quit.troubled("blocked")
         expires = self._token_life().exp
         return answers.ProcessStatus(
             ready=ready,
@@ -194,7 +196,7 @@ class Wiring:
             selected_namespaces=self._quit.selected,
             stuck_pods=stuck,
             blocked_pods=blocked,
-            lost_pods=self._quit.lost(),
+            lost_pods=self._quit.troubled("lost"),
             holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
@@ -214,10 +216,6 @@ class Wiring:
 
     def pods(self) -> tuple[list[answers.ListedPod], bool]:
         """Return the pods that need a look, and whether this process leads."""
-        quits = (
-            ("stuck", self._quit.stuck()), ("blocked", self._quit.blocked()),
-            ("lost", self._quit.lost()),
-        )  # fmt: skip
         listed = [
             answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
             for pod in self._repair.unmeshed()
@@ -226,8 +224,8 @@ class Wiring:
             answers.ListedPod(
                 pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
             )
-            for state, pods in quits
-            for pod in pods
+            for state in _TROUBLES
+            for pod in self._quit.troubled(state)
         ]
         return listed, self._leads
 

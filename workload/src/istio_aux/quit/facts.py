@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import annotations, resources, sidecars
+from istio_aux.model import annotations, owners, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
+from istio_aux.model.owners import PodController
 from istio_aux.model.pod import (
     PROXY,
     Container,
@@ -81,9 +82,11 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        self._rules = sidecars.combined(policy.sidecars, self.overrides.sidecars)
-        for name in self.overrides.after:
-            self._rules.pop(name, None)
+        self._rules = {
+            rule.container: rule  # That of the annotation comes last, and counts.
+            for rule in (*policy.sidecars, *self.overrides.sidecars)
+            if rule.container not in self.overrides.after
+        }
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
@@ -173,6 +176,11 @@ class PodFacts:
         """How each container exited that is terminated, without init containers."""
         exits = self.pod.exits
         return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
+
+    @property
+    def controller(self) -> PodController:
+        """What makes another pod in the place of this one, if anything does."""
+        return owners.controls(self.pod)
 
     @property
     def created(self) -> datetime | None:
