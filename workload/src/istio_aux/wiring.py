@@ -38,14 +38,13 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.quit.state import Trouble
 from istio_aux.repair import controller as repairing
 from istio_aux.repair.reports import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
-from istio_aux.status import Shown
+from istio_aux.status import Notices, Shown
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -86,9 +85,8 @@ class Wiring:
     ) -> None:
         """Create and connect them; `work` starts them.
 
-        ``certificate`` returns the fingerprint of the certificate that the webhook serves. Without
-        a ``client`` one is made from ``credentials``. ``identity`` names this process among the
-        candidates for the Lease; empty: see `lease.identity`.
+        ``certificate`` returns the fingerprint of the certificate that the webhook serves.
+        ``identity`` names this process among the candidates for the Lease; see `lease.identity`.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -120,8 +118,9 @@ class Wiring:
         self._lease = (
             Lease(
                 self.client, *lease, identity or lease_identity(settings.webhook_address.port),
-                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
-                unfit=self._unfit, clock=clock,
+                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall, clock=clock,
+                # Without a watch of pods, no pod is helped: another process should lead.
+                unfit=lambda: self._watches.dead("pods"),
             )
             if lease
             else None
@@ -158,7 +157,8 @@ class Wiring:
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
-            works["notices"] = Notices(self._settings.pebble_socket, self._shown).run
+            notices = Notices(self._settings.pebble_socket, lambda: Shown.of(self.status()))
+            works["notices"] = notices.run
         return works
 
     async def hand_over(self, patience: float) -> None:
@@ -233,9 +233,6 @@ class Wiring:
     def _ready(self) -> bool:
         return self.listening and self._watches.ready
 
-    def _shown(self) -> Shown:
-        return Shown.of(self.status())
-
     def _token_life(self) -> TokenLife:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
 
@@ -267,10 +264,6 @@ class Wiring:
         self._quit.set_applications(applications)
         self._repair.set_applications(applications)
 
-    def _unfit(self) -> str:
-        """Return why another process should lead: without a watch of pods, no pod is helped."""
-        return self._watches.dead("pods")
-
     def _lead(self, leads: bool) -> None:
         self._leads = leads
         self.telemetry.leader.set(leads)
@@ -281,10 +274,7 @@ class Wiring:
 class Surroundings:
     """The namespaces, the webhook configurations and Istio's injectors. This class only watches.
 
-    Attributes:
-        namespaces: the labels of all namespaces, by name.
-        injectors: the watcher of the injectors, with all that is known of them.
-        watches: a command or a controller adds what else it needs.
+    A command or a controller adds to ``watches`` what else it needs.
     """
 
     def __init__(
@@ -298,16 +288,11 @@ class Surroundings:
         clock: Clock = system_clock,
         ordered: bool = False,
     ) -> None:
-        """Prepare `work` and `watched`.
+        """Prepare `work` and `watched`; ``client`` is open while they run.
 
-        Args:
-            client: open while they run.
-            settings: name our configuration, the root namespace and the selected namespaces.
-            telemetry: counts what happens.
-            changed: called with everything that is known of the injectors, after each change.
-            relabelled: called with the name of a namespace that is relabelled or gone.
-            clock: returns the present.
-            ordered: whether readiness needs to know which configurations are called before ours.
+        ``changed`` is called with everything that is known of the injectors, after each change;
+        ``relabelled`` with the name of a namespace that is relabelled or gone. ``ordered``: whether
+        readiness needs to know which configurations are called before ours.
         """
         self.namespaces = Namespaces(relabelled)
         self.injectors = Watcher(

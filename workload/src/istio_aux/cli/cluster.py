@@ -100,8 +100,7 @@ def audit(
     """
 
     async def work(access: Access) -> int:
-        with render.Progress(sys.stderr) as progress:
-            pods = await audit_pods(access, scope, policy, progress.show)
+        pods = await audit_pods(access, scope, policy)
         render.show(sys.stdout, pods.holders() if holders else pods, output)
         if not pods.unknown:
             return 0
@@ -111,16 +110,10 @@ def audit(
     return run(credentials, work)
 
 
-async def audit_pods(
-    access: Access,
-    scope: Scope,
-    policy: Policy,
-    progress: Callable[[str], None] = lambda _text: None,
-) -> report.Audit:
+async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
-    ``progress`` is called after each page but the last. A refusal of what only unmeshed pods need
-    is no `KubeError`, but one of the gaps.
+    A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
     """
     findings, now = list[report.Finding](), system_clock()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
@@ -150,8 +143,6 @@ async def audit_pods(
                         unknown[why] += 1
                     case None:
                         pass
-            if page.next:
-                progress(f"{len(seen)} pods read ...")
     named = [*unreadable.values()][:UNREADABLE_SHOWN]
     if len(unreadable) > len(named):
         named.append(f"and {len(unreadable) - len(named)} more")

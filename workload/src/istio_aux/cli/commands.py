@@ -21,8 +21,6 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, Start
 
-AddParser = Callable[..., argparse.ArgumentParser]
-
 _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _VALUES = {
@@ -151,153 +149,80 @@ def parser() -> argparse.ArgumentParser:
     about = "show program's version number and exit"
     root.add_argument("--version", action=_Version, nargs=0, help=about)
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
-    for command in (_add_explain, _add_mutate, _add_serve, _add_audit, _add_check, _add_restart):
-        command(add)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = add(name, formatter_class=HelpText, **texts(name))
+        made.set_defaults(run=run, parser=made)
+        return made
+
+    explain = command("explain", _explain)
+    about = "a pod: NAMESPACE/NAME, or NAME"
+    explain.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
+    about = "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
+    _add(explain, "file", default=[], help=about)
+    about = "default: text in a terminal, json in a pipe or a file"
+    _add(explain, "output", choices=["text", "json"], help=about)
+    about = "of pods that are named without one; default: the kubeconfig's"
+    _add(explain, "namespace", help=about)
+    _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
+
+    mutate = command("mutate", _mutate)
+    about = "pods or AdmissionReviews, as for explain; - is stdin"
+    _add(mutate, "file", required=True, help=about)
+    _add(mutate, "output", choices=["json"], default="json")
+    _add(mutate, "capability", "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
+
+    serve = command("serve", _serve)
+    _add(serve, "config", type=Path, required=True, default=None, help="settings, YAML")
+    _add(serve, "kubeconfig")
+
+    audit = command("audit", _audit)
+    _add(audit, "kubeconfig", "context", "namespace")
+    _add_output(audit, "table")
+    about = "show only what holds stuck and blocked pods, and what these hold by their requests"
+    audit.add_argument("--holders", action="store_true", help=about)
+    # Without selectors `audit` looks everywhere, unlike `serve`.
+    _add(audit, "selector", default=None)
+    _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
+
+    check = command("check", _check)
+    _add(check, "timeout", help="when to answer with what is known (default: 300)")
+    _add(check, "config", "kubeconfig", "context")
+    _add_output(check, "text")
+
+    restart = command("restart-unmeshed", _restart)
+    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    about = "how many pods to restart at most (default: 10)"
+    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
+    about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
+    _add(restart, "timeout", help=about)
+    _add(restart, "namespace", "config", "kubeconfig", "context")
+    _add_output(restart, "table")
     return root
 
 
-def _add_explain(add: AddParser) -> None:
-    explain = _command(add, "explain", _explain)
-    explain.add_argument(
-        "pods", nargs="*", type=_checked(_pod), metavar="POD", help="a pod: NAMESPACE/NAME, or NAME"
-    )
-    _add_files(
-        explain, "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin", default=[]
-    )
-    output = "default: text in a terminal, json in a pipe or a file"
-    explain.add_argument("-o", "--output", choices=["text", "json"], help=output)
-    _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
-    _add_credentials(explain)
-    _add_applications(explain)
-    _add_options(explain, "pod-selector", "sidecars")
-    explain.set_defaults(parser=explain)
+def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add arguments by name; ``changes`` override what argparse gets for them."""
+    for name in names:
+        given = _ARGUMENTS[name] if name in _ARGUMENTS else _option(name)
+        flags = [*([_SHORT[name]] if name in _SHORT else []), f"--{name}"]
+        command.add_argument(*flags, **{**given, **changes})
 
 
-def _add_mutate(add: AddParser) -> None:
-    mutate = _command(add, "mutate", _mutate)
-    _add_files(mutate, "pods or AdmissionReviews, as for explain; - is stdin", required=True)
-    mutate.add_argument("-o", "--output", choices=["json"], default="json")
-    mutate.add_argument(
-        "--capability",
-        type=_checked(_capability),
-        default=Capability.CLASSIC,
-        metavar="native|classic",
-        help="what cluster and Istio support: native sidecars, or only classic ones, which hold "
-        "the payload back (default: classic)",
-    )
-    _add_options(mutate, "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
+def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
+    about = f"json is one object a line (default: {kind})"
+    _add(command, "output", choices=[kind, "json"], default=kind, help=about)
 
 
-def _add_serve(add: AddParser) -> None:
-    serve = _command(add, "serve", _serve)
-    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, YAML")
-    _add_kubeconfig(serve, "overrides the settings; ")
-
-
-def _add_audit(add: AddParser) -> None:
-    audit = _command(add, "audit", _audit)
-    _add_credentials(audit)
-    _add_namespace(audit, "only this namespace; default: all")
-    _add_output(audit, "table")
-    only = "show only what holds stuck and blocked pods, and what these hold by their requests"
-    audit.add_argument("--holders", action="store_true", help=only)
-    # Without selectors `audit` looks everywhere, unlike `serve`.
-    _add_option(audit, "namespace-selectors", flag="--selector", default=None)
-    _add_applications(audit)
-    _add_options(audit, "pod-selector", "inject-selector", "sidecars", "quit-grace")
-
-
-def _add_check(add: AddParser) -> None:
-    check = _command(add, "check", _check)
-    _add_timeout(check, "when to answer with what is known")
-    _add_config(check)
-    _add_credentials(check, "overrides the settings; ")
-    _add_output(check, "text")
-
-
-def _add_restart(add: AddParser) -> None:
-    restart = _command(add, "restart-unmeshed", _restart)
-    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
-    most = "how many pods to restart at most (default: 10)"
-    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=most)
-    _add_timeout(restart, "when to answer, with what is done; new pods and budgets take time")
-    _add_namespace(restart, "only this namespace; default: all")
-    _add_config(restart)
-    _add_credentials(restart, "overrides the settings; ")
-    _add_output(restart, "table")
-
-
-def _command(
-    add: AddParser, name: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    command = add(name, formatter_class=HelpText, **texts(name))
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_option(
-    command: argparse.ArgumentParser, name: str, flag: str = "", **options: Any
-) -> None:
-    """Add an option of `serve`; ``options`` of argparse override what the option has."""
+def _option(name: str) -> dict[str, Any]:
+    """What argparse gets for an option of `serve`."""
     default = settings.default(name)
-    given: dict[str, Any] = {
+    return {
         "type": _checked(settings.OPTIONS[name].read),
         "default": default,
         "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
         "help": f"as for serve: {settings.OPTIONS[name].meaning}",
-        **options,
     }
-    command.add_argument(flag or f"--{name}", dest=name.replace("-", "_"), **given)
-
-
-def _add_options(command: argparse.ArgumentParser, *names: str) -> None:
-    for name in names:
-        _add_option(command, name)
-
-
-def _add_applications(command: argparse.ArgumentParser) -> None:
-    _add_option(command, "applications", type=_checked(_applications), default=Applications())
-
-
-def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> None:
-    command.add_argument(
-        "-f", "--file", action="append", dest="files", metavar="FILE", help=what, **options
-    )
-
-
-def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
-    what = f"json is one object a line (default: {kind})"
-    command.add_argument("-o", "--output", choices=[kind, "json"], default=kind, help=what)
-
-
-def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config", type=_checked(_settings), default=settings.DEFAULTS, metavar="FILE",
-        help="the settings of `serve` (default: those without a file)",
-    )  # fmt: skip
-
-
-def _add_credentials(command: argparse.ArgumentParser, meaning: str = "") -> None:
-    _add_kubeconfig(command, meaning)
-    context = "the context of the kubeconfig; default: its current one"
-    command.add_argument("--context", metavar="NAME", help=context)
-
-
-def _add_kubeconfig(command: argparse.ArgumentParser, meaning: str) -> None:
-    otherwise = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
-    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=f"{meaning}{otherwise}")
-
-
-def _add_timeout(command: argparse.ArgumentParser, meaning: str) -> None:
-    command.add_argument(
-        "--timeout", type=_checked(settings.seconds), default=300.0, metavar="SECONDS",
-        help=f"{meaning} (default: 300)",
-    )  # fmt: skip
-
-
-def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:
-    read = _checked(settings.namespace)
-    command.add_argument("-n", "--namespace", type=read, metavar="NS", help=what)
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -343,3 +268,46 @@ def _applications(text: str) -> Applications:
     if problems:
         raise ValueError(f"{text}: {problems[0]}")
     return named
+
+
+_SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "file": {"action": "append", "dest": "files", "metavar": "FILE"},
+    "output": {},
+    "namespace": {
+        "type": _checked(settings.namespace),
+        "metavar": "NS",
+        "help": "only this namespace; default: all",
+    },
+    "kubeconfig": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the "
+        "pod's own",
+    },
+    "context": {
+        "metavar": "NAME",
+        "help": "the context of the kubeconfig; default: its current one",
+    },
+    "config": {
+        "type": _checked(_settings),
+        "default": settings.DEFAULTS,
+        "metavar": "FILE",
+        "help": "the settings of `serve` (default: those without a file)",
+    },
+    "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
+    "capability": {
+        "type": _checked(_capability),
+        "default": Capability.CLASSIC,
+        "metavar": "native|classic",
+        "help": "what cluster and Istio support: native sidecars, or only classic ones, which hold "
+        "the payload back (default: classic)",
+    },
+    "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
+    "applications": {
+        **_option("applications"),
+        "type": _checked(_applications),
+        "default": Applications(),
+    },
+}
+"""Arguments that several commands have, beside the options of `serve`."""

@@ -1,12 +1,11 @@
 """Text for people and JSON lines for programs.
 
-A terminal gets colour, progress, and text that wraps where its columns do. In a pipe or a file the
-text is plain, one line a thing.
+A terminal gets colour, and text that wraps where its columns do. In a pipe or a file the text is
+plain, one line a thing.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import textwrap
@@ -61,7 +60,6 @@ class Cell(NamedTuple):
 class Terminal(NamedTuple):
     """What a stream leads to."""
 
-    interactive: bool = False  # A terminal that obeys control sequences.
     colour: bool = False
     width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
 
@@ -73,9 +71,9 @@ class Terminal(NamedTuple):
         and ``TERM=dumb`` decide on colour, in this order; ``COLUMNS`` overrides the width.
         """
         terminal = stream.isatty()
-        interactive = terminal and environ.get("TERM") != "dumb"
-        colour = not environ.get("NO_COLOR") and (bool(environ.get("FORCE_COLOR")) or interactive)
-        return cls(interactive, colour, _width(stream, environ) if terminal else None)
+        coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
+        colour = coloured and not environ.get("NO_COLOR")
+        return cls(colour, _width(stream, environ) if terminal else None)
 
     def paint(self, cell: Cell) -> str:
         """The text with its style; control characters are escaped."""
@@ -238,27 +236,14 @@ def _header(titles: str) -> list[Cell]:
     return [Cell(title, Style.HEADING) for title in titles.split()]
 
 
-_UNITS = {1: "s", 60: "m", 3600: "h", 86400: "d"}
-# Below how many seconds an age has which unit, and which smaller one for the rest.
-_SIZES = (
-    (2 * 60, 1, 1),
-    (10 * 60, 60, 1),
-    (3 * 3600, 60, 60),
-    (8 * 3600, 3600, 60),
-    (2 * 86400, 3600, 3600),
-    (8 * 86400, 86400, 3600),
-    (math.inf, 86400, 86400),
-)
-
-
 def age(since: datetime | None, now: datetime) -> str:
-    """A duration as kubectl writes it (apimachinery duration.HumanDuration), up to days."""
+    """A duration in the largest unit of which it has two, such as 119s, 47h or 2d."""
     if since is None:
         return "unknown"
     seconds = max(0, (now - since) // timedelta(seconds=1))  # Clocks differ a little.
-    size, smaller = next(sizes for below, *sizes in _SIZES if seconds < below)
-    rest = seconds % size // smaller
-    return f"{seconds // size}{_UNITS[size]}{f'{rest}{_UNITS[smaller]}' if rest else ''}"
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    unit = next((unit for unit, size in units.items() if seconds >= 2 * size), "s")
+    return f"{seconds // units[unit]}{unit}"
 
 
 def write(stream: TextIO, text: str) -> None:
@@ -274,33 +259,6 @@ def write_json(stream: TextIO, line: bytes) -> None:
 def complain(text: str) -> None:
     """Write one line to stderr."""
     sys.stderr.write(f"{printable(' '.join(text.split()))}\n")
-
-
-class Progress:
-    """One line that each `show` overwrites, and that is gone after the ``with``; not in a pipe."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._interactive = stream, Terminal.of(stream).interactive
-        self._shown = False
-
-    def __enter__(self) -> Self:
-        """Show nothing yet."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Wipe the line."""
-        if self._shown:
-            self._put("")
-
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        if self._interactive:
-            self._put(text)
-            self._shown = True
-
-    def _put(self, text: str) -> None:
-        self._stream.write(f"\x1b[2K{text}\r")
-        self._stream.flush()
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:

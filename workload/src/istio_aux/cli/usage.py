@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -31,7 +32,7 @@ def program() -> str:
     return "kubectl istio-aux" if Path(sys.argv[0]).name == _PLUGIN else "istio-aux"
 
 
-def texts(command: str) -> dict[str, str]:
+def texts(command: str) -> dict[str, Any]:
     """Return argparse's arguments for the help of a command."""
     summary, epilog = _TEXTS[command]
     return {

@@ -52,8 +52,7 @@ from istio_aux.quit.state import (
     Trouble,
     TroubledPod,
 )
-from istio_aux.recorder import Recorder
-from istio_aux.telemetry import NO_RUNG, Telemetry
+from istio_aux.telemetry import NO_RUNG, Recorder, Telemetry
 
 FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod

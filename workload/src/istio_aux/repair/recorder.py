@@ -7,9 +7,8 @@ import logging
 from istio_aux.kube.events import Events
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Key
-from istio_aux.recorder import Recorder
 from istio_aux.repair.rules import Restart
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
