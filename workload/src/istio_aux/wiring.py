@@ -42,6 +42,7 @@ from istio_aux.quit import controller as quitting
 from istio_aux.quit.state import Trouble
 from istio_aux.repair import controller as repairing
 from istio_aux.repair.reports import follow_applications
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
 from istio_aux.status import Notices, Shown
@@ -200,8 +201,8 @@ class Wiring:
             holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
-            unmeshed_total=self._repair.unmeshed_total,
-            unmeshed_unknown=self._repair.unknown,
+            unmeshed_total=self._repair.count(Sidecar.MISSING),
+            unmeshed_unknown=self._repair.count(Sidecar.UNKNOWN),
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
             unreadable_objects=unreadable[: answers.UNREADABLE],

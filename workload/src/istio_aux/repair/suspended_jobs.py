@@ -175,7 +175,8 @@ class SuspendedJobs:
             self._adopt(namespace, owner, now)
             raise
         key = self._adopt(namespace, owner, now)
-        self._recorder.job_suspended(key, owner.kind, decision.reason)
+        self._recorder.count("suspended")
+        self._recorder.job(logging.INFO, "job-suspended", key, owner.kind, decision.reason)
         return ""
 
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
