@@ -51,18 +51,11 @@ RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any
 
 
 class Shown(NamedTuple):
-    """What the charm shows of a status: without times, counters and numbers of attempts.
+    """What the charm shows of a status: without times, counters and numbers of attempts."""
 
-    Attributes:
-        live: the configurations of the live injectors.
-        native: whether sidecars are native.
-        troubled: how many pods are stuck, blocked, lost and unmeshed, but for those that may soon
-            be well.
-        rest: everything else.
-    """
-
-    live: frozenset[str]
-    native: bool
+    live: frozenset[str]  # The configurations of the live injectors.
+    native: bool  # Whether sidecars are native.
+    # How many pods are stuck, blocked, lost and unmeshed, but for those that may soon be well.
     troubled: tuple[int, ...]
     rest: tuple[object, ...]
 
@@ -107,12 +100,7 @@ def page(
 ) -> PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
-    Args:
-        pods: all pods, in the order of `place`.
-        after: the last pod of the page before; empty for the first page.
-        limit: pods in the page, at most.
-        leader: whether this process leads.
-        holders: of the stuck and blocked pods.
+    ``pods`` are all, in the order of `place`. ``holders`` are those of stuck and blocked pods.
     """
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
@@ -154,11 +142,7 @@ def application(
     metrics: Callable[[], bytes],
     pods: Callable[[], tuple[list[ListedPod], bool]],
 ) -> web.Application:
-    """Make the application of the status port.
-
-    ``readiness`` returns whether this process is ready, and lines about what is missing; ``pods``
-    the pods that need a look, and whether this process leads.
-    """
+    """Make the application of the status port of what `Wiring` returns."""
 
     def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
         listed_pods, leader = pods()
@@ -219,16 +203,13 @@ def application(
 class Pace(msgspec.Struct, frozen=True):
     """How often notices may come; times in seconds.
 
-    Attributes:
-        gap: between two notices. It doubles with each notice of the last minute, unless the status
-            has become worse.
-        most: notices in a minute.
-        minute: how long that is; tests have less time.
+    The ``gap`` between two doubles with each notice of the last minute, unless the status has
+    become worse.
     """
 
     gap: float = 2.0
-    most: int = 6
-    minute: float = 60.0
+    most: int = 6  # In a minute.
+    minute: float = 60.0  # Tests have less time.
 
     def pause(self, sent: deque[float], now: float, *, worse: bool) -> float:
         """Return for how long the next notice has to wait after those ``sent`` at these times."""

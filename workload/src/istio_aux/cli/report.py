@@ -10,7 +10,7 @@ import msgspec
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import Holder, TroubledPod, group
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import Policy, RepairPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules as quitting
@@ -149,7 +149,7 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
         **_identity(pod),
         **_verdict(facts, decision),
         state=state,
-        since=facts.proxy_ended if state == "lost" else facts.payload_ended,
+        since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
         by=tuple(map(str, decision.blocked_by)),
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
@@ -157,8 +157,7 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
 
 
 def _identity(pod: Pod) -> dict[str, Any]:
-    meta = pod.metadata
-    return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+    return pod.metadata.key._asdict()
 
 
 def _verdict(facts: PodFacts, decision: quitting.Action) -> dict[str, Any]:

@@ -71,10 +71,7 @@ class ContainerVerdict(Struct, frozen=True):
 class PodFacts:
     """A pod as the rules see it: the pod, and what follows from it. Nothing raises.
 
-    Attributes:
-        pod: as the API server has it.
-        policy: of the cluster's admin.
-        overrides: the annotations that refine the policy.
+    The annotations of the pod, ``overrides``, refine the ``policy`` of the cluster's admin.
     """
 
     def __init__(self, pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> None:
@@ -190,14 +187,10 @@ class PodFacts:
     @cached_property
     def payload_ended(self) -> datetime | None:
         """The end of the last payload container that is finished; None: unknown."""
-        return max(filter(None, map(self._ended, self.finished_payload)), default=None)
+        return max(filter(None, map(self.ended, self.finished_payload)), default=None)
 
-    @property
-    def proxy_ended(self) -> datetime | None:
-        """The end of the proxy if it is finished."""
-        return self._ended(PROXY) if self.proxy_finished else None
-
-    def _ended(self, container: str) -> datetime | None:
+    def ended(self, container: str) -> datetime | None:
+        """The end of a container that is terminated; None: unknown."""
         ended = self.exits.get(container)
         return _zoned(ended.finished_at) if ended else None
 

@@ -116,11 +116,8 @@ Action = Ignore | Wait | Quit | Report
 def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -> Action:
     """Decide what to do about the proxy of a pod: the first rule that applies. Never raises.
 
-    Args:
-        facts: the annotations among them refine the policy.
-        now: the present; None: every grace period counts as over.
-        seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `payload_end`.
+    Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
+    every payload container was finished; None: the clock of the pod's node must do.
     """
     policy = facts.policy
     if reason := next(_nothing_to_do(facts), None):
@@ -294,8 +291,7 @@ def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Mom
 def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
     """When the payload ended by the node's clock, as a time by ours; None: unknown.
 
-    The node's clock may be wrong: the answer is not after ``now``, nor before the pod was created
-    if that is not either.
+    That clock may be wrong: the answer is not after ``now``, nor before the pod's creation.
     """
     if facts.payload_ended is None:
         return None

@@ -101,7 +101,9 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        telemetry.unmeshed_pods.set_function(lambda: self.count(Sidecar.MISSING) if self._leading else 0)
+        telemetry.unmeshed_pods.set_function(
+            lambda: self.count(Sidecar.MISSING) if self._leading else 0
+        )
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""

@@ -77,8 +77,7 @@ def decide(
         expectation: whether it should have a sidecar.
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
-        job: the pod's controller as it was read, if that is a batch Job (`owners.GONE` if it does
-            not exist); None: not read yet. The training operator's Jobs are read by `suspension`.
+        job: the batch Job that controls the pod, once it was read; `owners.GONE` if there is none.
         meshed: whether another pod of the same controller has a sidecar.
     """
     if reason := next(_reasons_to_skip(pod, policy), None):
