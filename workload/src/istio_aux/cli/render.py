@@ -113,10 +113,6 @@ class Terminal(NamedTuple):
             before = margin if number or below else head
             yield before + self.paint(Cell(line, text.style))
 
-    def filled(self, text: str) -> Iterator[str]:
-        """Yield a text of no column."""
-        yield from self.beside("", 0, Cell(text))
-
 
 def show(
     stream: TextIO,
@@ -190,7 +186,7 @@ def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
     """Yield what each of the first holders holds."""
     listed = holders.holders
     for holder in listed[:MOST]:
-        yield from terminal.filled(holder.text)
+        yield from terminal.beside("", 0, Cell(holder.text))
     if len(listed) > MOST:
         yield f"and {len(listed) - MOST} more holders"
 
