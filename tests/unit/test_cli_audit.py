@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster, render, report
+from istio_aux.cli import cluster, report
 from istio_aux.cli.cluster import Scope
-from istio_aux.cli.render import Terminal
-from istio_aux.cli.report import Audit, Finding
+from istio_aux.cli.report import Audit, Finding, Terminal
 from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
@@ -148,7 +147,7 @@ def finding(state: report.State, **fields: Any) -> Finding:
 
 
 def table(audit: Audit) -> str:
-    return "\n".join(render.audit_text(audit, Terminal(), NOON))
+    return "\n".join(report.audit_text(audit, Terminal(), NOON))
 
 
 TABLE = """\
@@ -172,7 +171,7 @@ def test_a_table_has_a_line_for_each_and_a_summary() -> None:
 
 def output(answer: Any, kind: str) -> bytes:
     stream = io.TextIOWrapper(io.BytesIO())
-    render.show(stream, answer, kind)
+    report.show(stream, answer, kind)
     stream.seek(0)
     return stream.buffer.read()
 
@@ -218,7 +217,7 @@ def test_of_many_holders_the_first_are_shown() -> None:
     ],
 )  # fmt: skip
 def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age: str) -> None:
-    assert render.age(NOON - timedelta(seconds=seconds), NOON) == age
+    assert report.age(NOON - timedelta(seconds=seconds), NOON) == age
 
 
 # As users run it, and `explain` of a cluster's pods.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 
 import msgspec
 
-from istio_aux.cli import render, report
+from istio_aux.cli import report
 from istio_aux.injector.watcher import survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -81,7 +81,7 @@ def explain(
                 try:
                     pod = _pod.read(await client.get(actions.pod_path(where, name)))
                 except (ApiError, InvalidNameError, UnreadableError) as error:
-                    render.complain(f"{where}/{name}: {error}")
+                    report.complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
                 show(pod, system_clock())
@@ -101,10 +101,10 @@ def audit(
 
     async def work(access: Access) -> int:
         pods = await audit_pods(access, scope, policy)
-        render.show(sys.stdout, pods.holders() if holders else pods, output)
+        report.show(sys.stdout, pods.holders() if holders else pods, output)
         if not pods.unknown:
             return 0
-        render.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
+        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
         return NO_ANSWER
 
     return run(credentials, work)
@@ -186,8 +186,8 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:
-        render.complain(str(error))
+        report.complain(str(error))
         return BAD_CREDENTIALS
     except KubeError as error:
-        render.complain(f"API server {server}: {error}")
+        report.complain(f"API server {server}: {error}")
         return NO_ANSWER

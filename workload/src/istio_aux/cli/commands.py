@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from istio_aux import settings
-from istio_aux.cli import files, render, report
+from istio_aux.cli import files, report
 from istio_aux.model import applications
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
@@ -64,10 +64,10 @@ def _explain(args: argparse.Namespace) -> int:
     def show(pod: Pod, now: Moment | None = None) -> None:
         nonlocal shown
         if shown and output == "text":
-            render.write(sys.stdout, "")
+            report.write(sys.stdout, "")
         left_out = applications.left_out(pod, args.pod_selector, args.applications)
         explanation = report.explain(pod, _policy(args), now, left_out=left_out)
-        render.show(sys.stdout, explanation, output)
+        report.show(sys.stdout, explanation, output)
         shown += 1
 
     # Grace periods count as over: a file may be older than they are long.

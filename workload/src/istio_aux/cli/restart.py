@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.cli import cluster, render
+from istio_aux.cli import cluster, report
 from istio_aux.cli.check import quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
 from istio_aux.injector.rules import ControlPlanes
@@ -105,12 +105,12 @@ class _Run:
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await until(lambda: self._repair.finished, left(PATIENCE))
             if self._order.dry_run:
-                render.show(sys.stdout, Restarts([*self._verdicts()], dry_run=True), output)
+                report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
             over = await until(lambda: self._repair.finished, left())
             await self._repair.stop(_END)
-        render.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
+        report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
         if over:
             return 0
         return _failed(f"not finished within {self._order.patience:g} s: run it again")
@@ -155,5 +155,5 @@ class _Run:
 
 
 def _failed(why: str) -> int:
-    render.complain(why)
+    report.complain(why)
     return NOT_DONE
