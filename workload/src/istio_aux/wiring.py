@@ -444,19 +444,15 @@ class _FanOut(Generic[T]):
         self._handlers, self._telemetry = handlers, telemetry
 
     def apply(self, resource: T) -> None:
-        for handler in self._handlers:
-            try:
-                handler.apply(resource)
-            except Exception:  # One pod must not stop the watch.
-                self._failed(key_of(resource))
+        self._each(key_of(resource), lambda handler: handler.apply(resource))
 
     def delete(self, key: Key, last: T | None) -> None:
+        self._each(key, lambda handler: handler.delete(key, last))
+
+    def _each(self, key: Key, tell: Callable[[Handler[T]], None]) -> None:
         for handler in self._handlers:
             try:
-                handler.delete(key, last)
-            except Exception:  # As above.
-                self._failed(key)
-
-    def _failed(self, key: Key) -> None:
-        self._telemetry.internal_errors.inc()
-        _log.exception("%s", key, extra={"event": "internal-error"})
+                tell(handler)
+            except Exception:  # One pod must not stop the watch.
+                self._telemetry.internal_errors.inc()
+                _log.exception("%s", key, extra={"event": "internal-error"})

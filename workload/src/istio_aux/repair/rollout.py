@@ -219,9 +219,9 @@ def first_in_line(
         return last.get(name, waiting[key]), name, waiting[key], key
 
     while busy.total() < limits.at_once:
-        possible = {key for key in waiting if busy[_namespace(key)] < limits.share}.difference(
-            chosen
-        )
+        possible = [
+            key for key in waiting if key not in chosen and busy[_namespace(key)] < limits.share
+        ]
         if not possible:
             break
         key = min(possible, key=turn)
