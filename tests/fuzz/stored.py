@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from istio_aux.cli import render, report
+from istio_aux.cli import report
 from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
@@ -152,7 +152,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
     scope = QuitScope()
     await judge.step(
-        "observe", lambda: PodState(key_of(pod)).observe(PodFacts(pod, Policy()), scope, NOW)
+        "decide_on", lambda: PodState(key_of(pod)).decide_on(PodFacts(pod, Policy()), scope, NOW)
     )
     await judge.step("store", lambda: followers.follow(pod))
     answers = [
@@ -209,7 +209,7 @@ def _shown(answers: list[Any]) -> Iterator[str]:
     for output in ("json", "text"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         for each in shown:
-            render.show(stream, each, output)
+            report.show(stream, each, output)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

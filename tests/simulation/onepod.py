@@ -265,7 +265,7 @@ def delivered(world: World, truth: Truth, rest: tuple[Truth, ...]) -> World:
     else:
         state = after.pod = after.pod or PodState(KEY)
         state.left = False
-        state.observe(report(world.life, truth), after.scope, at(after.now))
+        state.decide_on(report(world.life, truth), after.scope, at(after.now))
     return steered(after)
 
 

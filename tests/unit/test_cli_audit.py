@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster, render, report
+from istio_aux.cli import cluster, report
 from istio_aux.cli.cluster import Scope
-from istio_aux.cli.render import Terminal
-from istio_aux.cli.report import Audit, Finding
+from istio_aux.cli.report import Audit, Finding, Terminal
 from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
@@ -148,7 +147,7 @@ def finding(state: report.State, **fields: Any) -> Finding:
 
 
 def table(audit: Audit) -> str:
-    return "\n".join(render.audit_text(audit, Terminal(), NOON))
+    return "\n".join(report.audit_text(audit, Terminal(), NOON))
 
 
 TABLE = """\
@@ -172,7 +171,7 @@ def test_a_table_has_a_line_for_each_and_a_summary() -> None:
 
 def output(answer: Any, kind: str) -> bytes:
     stream = io.TextIOWrapper(io.BytesIO())
-    render.show(stream, answer, kind)
+    report.show(stream, answer, kind)
     stream.seek(0)
     return stream.buffer.read()
 
@@ -213,13 +212,12 @@ def test_of_many_holders_the_first_are_shown() -> None:
 @pytest.mark.parametrize(
     ("seconds", "age"),
     [
-        (-3, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (700, "11m"), (10799, "179m"),
-        (10800, "3h"), (11000, "3h3m"), (30000, "8h"), (172799, "47h"), (172800, "2d"),
-        (180000, "2d2h"), (691200, "8d"), (700000000, "8101d"),
+        (-3, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"),
+        (172800, "2d"), (700000000, "8101d"),
     ],
 )  # fmt: skip
-def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None:
-    assert render.age(NOON - timedelta(seconds=seconds), NOON) == age
+def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age: str) -> None:
+    assert report.age(NOON - timedelta(seconds=seconds), NOON) == age
 
 
 # As users run it, and `explain` of a cluster's pods.
@@ -283,19 +281,11 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 
 
-async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
-    """On stderr, and wiped in the end; in a pipe there is nothing of it.
-
-    An API server that is busy is waited for, as by kubectl.
-    """
+async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:
+    """As by kubectl."""
     async with ApiServer() as api:
-        for number in range(101):
-            await put(api, f"job-{number}", main=RUNNING, istio_proxy=RUNNING)
-        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=100)
         api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
-        piped = await ask(run, api, tmp_path, "audit", columns=100, errors=None)
-    assert shown.err == "\x1b[2K100 pods read ...\r\x1b[2K\r"
-    assert (piped.status, piped.err) == (0, "")
+        assert (await ask(run, api, tmp_path, "audit", errors=None))[::2] == (0, "")
 
 
 async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:

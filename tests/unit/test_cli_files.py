@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from istio_aux.cli import main, render
-from istio_aux.cli.render import Cell, Style, Terminal
+from istio_aux.cli import main, report
+from istio_aux.cli.report import Cell, Style, Terminal
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 from unit.rules.pods import RECORDS, RUNNING, document, exited, waiting
@@ -444,6 +444,6 @@ def test_an_encoding_that_lacks_a_character_is_no_error() -> None:
     """`LC_ALL=en_US.ISO-8859-1`: there is no ellipsis in it."""
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="latin-1")
-    render.write(stream, "ü…")
+    report.write(stream, "ü…")
     assert buffer.getvalue() == b"\xfc?\n"
     stream.detach()

@@ -8,13 +8,12 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import pytest
 from aiohttp import web
-from istio_aux.notices import KEY, Notices, Pace
+from istio_aux.status import KEY, Notices, Pace, Shown
 from unit.asynchronous import background, until
 
 # api_notices.go customKeyRegexp
@@ -76,17 +75,6 @@ class Pebble:
         return _answer(200, {"id": "1"})
 
 
-@dataclass(frozen=True)
-class Digest:
-    """What would be shown; `well` says whether that is good."""
-
-    text: bytes
-    well: bool = True
-
-    def is_worse_than(self, before: Digest) -> bool:
-        return before.well and not self.well
-
-
 class Watched:
     """The status that the charm would show now, and how often it was read."""
 
@@ -95,9 +83,9 @@ class Watched:
         self.well = True
         self.looks = 0
 
-    def status(self) -> Digest:
+    def shown(self) -> Shown:
         self.looks += 1
-        return Digest(self.now, self.well)
+        return Shown(frozenset(), self.well, (), (self.now,))
 
     async def look_again(self) -> None:
         """Return after two more reads: the first one may have begun before."""
@@ -110,7 +98,7 @@ QUICK = Pace(gap=0.01, minute=0.1)
 
 @asynccontextmanager
 async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.status, look=0.01, pace=pace).run()):
+    async with background(Notices(pebble.socket, shown.shown, look=0.01, pace=pace).run()):
         yield
 
 
@@ -177,9 +165,9 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
 class Restless(Watched):
     """A status that is another one whenever somebody looks."""
 
-    def status(self) -> Digest:
+    def shown(self) -> Shown:
         self.now += b"."
-        return super().status()
+        return super().shown()
 
 
 async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:

@@ -19,8 +19,8 @@ from unit.asynchronous import until
 from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster
 from unit.rules.pods import RUNNING, exited
 
-EXEC = ("exec", ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"))
-ENVOY = ("exec", ("pilot-agent", "request", "POST", "quitquitquit"))
+EXEC = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
+ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
 READ = "GET /api/v1/namespaces/training/pods/job"
 WEB = {"app.kubernetes.io/name": "web"}
 
@@ -50,7 +50,7 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> N
         await world.pod("job")
         await world.ended("exited")
         await until(lambda: world.controller.watched == 0, "the pod is forgotten")
-        assert world.api.execs == [("training", "job", "istio-proxy", EXEC[1])]
+        assert world.api.execs == [("training", "job", "istio-proxy", EXEC)]
         assert world.api.requests.count(READ) == 1
         (event,) = await until(lambda: world.api.events, "the Event is there")
         assert (event["reason"], event["type"]) == ("ProxyQuit", "Normal")
@@ -75,27 +75,17 @@ async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
         assert world.api.events[0]["type"] == "Warning"
 
 
-def told(world: World) -> list[tuple[str, object]]:
-    """How proxies were told to exit, in order: a command, or a forwarded port and request line."""
-    commands = iter(("exec", command) for _, _, _, command in world.api.execs)
-    requests = iter(
-        ("port-forward", (port, head.splitlines()[0])) for _, _, port, head in world.api.forwards
-    )
-    ways = [path.rsplit("/", 1)[1] for path in world.api.requests]
-    every = {"exec": commands, "portforward": requests}
-    return [next(every[way]) for way in ways if way in every]
-
-
 async def test_attempts_climb_the_ladder_again_and_again() -> None:
     """T14, T15, T21, T23: no shell, the agent's port by name, and every way gets its turn."""
-    ways = [EXEC, ("port-forward", (15020, "POST /quitquitquit HTTP/1.1")), ENVOY, EXEC]
     async with cluster() as world:
         world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         await world.pod("job")
-        await until(lambda: len(world.told) >= len(ways), "all of them were tried")
+        await until(lambda: len(world.told) >= 4, "all of them were tried")
         await world.finish("job")
         await world.ended("exited")
-    assert told(world)[: len(ways)] == ways
+    assert [command for *_, command in world.api.execs][:3] == [EXEC, ENVOY, EXEC]
+    assert world.api.forwards[0][2] == 15020
+    assert world.api.forwards[0][3].startswith("POST /quitquitquit HTTP/1.1\r\n")
 
 
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
@@ -136,12 +126,12 @@ async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> N
         await world.select("other")
         await world.pod("marker", namespace="other")
         await world.ended("exited")
-        assert (world.told, world.controller.blocked()) == (["marker"], [])
+        assert (world.told, world.controller.troubled("blocked")) == (["marker"], [])
         assert READ not in world.api.requests
         await world.select("training")
         await world.ended("exited", 2)
         assert world.told == ["marker", "job"]
-        await until(world.controller.blocked, "the other one is shown")
+        await until(lambda: world.controller.troubled("blocked"), "the other one is shown")
 
 
 async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -> None:
@@ -174,8 +164,8 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         await settled(world, 3)
         assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert READ not in world.api.requests
-        assert world.controller.stuck() == []
-        assert [pod.name for pod in world.controller.lost()] == ["torn"]
+        assert world.controller.troubled("stuck") == []
+        assert [pod.name for pod in world.controller.troubled("lost")] == ["torn"]
         leads = world.controller._scope.leading
         assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
 
@@ -218,7 +208,7 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
             await would_quit(int(selected))
         assert world.told == []
         assert world.reasons() == ["ProxyQuitDryRun"]
-        assert world.controller.stuck() == []
+        assert world.controller.troubled("stuck") == []
     actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
     assert actions == ["would quit", "wait", "would quit"]
 
@@ -261,7 +251,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
     """T13, T22: a pod that is blocked again, or seen again, gets no second Event."""
     async with cluster(limits=SOON) as world:
         await kept(world)
-        (blocked,) = await until(world.controller.blocked, "it is known")
+        (blocked,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
         assert (blocked.namespace, blocked.name) == ("training", "job")
         assert blocked.by == ("cloud-sql-proxy",)
         assert world.count("istio_aux_blocked_pods") == 1
@@ -272,9 +262,11 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         assert "cloud-sql-proxy" in event["note"]
         assert "istio-aux.io/sidecars" in event["note"]
         await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
-        await until(lambda: world.controller.blocked() == [], "it is not blocked any more")
+        await until(
+            lambda: world.controller.troubled("blocked") == [], "it is not blocked any more"
+        )
         await kept(world)
-        await until(world.controller.blocked, "it is blocked again")
+        await until(lambda: world.controller.troubled("blocked"), "it is blocked again")
         world.controller.lead(False)
         world.controller.lead(True)
         await kept(world, "marker")
@@ -286,7 +278,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
 async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_containers() -> None:
     async with cluster(limits=SOON) as world:
         await world.pod("job", annotations={"istio-aux.io/quit-grace": "soon"})
-        (blocked,) = await until(world.controller.blocked, "it is known")
+        (blocked,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
         assert blocked.by == ("annotation istio-aux.io/quit-grace",)
         (event,) = await until(lambda: world.api.events, "the Event")
         assert event["note"].startswith("istio-proxy is kept by annotation istio-aux.io/quit-grace")
@@ -303,7 +295,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
     gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
     async with cluster(limits=SOON, policy=IGNORING) as world:
         await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING}, details=gpus)
-        (held,) = await until(world.controller.blocked, "it is known")
+        (held,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
         assert held.by == ("vault-agent",)
         assert f"{held.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end"
         assert held.requests == Requests(gpus=8)
@@ -312,14 +304,14 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
         assert event["note"].startswith("the pod is kept by vault-agent: ")
         await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
-        await until(lambda: world.controller.blocked() == [], "it is held no more")
+        await until(lambda: world.controller.troubled("blocked") == [], "it is held no more")
 
 
 async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed() -> None:
     async with cluster(limits=SOON) as world:
         for name, main in (("runs", RUNNING), ("hangs", ENDED)):
             await world.pod(name, main, others={"collector": RUNNING}, native=True)
-        (held,) = await until(world.controller.blocked, "it is known")
+        (held,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
         assert (held.name, held.by) == ("hangs", ("collector",))
         assert world.controller.watched == 1
 
@@ -343,7 +335,7 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
         for note in notes.values():
             assert note.endswith(KATIB_FIX)
             assert "istio-aux.io/sidecars" not in note
-        (holder,) = group(world.controller.blocked())
+        (holder,) = group(world.controller.troubled("blocked"))
         assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, KATIB_FIX)
         assert world.told == []
 
@@ -367,7 +359,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
     """T30, T39."""
     async with cluster(limits=SOON) as world:
         await torn(world)
-        (lost,) = await until(world.controller.lost, "it is known")
+        (lost,) = await until(lambda: world.controller.troubled("lost"), "it is known")
         assert (lost.namespace, lost.name) == ("training", "job")
         assert lost.reason.startswith("istio-proxy exited 0")
         assert "main (running)" in lost.reason
@@ -429,7 +421,7 @@ async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_aga
         world.api.faults.append(finishes)
         await torn(world)
         await until(lambda: f"DELETE {POD}" in world.api.requests, "it is tried")
-        await until(lambda: world.controller.lost() == [], "it is over")
+        await until(lambda: world.controller.troubled("lost") == [], "it is over")
         await world.pod("marker")
         await world.ended("exited")
         assert not gone(world)
@@ -453,9 +445,9 @@ async def test_a_deletion_that_failed_is_shown_and_tried_again(
         await torn(world)
         failed = 'istio_aux_dead_proxies_total{action="delete-failed"}'
         await until(lambda: world.count(failed) >= 2, "it is tried again")
-        (lost,) = world.controller.lost()
+        (lost,) = world.controller.troubled("lost")
         assert lost.reason.endswith(f"; {shown}")
-        assert world.controller.stuck() == []
+        assert world.controller.troubled("stuck") == []
         world.api.faults.clear()
         await until(lambda: gone(world), "it is deleted")
 

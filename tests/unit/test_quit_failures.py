@@ -35,7 +35,7 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
         await world.pod("job", details=gpus)
         await until(lambda: len(world.told) >= 3, "it is told again")
-        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        (stuck,) = await until(lambda: world.controller.troubled("stuck"), "it is called stuck")
         assert (stuck.namespace, stuck.name) == ("training", "job")
         assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
         assert stuck.requests == Requests(gpus=8)
@@ -43,7 +43,9 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert world.count("istio_aux_stuck_pods") == 1
         world.api.on_exec = freeing(world)
         await world.ended("exited")
-        await until(lambda: not world.controller.stuck(), "it is not called stuck any more")
+        await until(
+            lambda: not world.controller.troubled("stuck"), "it is not called stuck any more"
+        )
         assert world.count("istio_aux_stuck_pods") == 0
 
 
@@ -80,7 +82,7 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
         world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
         world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
         await world.pod("job")
-        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        (stuck,) = await until(lambda: world.controller.troubled("stuck"), "it is called stuck")
         assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
         world.api.faults.clear()
         await world.ended("exited")
@@ -153,7 +155,7 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
         assert came[1] - came[0] >= 1
         sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
         assert sent == requests
-        assert not world.controller.stuck()
+        assert not world.controller.troubled("stuck")
 
 
 async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
@@ -220,7 +222,7 @@ async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
     async with cluster() as world:
         await runs(world, "v1.34.4")
         await own_policy(world)
-        (pod,) = await until(world.controller.blocked, "the pod is reported")
+        (pod,) = await until(lambda: world.controller.troubled("blocked"), "the pod is reported")
         await world.ended("superseded")
         assert world.told == []
         assert pod.by == ("main",)
@@ -358,7 +360,7 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         await world.pod("job")
         await world.ended("exited")
         assert world.told == ["job"]
-        assert world.controller.stuck() == [], "it is the API server that is slow"
+        assert world.controller.troubled("stuck") == [], "it is the API server that is slow"
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:

@@ -15,6 +15,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
+from istio_aux.repair.rollout import Sidecar
 from unit.asynchronous import background, until
 from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
@@ -111,12 +112,12 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
     """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
         await world.pod("web")
-        await until(lambda: world.repair.unknown == 1, "it is seen")
+        await until(lambda: world.repair.count(Sidecar.UNKNOWN) == 1, "it is seen")
         assert world.unmeshed == {}
         world.repair.set_injectors(mesh(State.NO_ENDPOINT))
         await world.found("web")
         assert "not restarted: the injector is not live" in world.unmeshed["web"]
-        assert world.repair.unknown == 0
+        assert world.repair.count(Sidecar.UNKNOWN) == 0
         assert world.api.evictions == []
         world.repair.set_injectors(mesh())
         await world.found()

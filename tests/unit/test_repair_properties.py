@@ -23,6 +23,7 @@ from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
 from unit.repairing import BARE, SIDECAR, mesh
@@ -129,7 +130,7 @@ def known(repair: RepairController) -> tuple[Any, ...]:
         for uid, owner in repair._store.owners.items()
     }
     said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in repair.unmeshed()}
-    return said, repair.unknown, repair.watched, owners, repair.applications()
+    return said, repair.count(Sidecar.UNKNOWN), repair.watched, owners, repair.applications()
 
 
 @settings(max_examples=60, deadline=None)

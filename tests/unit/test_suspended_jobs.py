@@ -64,23 +64,22 @@ async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
         assert len(process.status()) == 1
 
 
-async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> None:
-    """The operator would delete them whatever it says."""
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        (True, "mnist-worker-0: 429 TooManyRequests: Cannot evict pod"),
+        (False, "its pods are not known: 500 InternalError: etcd is away"),
+    ],
+)
+async def test_a_job_is_not_suspended_while_a_disruption_budget_may_forbid_it(
+    listed: bool, why: str
+) -> None:
+    """The operator would delete the pods whatever it says."""
     async with kubeflow() as world:
         world.api.budget = True
+        if not listed:
+            world.api.refuse("/training/pods", 500, "InternalError", "etcd is away")
         refused = await world.restart(world.process())
-        assert refused == (
-            "its TFJob is not suspended: mnist-worker-0: 429 TooManyRequests: Cannot evict pod"
-        )
-        assert not world.api.suspended
-
-
-async def test_a_job_whose_pods_cannot_be_listed_is_not_suspended() -> None:
-    """A PodDisruptionBudget may protect one of them. It is refused: no change was requested."""
-    async with kubeflow() as world:
-        world.api.refuse("/training/pods", 500, "InternalError", "etcd is away")
-        refused = await world.restart(world.process())
-        why = "its pods are not known: 500 InternalError: etcd is away"
         assert refused == f"its TFJob is not suspended: {why}"
         assert not world.api.suspended
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.repair import rules as repair
-from istio_aux.repair.rules import EvictPod, KeepPod, SuspendJob
+from istio_aux.repair.rules import Way
 from unit.rules.table import row
 from unit.rules.unmeshed import WITH_JOBS, YES
 from unit.rules.unmeshed import job as pod
@@ -45,11 +45,12 @@ def ended(condition: str) -> dict[str, Any]:
     return {"conditions": [{"type": condition, "status": "True"}]}
 
 
-SUSPENDED = SuspendJob("the Job is suspended until all its pods are gone, and makes new ones")
-UNCOUNTED = EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
-COUNTED = EvictPod(
+SUSPENDED = Way("suspend", "the Job is suspended until all its pods are gone, and makes new ones")
+UNCOUNTED = Way("evict", "its end does not count: podFailurePolicy ignores DisruptionTarget")
+COUNTED = Way(
+    "evict",
     "its end counts as failure 1 of backoffLimit 6, and as a success if its containers exit with 0"
-    " when they are told to stop"
+    " when they are told to stop",
 )
 
 
@@ -72,9 +73,7 @@ COUNTED = EvictPod(
             job(SPARKJOB, podFailurePolicy=rules(("Count", STOPPED))), COUNTED),
     ],
 )  # fmt: skip
-def test_a_pod_of_a_job_is_replaced_in_the_way_that_costs_least(
-    found: Job, way: SuspendJob | EvictPod
-) -> None:
+def test_a_pod_of_a_job_is_replaced_in_the_way_that_costs_least(found: Job, way: Way) -> None:
     assert repair.replace_pod(found, pod(), meshed=False) == way
 
 
@@ -115,7 +114,7 @@ def test_a_job_is_not_suspended_if_a_pod_of_it_has_its_sidecar() -> None:
     ],
 )  # fmt: skip
 def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) -> None:
-    assert repair.replace_pod(found, pod(), meshed=False) == KeepPod(because)
+    assert repair.replace_pod(found, pod(), meshed=False) == Way("keep", because)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_set_is_suspended_and_no_pod_of_its_jobs_is_ever_evicted(
     """The workers of a set belong together: one that begins again is of no use to the others."""
     decision = repair.replace_pod(job(owner, **found), pod(), meshed=True)
     kind = owner["kind"]
-    assert decision == SuspendJob(f"{kind} train is suspended until all its pods are gone")
+    assert decision == Way("suspend", f"{kind} train is suspended until all its pods are gone")
 
 
 def test_kinds_have_the_same_order_in_each_process() -> None:

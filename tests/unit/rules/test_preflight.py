@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.cli import preflight, render
+from istio_aux.cli import preflight, report
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
@@ -235,8 +235,8 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works(
     live = CheckResult("injector", Verdict.OK, "istio is live")
     far = CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443")
 
-    render.show(sys.stdout, [live, far], "text")
+    report.show(sys.stdout, [live, far], "text")
     assert capsys.readouterr().out == TEXT
 
-    render.show(sys.stdout, [live], "text")
+    report.show(sys.stdout, [live], "text")
     assert capsys.readouterr().out.endswith("\n\nnothing keeps istio-aux from working here\n")

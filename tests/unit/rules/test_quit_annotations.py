@@ -171,22 +171,18 @@ def test_without_a_time_the_grace_period_is_over() -> None:
 
 
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
+GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 
 
 @pytest.mark.parametrize(("value", "seconds"), GRACES.items())
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
-    """Longer or shorter than the policy's."""
+    """Longer or shorter than the policy's, or none."""
     pod, policy = annotated(DONE, grace=value), Policy(grace=10)
-    decision = graced(pod, policy, seconds - 0.1)
-    assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == moment(FINISHED_AT, seconds)
+    if seconds:
+        decision = graced(pod, policy, seconds - 0.1)
+        assert isinstance(decision, quitting.Wait), decision
+        assert decision.until == moment(FINISHED_AT, seconds)
     assert isinstance(graced(pod, policy, seconds), quitting.Quit)
-
-
-@pytest.mark.parametrize("value", ["0", "0s", "0.0m"])
-def test_the_author_can_do_without_a_grace_period(value: str) -> None:
-    """Zero beats the policy's."""
-    assert isinstance(graced(annotated(DONE, grace=value), Policy(grace=10), 0), quitting.Quit)
 
 
 @pytest.mark.parametrize(

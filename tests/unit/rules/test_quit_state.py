@@ -72,7 +72,7 @@ class Story:
         return self.task.awake(self.scope, after(seconds))
 
     def watched(self, seen: Pod, now: Moment = NOW) -> None:
-        self.state.observe(self.facts(seen), self.scope, now)
+        self.state.decide_on(self.facts(seen), self.scope, now)
 
     def looked(self, seen: Pod | None = None, *, gone: bool = False) -> Action:
         facts = None if gone else self.facts(seen or pod())

@@ -10,7 +10,8 @@ from istio_aux.model.annotations import STATUS_PORT, status_port
 from istio_aux.model.policy import Policy, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, command, rungs
+from istio_aux.quit.rules import Ignore, Quit, Wait, rungs
+from istio_aux.quit.state import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row
 
@@ -82,10 +83,8 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
     """It is a program, not a shell. Without a port its client talks to Envoy's admin (T14, T15)."""
     program, post = ("pilot-agent", "request"), ("POST", "quitquitquit")
     for port in (15000, 15021):
-        assert command(Rung.EXEC, port) == (*program, f"--debug-port={port}", *post)
-    assert command(Rung.ENVOY, 15520) == (*program, *post)
-    with pytest.raises(ValueError, match="port-forward: it runs no command"):
-        command(Rung.PORT_FORWARD, 15020)
+        assert Send(Rung.EXEC, port).command == (*program, f"--debug-port={port}", *post)
+    assert Send(Rung.ENVOY, 15520).command == (*program, *post)
 
 
 # Sidecars that are told to exit before the proxy.
@@ -102,10 +101,6 @@ def judge(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) 
     return decide(job(containers, **fields), policy)
 
 
-def facts(containers: dict[str, State], **fields: Any) -> PodFacts:
-    return PodFacts(job(containers, **fields), POLICY)
-
-
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     decision = judge(VAULT)
 
@@ -114,13 +109,15 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
         "vault-agent", 8200, (Rung.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
-    assert facts(VAULT).containers["vault-agent"].role == "sidecar"
+    assert PodFacts(job(VAULT), POLICY).containers["vault-agent"].role == "sidecar"
     assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
 
 
 @pytest.mark.parametrize(
     ("containers", "fields", "target"),
     [
+        row("it is the payload, its author says", VAULT,
+            {"annotations": {"istio-aux.io/quit-after": "vault-agent"}}, Wait),
         row("one after another", BOTH, {}, "vault-agent"),
         row("the next", {**BOTH, "vault-agent": exited(143)}, {}, "my-proxy"),
         row("the proxy is the last", {**BOTH, "my-proxy": exited(0), "vault-agent": exited(1)}, {},
@@ -139,15 +136,10 @@ def test_sidecars_go_one_after_another_and_the_proxy_last(
     assert (decision.target if isinstance(decision, Quit) else type(decision)) == target
 
 
-def test_without_its_rule_a_sidecar_keeps_the_proxy() -> None:
-    decision = judge(VAULT, Policy())
-    assert isinstance(decision, Wait)
-    assert blockers(decision) == ("vault-agent",)
-
-
 @pytest.mark.parametrize(
     ("state", "fields", "because"),
     [
+        (RUNNING, {"policy": Policy()}, "not finished: vault-agent (running)"),
         (waiting("CrashLoopBackOff"), {"restart": "OnFailure"}, "vault-agent does not run"),
         (
             RUNNING,
@@ -155,7 +147,7 @@ def test_without_its_rule_a_sidecar_keeps_the_proxy() -> None:
             "vault-agent is started again after it exits with 0",
         ),
     ],
-    ids=["crash loop", "restarts always"],
+    ids=["no rule", "crash loop", "restarts always"],
 )
 def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
     state: State, fields: dict[str, Any], because: str
@@ -165,12 +157,6 @@ def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
     assert isinstance(decision, Wait)
     assert because in decision.reason
     assert blockers(decision) == ("vault-agent",)
-
-
-def test_a_container_that_the_author_calls_the_payload_is_none() -> None:
-    after = {"istio-aux.io/quit-after": "vault-agent"}
-    assert isinstance(judge(VAULT, annotations=after), Wait)
-    assert facts(VAULT, annotations=after).containers["vault-agent"].role == "payload"
 
 
 def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
@@ -183,11 +169,6 @@ def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
     assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
 
 
-@pytest.mark.parametrize("text", ["", " ", ",", " , "])
-def test_by_default_there_are_no_rules(text: str) -> None:
-    assert sidecars.parse(text) == ()
-
-
 def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
     shipped, own, native, ignored = sidecars.parse(
         "vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,"
@@ -196,6 +177,7 @@ def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
     assert own == sidecars.SidecarRule("my-proxy", 9000, "/stop?now")
     assert native == sidecars.SidecarRule("otel", how=sidecars.How.NATIVE)
     assert ignored == sidecars.SidecarRule("daprd", how=sidecars.How.IGNORE)
+    assert [sidecars.parse(text) for text in ("", " ", ",", " , ")] == [()] * 4
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,10 @@ def follow(
 ) -> AwaitPods | Resume | Unmark | Leave:
     """What is next; all numbers are seconds until ``NOW``."""
     overdue = since >= suspension.allowed(left, NOW - timedelta(seconds=since), LIMITS)
-    return suspension.follow(
-        job, PodsLeft(left, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
+    return next(
+        suspension.follow(
+            job, PodsLeft(left, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
+        )
     )
 
 

@@ -2,6 +2,6 @@
 
 `serve` runs one process, `wiring` says which watches and controllers it has, `serving` is the
 server of both ports, and `shedding` says which connections are too many. `settings` has all
-options, `status` what the status port answers, `telemetry` metrics and log, `recorder` what the
-controllers report, `notices` how the charm is woken.
+options, `status` what the status port answers and when the charm is woken, `telemetry` metrics, log
+and Events.
 """

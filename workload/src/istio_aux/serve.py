@@ -148,10 +148,7 @@ async def endless_task(
     failed: Callable[[str, BaseException | None], None],
     pauses: tuple[float, float] = RESTART,
 ) -> None:
-    """Run ``work`` until cancelled, and again whenever it ends, by itself or by an error.
-
-    ``failed`` is called with the name and the error, or None.
-    """
+    """Run ``work`` until cancelled, and again whenever it ends, which ``failed`` is told."""
     backoff = Backoff(*pauses)
     clock = asyncio.get_running_loop().time
     while True:

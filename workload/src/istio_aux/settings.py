@@ -12,11 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Hashable
 from enum import StrEnum
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import yaml
+from msgspec import structs
 
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import PodOptions
@@ -47,13 +49,7 @@ class SettingsError(ValueError):
     """The settings file cannot be used; ``str()`` is one line."""
 
 
-class LogLevel(StrEnum):
-    """The least severe level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+LogLevel = StrEnum("LogLevel", ["DEBUG", "INFO", "WARNING", "ERROR"])  # The least that is logged.
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULTS = Settings(tls_certificate=Path(), tls_key=Path())
 """For commands that serve nothing and have no settings file."""
+_REQUIRED = ("tls-certificate", "tls-key")
 
 
 def seconds(value: object, least: float = 0) -> float:
@@ -117,25 +114,21 @@ def seconds(value: object, least: float = 0) -> float:
     raise _unusable(value, f"seconds, as a number of {least:g} or more")
 
 
-def _selector(parse: Callable[[str], T]) -> Callable[[object], T]:
+def _parsed(
+    parse: Callable[[str], T], expected: str = "a label selector as text"
+) -> Callable[[object], T]:
     def read(value: object) -> T:
         if not isinstance(value, str):
-            raise _unusable(value, "a label selector as text")
+            raise _unusable(value, expected)
         return parse(value)
 
     return read
 
 
-def _chosen(value: object) -> selectors.Selector | None:
+def _chosen(text: str) -> selectors.Selector | None:
     """A label selector that selects nothing, None, if it is empty."""
-    chosen = _selector(selectors.parse)(value)
+    chosen = selectors.parse(text)
     return chosen if chosen.requirements else None
-
-
-def _sidecars(value: object) -> tuple[sidecars.SidecarRule, ...]:
-    if not isinstance(value, str):
-        raise _unusable(value, sidecars.EXPECTED)
-    return sidecars.parse(value)
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -217,17 +210,17 @@ OPTIONS = {
         "it and the files that it names are read again when they change",
     ),
     "namespace-selectors": Option(
-        _selector(selectors.parse_namespaces),
+        _parsed(selectors.parse_namespaces),
         "label selectors, separated by `;`, of the namespaces in which proxies quit: one must "
         "match. The webhooks have selectors of their own",
     ),
     "pod-selector": Option(
-        _selector(selectors.parse),
+        _parsed(selectors.parse),
         "label selector of the pods to look after; pods of `applications` need not match. "
         "The webhook has selectors of its own",
     ),
     "inject-selector": Option(
-        _chosen,
+        _parsed(_chosen),
         "label selector of the pods that get a sidecar although their annotation "
         "`sidecar.istio.io/inject` says no; they match `pod-selector`, too (default: none)",
     ),
@@ -243,7 +236,7 @@ OPTIONS = {
         "through its proxy, so that every other one is reached without mTLS; `mesh` lets all",
     ),
     "sidecars": Option(
-        _sidecars,
+        _parsed(sidecars.parse, sidecars.EXPECTED),
         "what to do about other sidecars: `NAME=HOW` separated by commas, where HOW is `native` "
         "(it becomes native in Job-like pods where a dry run shows that native sidecars work), "
         "`ignore` (it never keeps a proxy running), or how it is told to exit before the proxy: "
@@ -307,13 +300,7 @@ OPTIONS = {
 
 def default(name: str) -> object:
     """The default of an option; None also where a value is required."""
-    *group, field = _field(name)
-    value = _defaults(type(_defaults(Settings)[group[0]]) if group else Settings)[field]
-    return None if value is msgspec.NODEFAULT else value
-
-
-def _defaults(kind: Any) -> dict[str, Any]:
-    return {field.name: field.default for field in msgspec.structs.fields(kind)}
+    return None if name in _REQUIRED else reduce(getattr, _field(name), DEFAULTS)
 
 
 def load(file: Path) -> Settings:
@@ -331,25 +318,28 @@ def load(file: Path) -> Settings:
     if not isinstance(document, dict):
         shown = json.dumps(document, default=str)
         raise SettingsError(f"{file.name}: {shown}: expected a mapping of settings")
-    given: dict[str, Any] = {}
+    settings = DEFAULTS
     for name, value in cast("dict[object, object]", document).items():
         if not isinstance(name, str) or name not in OPTIONS:
             known = ", ".join(OPTIONS)
             why = f"unknown key{replaced(str(name))}: expected one of: {known}"
             raise SettingsError(f"{file.name}: {name}: {why}")
-        *group, field = _field(name)
         try:
-            (given.setdefault(group[0], {}) if group else given)[field] = OPTIONS[name].read(value)
+            settings = _changed(settings, _field(name), OPTIONS[name].read(value))
         except ValueError as error:
             instead = replaced(f"{name}={value}")
             raise SettingsError(f"{file.name}: {name}: {error}{instead}") from error
-    for name in ("tls-certificate", "tls-key"):
-        if name.replace("-", "_") not in given:
+    for name in _REQUIRED:
+        if name not in document:
             raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")
-    for field, value in given.items():
-        if isinstance(value, dict):  # A group: the values of a nested struct.
-            given[field] = _defaults(Settings)[field].__class__(**value)
-    return Settings(**given)
+    return settings
+
+
+def _changed(struct: Any, path: list[str], value: object) -> Any:
+    """The struct with another value of a field, or of one of a nested struct."""
+    name, *rest = path
+    new = _changed(getattr(struct, name), rest, value) if rest else value
+    return structs.replace(struct, **{name: new})
 
 
 def _field(name: str) -> list[str]:

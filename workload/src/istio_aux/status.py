@@ -1,18 +1,30 @@
-"""The status port, plain HTTP: /livez, /readyz, /metrics, /status and /pods.
+"""What others see of the process: the status port, and the notices that wake the charm.
 
-Anyone who reaches it may ask as often as they like. So what looks at all pods is kept for a second.
+The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Anyone who reaches it may ask
+as often as they like. So what looks at all pods is kept for a second.
+
+The charm is woken by a custom notice of Pebble when the status that it shows changes. Level, not
+edge: the status is compared with the last one that Pebble took. So no change is lost while Pebble
+is away, and a change that is reverted meanwhile wakes nobody. Each notice is a hook of a second or
+two, and a unit whose hooks never end runs no action and never settles. So there are at most six in
+a minute, whatever happens in the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
+from istio_aux.kube.errors import Backoff
 from istio_aux.model.answers import (
     PAGE,
     STATES,
@@ -25,25 +37,25 @@ from istio_aux.model.answers import (
 from istio_aux.model.policy import Capability
 from istio_aux.model.text import printable_json
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 KEPT = 1.0  # Seconds for which an answer is given again.
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
+KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
+LOOK = 0.5  # Seconds between two looks at the status.
+DEADLINE = 5.0  # Seconds for Pebble's answer.
+RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any later one.
+
 
 class Shown(NamedTuple):
-    """What the charm shows of a status: without times, counters and numbers of attempts.
+    """What the charm shows of a status: without times, counters and numbers of attempts."""
 
-    Attributes:
-        live: the configurations of the live injectors.
-        native: whether sidecars are native.
-        troubled: how many pods are stuck, blocked, lost and unmeshed, but for those that may soon
-            be well.
-        rest: everything else.
-    """
-
-    live: frozenset[str]
-    native: bool
+    live: frozenset[str]  # The configurations of the live injectors.
+    native: bool  # Whether sidecars are native.
+    # How many pods are stuck, blocked, lost and unmeshed, but for those that may soon be well.
     troubled: tuple[int, ...]
     rest: tuple[object, ...]
 
@@ -88,12 +100,7 @@ def page(
 ) -> PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
-    Args:
-        pods: all pods, in the order of `place`.
-        after: the last pod of the page before; empty for the first page.
-        limit: pods in the page, at most.
-        leader: whether this process leads.
-        holders: of the stuck and blocked pods.
+    ``pods`` are all, in the order of `place`. ``holders`` are those of stuck and blocked pods.
     """
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
@@ -135,11 +142,7 @@ def application(
     metrics: Callable[[], bytes],
     pods: Callable[[], tuple[list[ListedPod], bool]],
 ) -> web.Application:
-    """Make the application of the status port.
-
-    ``readiness`` returns whether this process is ready, and lines about what is missing; ``pods``
-    the pods that need a look, and whether this process leads.
-    """
+    """Make the application of the status port of what `Wiring` returns."""
 
     def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
         listed_pods, leader = pods()
@@ -195,3 +198,81 @@ def application(
     application.router.add_get("/pods", show_pods)
     application.router.add_get("/metrics", show_metrics)
     return application
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How often notices may come; times in seconds.
+
+    The ``gap`` between two doubles with each notice of the last minute, unless the status has
+    become worse.
+    """
+
+    gap: float = 2.0
+    most: int = 6  # In a minute.
+    minute: float = 60.0  # Tests have less time.
+
+    def pause(self, sent: deque[float], now: float, *, worse: bool) -> float:
+        """Return for how long the next notice has to wait after those ``sent`` at these times."""
+        recent = [time for time in sent if now - time < self.minute]
+        if not recent:
+            return 0.0
+        gap = self.gap if worse else self.gap * 2 ** (len(recent) - 1)
+        allowed = recent[-1] + gap
+        if len(recent) >= self.most:
+            allowed = max(allowed, recent[-self.most] + self.minute)
+        return max(0.0, allowed - now)
+
+
+class Notices:
+    """Sends notices to one Pebble."""
+
+    def __init__(
+        self,
+        socket: Path,
+        shown: Callable[[], Shown],
+        *,
+        look: float = LOOK,
+        pace: Pace | None = None,
+    ) -> None:
+        """Prepare to notify the Pebble on ``socket`` whenever ``shown()`` changes."""
+        self._socket, self._shown = socket, shown
+        self._look, self._pace = look, pace or Pace()
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Run until cancelled; the first notice is sent at once."""
+        connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
+        timeout = aiohttp.ClientTimeout(total=DEADLINE)
+        backoff, notified = Backoff(*RETRY), None
+        sent, clock = deque[float](maxlen=self._pace.most), asyncio.get_running_loop().time
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                shown, pause = self._shown(), self._look
+                if shown != notified:
+                    worse = notified is not None and shown.is_worse_than(notified)
+                    if wait := self._pace.pause(sent, clock(), worse=worse):
+                        # The status may change back, or become worse, meanwhile.
+                        pause = min(wait, self._look)
+                    elif await self._notify(session):
+                        notified = shown
+                        sent.append(clock())
+                        backoff.reset()
+                    else:
+                        pause = backoff.next()
+                await asyncio.sleep(pause)
+
+    async def _notify(self, session: aiohttp.ClientSession) -> bool:
+        """Add the notice (pebble internals/daemon/api_notices.go); return whether it was added."""
+        notice = {"action": "add", "type": "custom", "key": KEY}
+        try:
+            async with session.post("http://pebble/v1/notices", json=notice) as answer:
+                trouble = "" if answer.ok else f"{answer.status} {(await answer.text())[:200]}"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            trouble = str(error) or f"no answer in {DEADLINE:g} s"
+        # Log only changes: Pebble may be away for long.
+        if trouble and trouble != self._trouble:
+            _log.warning(
+                "%s: notice not added: %s", self._socket, trouble, extra={"event": "notice"}
+            )
+        self._trouble = trouble
+        return not trouble

@@ -1,7 +1,8 @@
-"""Prometheus metrics with bounded labels, and JSON log lines."""
+"""Prometheus metrics with bounded labels, JSON log lines, and what every recorder can do."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import sys
@@ -10,15 +11,20 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import product
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from istio_aux.kube.events import Events
+from istio_aux.model.names import EventAction, EventReason
+from istio_aux.model.pod import Key
 from istio_aux.model.policy import Outcome, Rung, State
 from istio_aux.model.text import printable_json
+
+_log = logging.getLogger(__name__)
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
@@ -161,6 +167,43 @@ class Telemetry:
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
+
+
+class Recorder:
+    """Sends to log, metrics and Events.
+
+    Attributes:
+        leading: whether this process leads; others send no Events.
+    """
+
+    def __init__(self, telemetry: Telemetry, events: Events) -> None:
+        self._telemetry, self._events = telemetry, events
+        self.leading = False
+
+    def unhandled(self, about: object = None) -> None:
+        """An unhandled exception was caught; the task names what failed if ``about`` does not."""
+        task = asyncio.current_task()
+        self._telemetry.internal_errors.inc()
+        name = about or (task and task.get_name())
+        _log.exception("%s", name, extra={"event": "internal-error"})
+
+    def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
+        if _log.isEnabledFor(level):
+            named = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+            _log.log(level, "%s", pod, extra={"event": event, **named, **facts})
+
+    def _event(
+        self,
+        pod: Key,
+        kind: Literal["Normal", "Warning"],
+        reason: EventReason,
+        note: str,
+        action: EventAction = "Quit",
+        *,
+        once: bool = False,
+    ) -> None:
+        if self.leading:
+            self._events.emit(pod, kind, reason=reason, action=action, note=note, once=once)
 
 
 class JsonLines(logging.Handler):

@@ -38,13 +38,14 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
+from istio_aux.quit.state import Trouble
 from istio_aux.repair import controller as repairing
 from istio_aux.repair.reports import follow_applications
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
-from istio_aux.status import Shown
+from istio_aux.status import Notices, Shown
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ PATIENCE = 2 * DRY_RUN
 runs that follow, take up to `DRY_RUN` each."""
 
 _POLL = 0.1  # Seconds between two checks of a condition.
+_TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost")  # Of proxies, as `/pods` shows them.
 
 
 class Wiring:
@@ -84,9 +86,8 @@ class Wiring:
     ) -> None:
         """Create and connect them; `work` starts them.
 
-        ``certificate`` returns the fingerprint of the certificate that the webhook serves. Without
-        a ``client`` one is made from ``credentials``. ``identity`` names this process among the
-        candidates for the Lease; empty: see `lease.identity`.
+        ``certificate`` returns the fingerprint of the certificate that the webhook serves.
+        ``identity`` names this process among the candidates for the Lease; see `lease.identity`.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -118,8 +119,9 @@ class Wiring:
         self._lease = (
             Lease(
                 self.client, *lease, identity or lease_identity(settings.webhook_address.port),
-                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
-                unfit=self._unfit, clock=clock,
+                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall, clock=clock,
+                # Without a watch of pods, no pod is helped: another process should lead.
+                unfit=lambda: self._watches.dead("pods"),
             )
             if lease
             else None
@@ -156,7 +158,8 @@ class Wiring:
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
-            works["notices"] = Notices(self._settings.pebble_socket, self._shown).run
+            notices = Notices(self._settings.pebble_socket, lambda: Shown.of(self.status()))
+            works["notices"] = notices.run
         return works
 
     async def hand_over(self, patience: float) -> None:
@@ -178,7 +181,7 @@ class Wiring:
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
-        stuck, blocked = self._quit.stuck(), self._quit.blocked()
+        stuck, blocked = self._quit.troubled("stuck"), self._quit.troubled("blocked")
         expires = self._token_life().exp
         return answers.ProcessStatus(
             ready=ready,
@@ -194,12 +197,12 @@ class Wiring:
             selected_namespaces=self._quit.selected,
             stuck_pods=stuck,
             blocked_pods=blocked,
-            lost_pods=self._quit.lost(),
+            lost_pods=self._quit.troubled("lost"),
             holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
-            unmeshed_total=self._repair.unmeshed_total,
-            unmeshed_unknown=self._repair.unknown,
+            unmeshed_total=self._repair.count(Sidecar.MISSING),
+            unmeshed_unknown=self._repair.count(Sidecar.UNKNOWN),
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
             unreadable_objects=unreadable[: answers.UNREADABLE],
@@ -214,10 +217,6 @@ class Wiring:
 
     def pods(self) -> tuple[list[answers.ListedPod], bool]:
         """Return the pods that need a look, and whether this process leads."""
-        quits = (
-            ("stuck", self._quit.stuck()), ("blocked", self._quit.blocked()),
-            ("lost", self._quit.lost()),
-        )  # fmt: skip
         listed = [
             answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
             for pod in self._repair.unmeshed()
@@ -226,17 +225,14 @@ class Wiring:
             answers.ListedPod(
                 pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
             )
-            for state, pods in quits
-            for pod in pods
+            for state in _TROUBLES
+            for pod in self._quit.troubled(state)
         ]
         return listed, self._leads
 
     @property
     def _ready(self) -> bool:
         return self.listening and self._watches.ready
-
-    def _shown(self) -> Shown:
-        return Shown.of(self.status())
 
     def _token_life(self) -> TokenLife:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
@@ -269,10 +265,6 @@ class Wiring:
         self._quit.set_applications(applications)
         self._repair.set_applications(applications)
 
-    def _unfit(self) -> str:
-        """Return why another process should lead: without a watch of pods, no pod is helped."""
-        return self._watches.dead("pods")
-
     def _lead(self, leads: bool) -> None:
         self._leads = leads
         self.telemetry.leader.set(leads)
@@ -283,10 +275,7 @@ class Wiring:
 class Surroundings:
     """The namespaces, the webhook configurations and Istio's injectors. This class only watches.
 
-    Attributes:
-        namespaces: the labels of all namespaces, by name.
-        injectors: the watcher of the injectors, with all that is known of them.
-        watches: a command or a controller adds what else it needs.
+    A command or a controller adds to ``watches`` what else it needs.
     """
 
     def __init__(
@@ -300,16 +289,11 @@ class Surroundings:
         clock: Clock = system_clock,
         ordered: bool = False,
     ) -> None:
-        """Prepare `work` and `watched`.
+        """Prepare `work` and `watched`; ``client`` is open while they run.
 
-        Args:
-            client: open while they run.
-            settings: name our configuration, the root namespace and the selected namespaces.
-            telemetry: counts what happens.
-            changed: called with everything that is known of the injectors, after each change.
-            relabelled: called with the name of a namespace that is relabelled or gone.
-            clock: returns the present.
-            ordered: whether readiness needs to know which configurations are called before ours.
+        ``changed`` is called with everything that is known of the injectors, after each change;
+        ``relabelled`` with the name of a namespace that is relabelled or gone. ``ordered``: whether
+        readiness needs to know which configurations are called before ours.
         """
         self.namespaces = Namespaces(relabelled)
         self.injectors = Watcher(
@@ -460,19 +444,15 @@ class _FanOut(Generic[T]):
         self._handlers, self._telemetry = handlers, telemetry
 
     def apply(self, resource: T) -> None:
-        for handler in self._handlers:
-            try:
-                handler.apply(resource)
-            except Exception:  # One pod must not stop the watch.
-                self._failed(key_of(resource))
+        self._each(key_of(resource), lambda handler: handler.apply(resource))
 
     def delete(self, key: Key, last: T | None) -> None:
+        self._each(key, lambda handler: handler.delete(key, last))
+
+    def _each(self, key: Key, tell: Callable[[Handler[T]], None]) -> None:
         for handler in self._handlers:
             try:
-                handler.delete(key, last)
-            except Exception:  # As above.
-                self._failed(key)
-
-    def _failed(self, key: Key) -> None:
-        self._telemetry.internal_errors.inc()
-        _log.exception("%s", key, extra={"event": "internal-error"})
+                tell(handler)
+            except Exception:  # One pod must not stop the watch.
+                self._telemetry.internal_errors.inc()
+                _log.exception("%s", key, extra={"event": "internal-error"})

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 
-from istio_aux.cli import cluster, preflight, render
+from istio_aux.cli import cluster, preflight, report
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
@@ -66,7 +66,7 @@ def check(
                 late = f"the other checks were not finished within {patience:g} s"
                 found.append(preflight.unknown("time", late, "check again, with more time"))
         results = [preflight.bounded(each) for each in found]
-        render.show(sys.stdout, results, output)
+        report.show(sys.stdout, results, output)
         return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 
 import msgspec
 
-from istio_aux.cli import render, report
+from istio_aux.cli import report
 from istio_aux.injector.watcher import survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -81,7 +81,7 @@ def explain(
                 try:
                     pod = _pod.read(await client.get(actions.pod_path(where, name)))
                 except (ApiError, InvalidNameError, UnreadableError) as error:
-                    render.complain(f"{where}/{name}: {error}")
+                    report.complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
                 show(pod, system_clock())
@@ -100,27 +100,20 @@ def audit(
     """
 
     async def work(access: Access) -> int:
-        with render.Progress(sys.stderr) as progress:
-            pods = await audit_pods(access, scope, policy, progress.show)
-        render.show(sys.stdout, pods.holders() if holders else pods, output)
+        pods = await audit_pods(access, scope, policy)
+        report.show(sys.stdout, pods.holders() if holders else pods, output)
         if not pods.unknown:
             return 0
-        render.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
+        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
         return NO_ANSWER
 
     return run(credentials, work)
 
 
-async def audit_pods(
-    access: Access,
-    scope: Scope,
-    policy: Policy,
-    progress: Callable[[str], None] = lambda _text: None,
-) -> report.Audit:
+async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
-    ``progress`` is called after each page but the last. A refusal of what only unmeshed pods need
-    is no `KubeError`, but one of the gaps.
+    A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
     """
     findings, now = list[report.Finding](), system_clock()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
@@ -150,8 +143,6 @@ async def audit_pods(
                         unknown[why] += 1
                     case None:
                         pass
-            if page.next:
-                progress(f"{len(seen)} pods read ...")
     named = [*unreadable.values()][:UNREADABLE_SHOWN]
     if len(unreadable) > len(named):
         named.append(f"and {len(unreadable) - len(named)} more")
@@ -195,8 +186,8 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:
-        render.complain(str(error))
+        report.complain(str(error))
         return BAD_CREDENTIALS
     except KubeError as error:
-        render.complain(f"API server {server}: {error}")
+        report.complain(f"API server {server}: {error}")
         return NO_ANSWER

@@ -1,11 +1,13 @@
-"""The commands and their arguments."""
+"""The commands, their arguments, and what `--help` says: examples, and how to read an answer."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
@@ -13,15 +15,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from istio_aux import settings
-from istio_aux.cli import files, render, report
-from istio_aux.cli.usage import HelpText, program, texts
+from istio_aux.cli import files, report
 from istio_aux.model import applications
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, Start
 
-AddParser = Callable[..., argparse.ArgumentParser]
+_PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
+_WIDEST = 100  # Columns: longer lines are hard to read.
+_CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
 
 _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
@@ -61,10 +64,10 @@ def _explain(args: argparse.Namespace) -> int:
     def show(pod: Pod, now: Moment | None = None) -> None:
         nonlocal shown
         if shown and output == "text":
-            render.write(sys.stdout, "")
+            report.write(sys.stdout, "")
         left_out = applications.left_out(pod, args.pod_selector, args.applications)
         explanation = report.explain(pod, _policy(args), now, left_out=left_out)
-        render.show(sys.stdout, explanation, output)
+        report.show(sys.stdout, explanation, output)
         shown += 1
 
     # Grace periods count as over: a file may be older than they are long.
@@ -139,11 +142,38 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _HelpText(argparse.RawDescriptionHelpFormatter):
+    """Formats the help for a terminal of any width; texts and examples keep their lines."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _WIDEST)
+        super().__init__(prog, max_help_position=26, width=width)
+        self._action_max_length = 20  # argparse forgets how far commands are indented.
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+def _program() -> str:
+    """Return how the user calls this program."""
+    return "kubectl istio-aux" if Path(sys.argv[0]).name == _PLUGIN else "istio-aux"
+
+
+def _texts(command: str) -> dict[str, Any]:
+    """Return argparse's arguments for the help of a command."""
+    summary, epilog = _TEXTS[command]
+    return {
+        "help": summary,
+        "description": textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80),
+        "epilog": _CALL.sub(_program(), epilog),
+    }
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
     root = argparse.ArgumentParser(
-        prog=program(),
-        formatter_class=HelpText,
+        prog=_program(),
+        formatter_class=_HelpText,
         description="Lets Job-like pods run on Istio unchanged: payloads start after their proxy,\n"
         "and proxies exit after their payload.",
         epilog="Each command has its own --help with examples.",
@@ -151,153 +181,80 @@ def parser() -> argparse.ArgumentParser:
     about = "show program's version number and exit"
     root.add_argument("--version", action=_Version, nargs=0, help=about)
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
-    for command in (_add_explain, _add_mutate, _add_serve, _add_audit, _add_check, _add_restart):
-        command(add)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = add(name, formatter_class=_HelpText, **_texts(name))
+        made.set_defaults(run=run, parser=made)
+        return made
+
+    explain = command("explain", _explain)
+    about = "a pod: NAMESPACE/NAME, or NAME"
+    explain.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
+    about = "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
+    _add(explain, "file", default=[], help=about)
+    about = "default: text in a terminal, json in a pipe or a file"
+    _add(explain, "output", choices=["text", "json"], help=about)
+    about = "of pods that are named without one; default: the kubeconfig's"
+    _add(explain, "namespace", help=about)
+    _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
+
+    mutate = command("mutate", _mutate)
+    about = "pods or AdmissionReviews, as for explain; - is stdin"
+    _add(mutate, "file", required=True, help=about)
+    _add(mutate, "output", choices=["json"], default="json")
+    _add(mutate, "capability", "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
+
+    serve = command("serve", _serve)
+    _add(serve, "config", type=Path, required=True, default=None, help="settings, YAML")
+    _add(serve, "kubeconfig")
+
+    audit = command("audit", _audit)
+    _add(audit, "kubeconfig", "context", "namespace")
+    _add_output(audit, "table")
+    about = "show only what holds stuck and blocked pods, and what these hold by their requests"
+    audit.add_argument("--holders", action="store_true", help=about)
+    # Without selectors `audit` looks everywhere, unlike `serve`.
+    _add(audit, "selector", default=None)
+    _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
+
+    check = command("check", _check)
+    _add(check, "timeout", help="when to answer with what is known (default: 300)")
+    _add(check, "config", "kubeconfig", "context")
+    _add_output(check, "text")
+
+    restart = command("restart-unmeshed", _restart)
+    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    about = "how many pods to restart at most (default: 10)"
+    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
+    about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
+    _add(restart, "timeout", help=about)
+    _add(restart, "namespace", "config", "kubeconfig", "context")
+    _add_output(restart, "table")
     return root
 
 
-def _add_explain(add: AddParser) -> None:
-    explain = _command(add, "explain", _explain)
-    explain.add_argument(
-        "pods", nargs="*", type=_checked(_pod), metavar="POD", help="a pod: NAMESPACE/NAME, or NAME"
-    )
-    _add_files(
-        explain, "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin", default=[]
-    )
-    output = "default: text in a terminal, json in a pipe or a file"
-    explain.add_argument("-o", "--output", choices=["text", "json"], help=output)
-    _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
-    _add_credentials(explain)
-    _add_applications(explain)
-    _add_options(explain, "pod-selector", "sidecars")
-    explain.set_defaults(parser=explain)
+def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add arguments by name; ``changes`` override what argparse gets for them."""
+    for name in names:
+        given = _ARGUMENTS[name] if name in _ARGUMENTS else _option(name)
+        flags = [*([_SHORT[name]] if name in _SHORT else []), f"--{name}"]
+        command.add_argument(*flags, **{**given, **changes})
 
 
-def _add_mutate(add: AddParser) -> None:
-    mutate = _command(add, "mutate", _mutate)
-    _add_files(mutate, "pods or AdmissionReviews, as for explain; - is stdin", required=True)
-    mutate.add_argument("-o", "--output", choices=["json"], default="json")
-    mutate.add_argument(
-        "--capability",
-        type=_checked(_capability),
-        default=Capability.CLASSIC,
-        metavar="native|classic",
-        help="what cluster and Istio support: native sidecars, or only classic ones, which hold "
-        "the payload back (default: classic)",
-    )
-    _add_options(mutate, "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
+def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
+    about = f"json is one object a line (default: {kind})"
+    _add(command, "output", choices=[kind, "json"], default=kind, help=about)
 
 
-def _add_serve(add: AddParser) -> None:
-    serve = _command(add, "serve", _serve)
-    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, YAML")
-    _add_kubeconfig(serve, "overrides the settings; ")
-
-
-def _add_audit(add: AddParser) -> None:
-    audit = _command(add, "audit", _audit)
-    _add_credentials(audit)
-    _add_namespace(audit, "only this namespace; default: all")
-    _add_output(audit, "table")
-    only = "show only what holds stuck and blocked pods, and what these hold by their requests"
-    audit.add_argument("--holders", action="store_true", help=only)
-    # Without selectors `audit` looks everywhere, unlike `serve`.
-    _add_option(audit, "namespace-selectors", flag="--selector", default=None)
-    _add_applications(audit)
-    _add_options(audit, "pod-selector", "inject-selector", "sidecars", "quit-grace")
-
-
-def _add_check(add: AddParser) -> None:
-    check = _command(add, "check", _check)
-    _add_timeout(check, "when to answer with what is known")
-    _add_config(check)
-    _add_credentials(check, "overrides the settings; ")
-    _add_output(check, "text")
-
-
-def _add_restart(add: AddParser) -> None:
-    restart = _command(add, "restart-unmeshed", _restart)
-    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
-    most = "how many pods to restart at most (default: 10)"
-    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=most)
-    _add_timeout(restart, "when to answer, with what is done; new pods and budgets take time")
-    _add_namespace(restart, "only this namespace; default: all")
-    _add_config(restart)
-    _add_credentials(restart, "overrides the settings; ")
-    _add_output(restart, "table")
-
-
-def _command(
-    add: AddParser, name: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    command = add(name, formatter_class=HelpText, **texts(name))
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_option(
-    command: argparse.ArgumentParser, name: str, flag: str = "", **options: Any
-) -> None:
-    """Add an option of `serve`; ``options`` of argparse override what the option has."""
+def _option(name: str) -> dict[str, Any]:
+    """What argparse gets for an option of `serve`."""
     default = settings.default(name)
-    given: dict[str, Any] = {
+    return {
         "type": _checked(settings.OPTIONS[name].read),
         "default": default,
         "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
         "help": f"as for serve: {settings.OPTIONS[name].meaning}",
-        **options,
     }
-    command.add_argument(flag or f"--{name}", dest=name.replace("-", "_"), **given)
-
-
-def _add_options(command: argparse.ArgumentParser, *names: str) -> None:
-    for name in names:
-        _add_option(command, name)
-
-
-def _add_applications(command: argparse.ArgumentParser) -> None:
-    _add_option(command, "applications", type=_checked(_applications), default=Applications())
-
-
-def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> None:
-    command.add_argument(
-        "-f", "--file", action="append", dest="files", metavar="FILE", help=what, **options
-    )
-
-
-def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
-    what = f"json is one object a line (default: {kind})"
-    command.add_argument("-o", "--output", choices=[kind, "json"], default=kind, help=what)
-
-
-def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config", type=_checked(_settings), default=settings.DEFAULTS, metavar="FILE",
-        help="the settings of `serve` (default: those without a file)",
-    )  # fmt: skip
-
-
-def _add_credentials(command: argparse.ArgumentParser, meaning: str = "") -> None:
-    _add_kubeconfig(command, meaning)
-    context = "the context of the kubeconfig; default: its current one"
-    command.add_argument("--context", metavar="NAME", help=context)
-
-
-def _add_kubeconfig(command: argparse.ArgumentParser, meaning: str) -> None:
-    otherwise = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
-    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=f"{meaning}{otherwise}")
-
-
-def _add_timeout(command: argparse.ArgumentParser, meaning: str) -> None:
-    command.add_argument(
-        "--timeout", type=_checked(settings.seconds), default=300.0, metavar="SECONDS",
-        help=f"{meaning} (default: 300)",
-    )  # fmt: skip
-
-
-def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:
-    read = _checked(settings.namespace)
-    command.add_argument("-n", "--namespace", type=read, metavar="NS", help=what)
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -343,3 +300,161 @@ def _applications(text: str) -> Applications:
     if problems:
         raise ValueError(f"{text}: {problems[0]}")
     return named
+
+
+_SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "file": {"action": "append", "dest": "files", "metavar": "FILE"},
+    "output": {},
+    "namespace": {
+        "type": _checked(settings.namespace),
+        "metavar": "NS",
+        "help": "only this namespace; default: all",
+    },
+    "kubeconfig": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the "
+        "pod's own",
+    },
+    "context": {
+        "metavar": "NAME",
+        "help": "the context of the kubeconfig; default: its current one",
+    },
+    "config": {
+        "type": _checked(_settings),
+        "default": settings.DEFAULTS,
+        "metavar": "FILE",
+        "help": "the settings of `serve` (default: those without a file)",
+    },
+    "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
+    "capability": {
+        "type": _checked(_capability),
+        "default": Capability.CLASSIC,
+        "metavar": "native|classic",
+        "help": "what cluster and Istio support: native sidecars, or only classic ones, which hold "
+        "the payload back (default: classic)",
+    },
+    "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
+    "applications": {
+        **_option("applications"),
+        "type": _checked(_applications),
+        "default": Applications(),
+    },
+}
+"""Arguments that several commands have, beside the options of `serve`."""
+
+
+_TEXTS = {
+    "explain": (
+        "say what would be done about pods, and why",
+        """\
+examples:
+  istio-aux explain -n training mnist-worker-0
+  istio-aux explain training/mnist-worker-0 training/mnist-worker-1
+  istio-aux explain -f pods.yaml --sidecars cloud-sql-proxy=ignore
+  kubectl get pods -A -o json | istio-aux explain -f -
+  istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
+
+Pods are read from the cluster by name and judged as of now; in files, grace
+periods count as over. A terminal shows text: a headline, and a table of the
+containers. A pipe gets one JSON object a line: namespace, name, uid, action
+(quit, wait, ignore, report), reason, containers; start.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others
+are answered.""",
+    ),
+    "mutate": (
+        "show how pods would be changed when they are created",
+        """\
+examples:
+  istio-aux mutate -f pod.yaml --capability native
+  istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
+
+The answer to a pod is the changed pod; to an AdmissionReview
+(admission.k8s.io/v1), the review that the webhook returns. One JSON object a
+line. The exit status is 2 if a document is bad.""",
+    ),
+    "serve": (
+        "run the admission webhook and the quit and repair controllers",
+        """\
+examples:
+  istio-aux serve --config /etc/istio-aux/config.yaml
+  istio-aux serve --config config.yaml --kubeconfig ~/.kube/config
+
+Logs JSON lines on stdout. SIGTERM stops it after the work in flight; a second
+SIGTERM stops it at once.""",
+    ),
+    "audit": (
+        "list the pods of a cluster whose proxy outlived their payload, or is missing",
+        """\
+examples:
+  istio-aux audit
+  istio-aux audit -n training -o json | jq -r .name
+  istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
+  istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
+  istio-aux audit --holders -o json | jq .requests.gpus
+
+Reads all unfinished pods once, and changes nothing. States:
+  stuck     every payload container is finished, and the proxy still runs
+  blocked   some payload containers are finished, and others, which the reason
+            names, are not; or an annotation is invalid
+  lost      the proxy ended, and a payload container may still run
+  unmeshed  there is no proxy, although Istio would inject one today
+AGE is the time since the last finished container ended; for a lost pod, since
+its proxy ended; for an unmeshed pod, since it was created. Below the table,
+stuck and blocked pods are counted by what holds them, with the CPUs, the memory
+and the GPUs that they request.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 0 whatever is found, 1 if the API server refuses or does not
+answer, 2 if the credentials cannot be used. If webhook configurations,
+namespaces or Istio's injection policy cannot be read, a line on stderr says how
+many pods may be unmeshed; the rest is shown, and the exit status is 1.""",
+    ),
+    "check": (
+        "say what would keep istio-aux from working in a cluster, and what to do about it",
+        """\
+examples:
+  istio-aux check
+  istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
+  istio-aux check --config /etc/istio-aux/config.yaml
+
+Changes nothing, and needs no istio-aux in the cluster. It looks at versions of
+Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
+selected namespaces, the way from the API server to the webhook (by dry runs of
+pods), and the Lease. Results:
+  ok       nothing to do
+  note     istio-aux works, but not all of it, or not everywhere
+  problem  istio-aux does not work
+  unknown  this could not be found out
+JSON has one object a line: check, result, what, do.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 0 if everything is ok or a note, 1 if there is a problem,
+something is unknown or the API server does not answer, 2 if settings or
+credentials cannot be used.""",
+    ),
+    "restart-unmeshed": (
+        "restart pods that should have a sidecar and have none, once",
+        """\
+examples:
+  istio-aux restart-unmeshed --dry-run
+  istio-aux restart-unmeshed -n team --limit 5
+
+Does once what `serve` does all the time with race-policy: restart, by the same
+rules: only while the injector is live, only pods whose controller makes new
+ones, one at a time for each controller, by evictions within
+PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller
+follows when the new one is Ready with its sidecar. Outcomes:
+  restarted      the pod was evicted
+  would-restart  with --dry-run: it would be
+  kept           it was not, or not yet; the reason says why not
+JSON has one object a line: namespace, name, outcome, reason.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 0 when it is done, 1 if pods may not be restarted or not all
+were in time, 2 if settings or credentials cannot be used.""",
+    ),
+}

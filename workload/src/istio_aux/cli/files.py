@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from istio_aux.cli import render
+from istio_aux.cli import report
 from istio_aux.model import documents
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Start
@@ -50,7 +50,7 @@ def mutate(files: Iterable[str], how: Start) -> int:
         kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
         if _expect_kind(document, kinds) == review.KIND:
             answered = review.answer(document.body, how)
-            render.write_json(sys.stdout, answered.body)
+            report.write_json(sys.stdout, answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(answered.warnings))
             return answered.warnings
@@ -60,7 +60,7 @@ def mutate(files: Iterable[str], how: Start) -> int:
         plan = start.plan(pod, how)
         mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
         patch.apply(plan.ops, mutated)
-        render.write_json(sys.stdout, msgspec.json.encode(mutated))
+        report.write_json(sys.stdout, msgspec.json.encode(mutated))
         if not how.pods.matches(pod.labels):
             return [f"left alone: {plan.reason}"]
         return plan.warnings
@@ -97,7 +97,7 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
         try:
             body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         except OSError as error:
-            render.complain(f"{name}: {error.strerror}")
+            report.complain(f"{name}: {error.strerror}")
             status = BAD_INPUT
             continue
         for document in documents.read(body):
@@ -111,5 +111,5 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
                 except (msgspec.MsgspecError, ValueError) as error:
                     notes, status = [str(error)], BAD_INPUT
             for note in notes:
-                render.complain(f"{name}: {document.place}: {note}")
+                report.complain(f"{name}: {document.place}: {note}")
     return status

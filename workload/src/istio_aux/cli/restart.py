@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.cli import cluster, render
+from istio_aux.cli import cluster, report
 from istio_aux.cli.check import quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
 from istio_aux.injector.rules import ControlPlanes
@@ -105,12 +105,12 @@ class _Run:
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await until(lambda: self._repair.finished, left(PATIENCE))
             if self._order.dry_run:
-                render.show(sys.stdout, Restarts([*self._planned()], dry_run=True), output)
+                report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
             over = await until(lambda: self._repair.finished, left())
             await self._repair.stop(_END)
-        render.show(sys.stdout, Restarts([*self._happened()], dry_run=False), output)
+        report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
         if over:
             return 0
         return _failed(f"not finished within {self._order.patience:g} s: run it again")
@@ -138,20 +138,14 @@ class _Run:
             " workload, and the action restart-unmeshed for as long as it runs"
         )
 
-    def _planned(self) -> Iterator[RestartVerdict]:
-        """The first pods that would be restarted, and why the others would not."""
-        chosen = self._repair.candidates()[: self._order.limit]
-        first = {(pod.namespace, pod.name) for pod in chosen}
-        for pod in self._repair.unmeshed():
-            place = (pod.namespace, pod.name)
-            outcome = "would-restart" if place in first else "kept"
-            yield RestartVerdict(*place, outcome, pod.reason)
-
-    def _happened(self) -> Iterator[RestartVerdict]:
+    def _verdicts(self) -> Iterator[RestartVerdict]:
+        """The pods that were restarted, or the first ones that would be, and why the others not."""
         for key, action in self._done.items():
             yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
+        chosen = self._repair.candidates()[: self._order.limit if self._order.dry_run else 0]
         for pod in self._repair.unmeshed():
-            yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
+            outcome = "would-restart" if pod in chosen else "kept"
+            yield RestartVerdict(pod.namespace, pod.name, outcome, pod.reason)
 
     def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._repair.set_injectors(mesh)
@@ -161,5 +155,5 @@ class _Run:
 
 
 def _failed(why: str) -> int:
-    render.complain(why)
+    report.complain(why)
     return NOT_DONE

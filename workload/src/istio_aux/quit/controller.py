@@ -1,4 +1,4 @@
-"""The quit controller: follows pods, and performs what is due about each of them.
+"""The quit controller: follows pods, performs what is due about each of them, and reports that.
 
 Each pod about which something is due has one asyncio task, which runs until nothing is due any
 more. Nothing is stored: a new process finds the same work in the cluster.
@@ -7,8 +7,11 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from prometheus_client import Gauge
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -24,26 +27,32 @@ from istio_aux.kube.errors import (
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
+from istio_aux.model.annotations import SIDECARS
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Key, Pod
+from istio_aux.model.names import EventReason
+from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.sidecars import AttemptResult
-from istio_aux.quit import state as quit_state
 from istio_aux.quit.facts import Kubelet, PodFacts, obeys
-from istio_aux.quit.recorder import QuitRecorder
 from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.quit.state import (
+    STUCK_AFTER,
+    Action,
+    Delete,
+    End,
     PodState,
     QuitLimits,
+    QuitOutcome,
     QuitScope,
     Retry,
+    Send,
     Sleep,
     Task,
     Trouble,
     TroubledPod,
 )
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import NO_RUNG, Recorder, Telemetry
 
 FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
@@ -101,13 +110,14 @@ class Controller:
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         telemetry.watched_pods.set_function(lambda: self.watched)
         # Only the leader shows the others, so that a sum over all units counts each pod once.
-        for gauge, count in (
-            (telemetry.stuck_pods, lambda: len(self.stuck())),
-            (telemetry.blocked_pods, lambda: len(self.blocked())),
-            (telemetry.lost_pods, lambda: len(self.lost())),
-            (telemetry.would_quit_pods, lambda: len(self._troubled("would quit"))),
-        ):
-            gauge.set_function(lambda count=count: count() if self._scope.leading else 0)
+        gauges: dict[Trouble, Gauge] = {
+            "stuck": telemetry.stuck_pods, "blocked": telemetry.blocked_pods,
+            "lost": telemetry.lost_pods, "would quit": telemetry.would_quit_pods,
+        }  # fmt: skip
+        for kind, gauge in gauges.items():
+            gauge.set_function(
+                lambda kind=kind: len(self.troubled(kind)) if self._scope.leading else 0
+            )
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
@@ -122,7 +132,7 @@ class Controller:
                 return
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(self._facts(resource), self._scope, self._clock())
+        state.decide_on(self._facts(resource), self._scope, self._clock())
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
@@ -165,20 +175,8 @@ class Controller:
         """How many pods are known."""
         return len(self._states)
 
-    def stuck(self) -> list[TroubledPod]:
-        """Pods whose proxy runs on after several attempts; only the leader knows them."""
-        return self._troubled("stuck")
-
-    def blocked(self) -> list[TroubledPod]:
-        """Pods that a container keeps from completing although another one is finished."""
-        return self._troubled("blocked")
-
-    def lost(self) -> list[TroubledPod]:
-        """Pods whose proxy is gone for good while a payload container may still run."""
-        return self._troubled("lost")
-
-    def _troubled(self, trouble: Trouble) -> list[TroubledPod]:
-        """The pods in such a state, the oldest first, then by name."""
+    def troubled(self, trouble: Trouble) -> list[TroubledPod]:
+        """The pods in such a state, the oldest first, then by name; see `PodState.trouble`."""
 
         def order(pod: TroubledPod) -> tuple[float, str, str]:
             return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
@@ -229,8 +227,8 @@ class Controller:
         limits = self._scope.limits
         trying = Backoff(limits.first_retry, limits.last_retry)
         reading = Backoff(limits.first_retry, limits.last_reading)
-        action: quit_state.Action = Sleep(0)
-        while not isinstance(action, quit_state.End):
+        action: Action = Sleep(0)
+        while not isinstance(action, End):
             try:
                 if isinstance(action, Retry):
                     self._recorder.failed(state, task)
@@ -248,7 +246,7 @@ class Controller:
                     str(error), self._scope, counts=counts, pause=retry_after(error)
                 )
             except Exception:  # One pod's failure must not stop the others.
-                self._recorder.unhandled(state.key)
+                self._recorder.unhandled()
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
@@ -266,7 +264,7 @@ class Controller:
         except TimeoutError:
             return
 
-    async def _look(self, state: PodState, task: Task) -> quit_state.Action:
+    async def _look(self, state: PodState, task: Task) -> Action:
         """Read the pod by its UID, and do what follows from that right away."""
         slots = self._retry_slots if task.failures or task.due == "report" else self._slots
         async with slots.take(state.key.namespace, state.node) as slot:
@@ -276,12 +274,12 @@ class Controller:
                 not_after = self._clock().monotonic + FRESH
                 action = task.looked(await self._read(state.key), self._scope, self._clock())
                 self._record(state)
-                if isinstance(action, quit_state.Send | quit_state.Delete) and not self._leads():
+                if isinstance(action, Send | Delete) and not self._leads():
                     return task.superseded(self._scope)
-                if isinstance(action, quit_state.Delete):
+                if isinstance(action, Delete):
                     self._recorder.lost(state)
                     return await self._delete(state, task, action.version)
-                if not isinstance(action, quit_state.Send):
+                if not isinstance(action, Send):
                     return action
                 if self._clock().monotonic > not_after:
                     continue
@@ -318,7 +316,7 @@ class Controller:
         return PodFacts(pod, self._scope.policy, kubelet if fresh else None)
 
     async def _send(
-        self, state: PodState, task: Task, what: quit_state.Send, not_after: float
+        self, state: PodState, task: Task, what: Send, not_after: float
     ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.rung)
@@ -336,21 +334,109 @@ class Controller:
             client, pod, what.container, what.command, deadline, not_after=not_after
         )
 
-    async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
+    async def _delete(self, state: PodState, task: Task, version: str) -> Action:
         """Delete a pod with a dead proxy as it was read."""
         try:
             await actions.delete_pod(self._client, state.key, version)
-        except ApiError as error:
-            if error.code == 404:
-                return task.looked(None, self._scope, self._clock())
-            # 409: the pod has changed, so it is read and decided on again.
-            if error.code != 409:
+        except KubeError as error:
+            answered = isinstance(error, ApiError)
+            # The pod is gone, or has changed: it is read and decided on again.
+            if not (answered and error.code in {404, 409}):
                 self._recorder.not_deleted()
-            if error.retry_after is not None:
+            if not answered or error.retry_after is not None:
                 raise
             outcome = "not known whether it was deleted" if error.unknown else "not deleted"
-            return task.failed(f"{outcome}: {error}", self._scope, reading=False)
-        except KubeError:
-            self._recorder.not_deleted()
-            raise
+            raise KubeError(f"{outcome}: {error}") from error
         return task.deleted()
+
+
+class QuitRecorder(Recorder):
+    """Records what the quit controller does."""
+
+    def decided(self, state: PodState, *, dry: bool) -> None:
+        """There is a new decision on the pod; ``dry``: it will not be acted on."""
+        levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
+        action, reason = state.decision.action, state.decision.reason
+        level = levels.get(action, logging.INFO)
+        action = "would quit" if dry and action == "quit" else action
+        self._log_pod(level, "decision", state.key, action=action, reason=reason)
+
+    def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
+        """The proxy is about to be told to exit."""
+        self._telemetry.quit_attempts.labels(rung).inc()
+        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, rung=rung)
+
+    def failed(self, state: PodState, task: Task) -> None:
+        """An attempt failed; there will be another."""
+        level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
+        self._log_pod(
+            level, "attempt-failed", state.key,
+            task=task.due, attempts=task.attempts, reason=task.failure,
+        )  # fmt: skip
+        # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
+        if task.due == "quit" and task.failures.bit_count() == 1:
+            note = f"failure {task.failures}: {task.failure}"
+            self._event(state.key, "Warning", "ProxyQuitFailed", note)
+
+    def ended(self, state: PodState, task: Task, end: End) -> None:
+        """Nothing more is to be done about the pod for now."""
+        match end.outcome:
+            case QuitOutcome.DRY_RUN:
+                note = f"{end.reason}; a dry run leaves {task.target} running"
+                self._event_once(state, "Normal", "ProxyQuitDryRun", note)
+            case QuitOutcome.REPORTED:
+                self.lost(state)
+            case QuitOutcome.DELETED:
+                self._telemetry.dead_proxies.labels("deleted").inc()
+                level, event = logging.WARNING, "dead-proxy-pod-deleted"
+                self._log_pod(level, event, state.key, reason=end.reason)
+                note = f"deleted, so that its controller makes a new one: {end.reason}"
+                self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
+            case QuitOutcome.BLOCKED:
+                decision = state.decision
+                by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
+                note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
+                if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
+                    note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
+                event = "ProxyQuitBlocked" if kept else "PodHeld"
+                if self._event_once(state, "Normal", event, note):
+                    self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
+            case QuitOutcome() as outcome:
+                self._quit(state, task, outcome, end)
+            case None:
+                pass
+
+    def lost(self, state: PodState) -> None:
+        """A second look confirmed that the proxy is dead and a payload container is not."""
+        if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
+            self._telemetry.dead_proxies.labels("reported").inc()
+
+    def not_deleted(self) -> None:
+        """The deletion of a pod with a dead proxy failed; `failed` says why."""
+        self._telemetry.dead_proxies.labels("delete-failed").inc()
+
+    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
+        rung = task.rung or NO_RUNG
+        self._telemetry.quits.labels(outcome, rung).inc()
+        self._log_pod(
+            logging.INFO, "quit", state.key,
+            container=task.target, outcome=outcome, rung=rung, attempts=task.attempts,
+            reason=end.reason,
+        )  # fmt: skip
+        if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
+            self._telemetry.quits_total += task.target == PROXY
+            if end.after_payload is not None and task.target == PROXY:
+                self._telemetry.exit_to_exit.observe(end.after_payload)
+            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
+            note = f"every payload container is finished; {end.reason}"
+            self._event(state.key, kind, "ProxyQuit", note)
+
+    def _event_once(
+        self, state: PodState, kind: Literal["Normal", "Warning"], reason: EventReason, note: str
+    ) -> bool:
+        """Send an Event that a pod gets once; return whether it had none yet."""
+        if reason in state.announced:
+            return False
+        state.announced += (reason,)
+        self._event(state.key, kind, reason, note, once=True)
+        return True

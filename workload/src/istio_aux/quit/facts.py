@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import annotations, resources, sidecars
+from istio_aux.model import annotations, owners, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
+from istio_aux.model.owners import PodController
 from istio_aux.model.pod import (
     PROXY,
     Container,
@@ -70,10 +71,7 @@ class ContainerVerdict(Struct, frozen=True):
 class PodFacts:
     """A pod as the rules see it: the pod, and what follows from it. Nothing raises.
 
-    Attributes:
-        pod: as the API server has it.
-        policy: of the cluster's admin.
-        overrides: the annotations that refine the policy.
+    The annotations of the pod, ``overrides``, refine the ``policy`` of the cluster's admin.
     """
 
     def __init__(self, pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> None:
@@ -81,9 +79,11 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        self._rules = sidecars.combined(policy.sidecars, self.overrides.sidecars)
-        for name in self.overrides.after:
-            self._rules.pop(name, None)
+        self._rules = {
+            rule.container: rule  # That of the annotation comes last, and counts.
+            for rule in (*policy.sidecars, *self.overrides.sidecars)
+            if rule.container not in self.overrides.after
+        }
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
@@ -175,6 +175,11 @@ class PodFacts:
         return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
 
     @property
+    def controller(self) -> PodController:
+        """What makes another pod in the place of this one, if anything does."""
+        return owners.controls(self.pod)
+
+    @property
     def created(self) -> datetime | None:
         """The creation of the pod, by the clock of the API server."""
         return _zoned(self.pod.metadata.creation_timestamp)
@@ -182,14 +187,10 @@ class PodFacts:
     @cached_property
     def payload_ended(self) -> datetime | None:
         """The end of the last payload container that is finished; None: unknown."""
-        return max(filter(None, map(self._ended, self.finished_payload)), default=None)
+        return max(filter(None, map(self.ended, self.finished_payload)), default=None)
 
-    @property
-    def proxy_ended(self) -> datetime | None:
-        """The end of the proxy if it is finished."""
-        return self._ended(PROXY) if self.proxy_finished else None
-
-    def _ended(self, container: str) -> datetime | None:
+    def ended(self, container: str) -> datetime | None:
+        """The end of a container that is terminated; None: unknown."""
         ended = self.exits.get(container)
         return _zoned(ended.finished_at) if ended else None
 

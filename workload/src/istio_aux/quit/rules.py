@@ -20,10 +20,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import owners
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
-from istio_aux.model.names import REQUEST_PORTS, quit_command
+from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct
 from istio_aux.model.policy import DeadProxy, Rung
 from istio_aux.model.sidecars import SidecarRule
@@ -117,11 +116,8 @@ Action = Ignore | Wait | Quit | Report
 def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -> Action:
     """Decide what to do about the proxy of a pod: the first rule that applies. Never raises.
 
-    Args:
-        facts: the annotations among them refine the policy.
-        now: the present; None: every grace period counts as over.
-        seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `payload_end`.
+    Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
+    every payload container was finished; None: the clock of the pod's node must do.
     """
     policy = facts.policy
     if reason := next(_nothing_to_do(facts), None):
@@ -159,17 +155,6 @@ def rungs(status_port: int) -> tuple[Rung, ...]:
     return (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
 
 
-def command(rung: Rung, status_port: int) -> tuple[str, ...]:
-    """The command to run in the proxy's container.
-
-    Raises:
-        ValueError: ``rung`` runs no command.
-    """
-    if rung is Rung.PORT_FORWARD:
-        raise ValueError(f"rung {rung}: it runs no command")
-    return quit_command(status_port if rung is Rung.EXEC else None)
-
-
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod, phase = facts.pod, facts.pod.status.phase
@@ -204,8 +189,7 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    controller = owners.controls(facts.pod)
-    if why := controller.obstacle or controller.failure:
+    if why := facts.controller.obstacle or facts.controller.failure:
         yield why
     for problem in facts.overrides.problems:
         yield problem.why
@@ -307,8 +291,7 @@ def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Mom
 def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
     """When the payload ended by the node's clock, as a time by ours; None: unknown.
 
-    The node's clock may be wrong: the answer is not after ``now``, nor before the pod was created
-    if that is not either.
+    That clock may be wrong: the answer is not after ``now``, nor before the pod's creation.
     """
     if facts.payload_ended is None:
         return None

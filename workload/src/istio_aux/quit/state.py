@@ -39,7 +39,6 @@ import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -48,7 +47,8 @@ from msgspec import structs
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key, shared
+from istio_aux.model.names import quit_command
+from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
@@ -131,7 +131,9 @@ class Send(msgspec.Struct, frozen=True):
     @property
     def command(self) -> tuple[str, ...]:
         """What runs in the container by any other rung."""
-        return self.rule.command if self.rule else quitting.command(self.rung, self.port)
+        if self.rule:
+            return self.rule.command
+        return quit_command(self.port if self.rung is Rung.EXEC else None)
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -183,7 +185,7 @@ class PodState:
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
-    def observe(self, facts: PodFacts, scope: QuitScope, now: Moment) -> quitting.Action:
+    def decide_on(self, facts: PodFacts, scope: QuitScope, now: Moment) -> quitting.Action:
         """Decide on a pod, and remember the decision unless a newer state is known.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
@@ -202,16 +204,12 @@ class PodState:
         same = self._is_newest(decision)
         self.recorded &= same
         self.settled &= same
-        # Ten thousand pods share a handful of texts.
-        blockers = (each._replace(name=shared(each.name)) for each in decision.blocked_by)
-        self.decision = structs.replace(
-            decision, reason=shared(decision.reason), blocked_by=(*islice(blockers, MOST_BLOCKERS),)
-        )
-        self.application = shared(application_of(pod))
-        self.node, self.chosen = shared(pod.spec.node_name or ""), scope.pods.matches(pod.labels)
+        self.decision = structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
+        self.application, self.node = application_of(pod), pod.spec.node_name or ""
+        self.chosen = scope.pods.matches(pod.labels)
         self.asks = isinstance(decision, Wait) and facts.asks
         if isinstance(decision, Quit | Wait):
-            self.target = shared(decision.target)
+            self.target = decision.target
         if self.asks_for != before:
             self.first_seen = seen if self.asks_for == "quit" else now
         held = self.asks_for in {"quit", "blocked"}
@@ -354,7 +352,7 @@ class Task:
         if facts is None:
             self.state.left = True
             return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
-        decision = self.state.observe(facts, scope, now)
+        decision = self.state.decide_on(facts, scope, now)
         if self.due == "report":
             return self._confirmed(facts, decision, scope)
         if not isinstance(decision, Quit) or decision.target != self.target:

@@ -101,7 +101,9 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        telemetry.unmeshed_pods.set_function(lambda: self.unmeshed_total if self._leading else 0)
+        telemetry.unmeshed_pods.set_function(
+            lambda: self.count(Sidecar.MISSING) if self._leading else 0
+        )
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -180,11 +182,6 @@ class RepairController:
         return len(self._store.pods)
 
     @property
-    def unmeshed_total(self) -> int:
-        """How many pods should have a sidecar and have none."""
-        return len(self._store.find(Sidecar.MISSING))
-
-    @property
     def finished(self) -> bool:
         """Whether everything is decided, and nothing can be done until something changes.
 
@@ -199,10 +196,9 @@ class RepairController:
         """The unmeshed pods that may be restarted, the oldest first."""
         return oldest(pod for pod in self._store.find(Sidecar.MISSING) if pod.replica.restart)
 
-    @property
-    def unknown(self) -> int:
-        """How many pods without a sidecar may or may not need one."""
-        return len(self._store.find(Sidecar.UNKNOWN))
+    def count(self, sidecar: Sidecar) -> int:
+        """How many pods have, or lack, their sidecar in this way."""
+        return len(self._store.find(sidecar))
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
         """The pods that should have a sidecar and have none, the oldest first."""
@@ -452,12 +448,10 @@ class RepairController:
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
         why, before = str(error), owner.rollout
-        if error.changed:
-            self._recorder.superseded(pod.key, why)
-        else:
-            known = self._store.pods.get(pod.key) is pod
-            unmeshed = known and pod.replica.sidecar is Sidecar.MISSING
-            self._recorder.refused(pod.key, why, pod.action.reason if unmeshed else "")
+        known = self._store.pods.get(pod.key) is pod
+        unmeshed = known and pod.replica.sidecar is Sidecar.MISSING
+        problem = pod.action.reason if unmeshed else ""
+        self._recorder.refused(pod.key, why, problem, changed=error.changed)
         if before.replacing and before.replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(
                 before, why, self._now(), self._limits, retry_after=error.retry_after

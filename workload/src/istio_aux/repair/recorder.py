@@ -7,9 +7,8 @@ import logging
 from istio_aux.kube.events import Events
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Key
-from istio_aux.recorder import Recorder
 from istio_aux.repair.rules import Restart
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -52,43 +51,40 @@ class RepairRecorder(Recorder):
         """The pod was evicted, or its Job is suspended."""
         way, action = ("suspend", "Suspend") if restart.suspend else ("evict", "Evict")
         if not restart.suspend:
-            self._count("evicted")
+            self.count("evicted")
         self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
         note = f"restarted, so that it gets a sidecar: {restart.reason}"
         self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
-    def refused(self, pod: Key, why: str, problem: str) -> None:
-        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty."""
-        self._count("refused")
+    def refused(self, pod: Key, why: str, problem: str, *, changed: bool) -> None:
+        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty.
+
+        ``changed``: it has changed since it was chosen, which is no news.
+        """
+        if changed:
+            self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
+            return
+        self.count("refused")
         self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
         if problem:
             self.unmeshed(pod, f"{problem}; not restarted yet: {why}")
 
-    def superseded(self, pod: Key, why: str) -> None:
-        """The pod has changed since it was chosen."""
-        self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
-
     def failed(self, pod: Key, why: str) -> None:
         """The request was not answered: it is not known whether it was performed."""
-        self._count("failed")
+        self.count("failed")
         self._log_pod(logging.WARNING, "restart-failed", pod, reason=why)
 
     def stopped(self, owner: str, pod: Key | None, why: str) -> None:
         """No further pod of the controller is restarted; ``pod`` gets the Event."""
-        self._count("stopped")
+        self.count("stopped")
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
             note = f"no further pod of {owner} is restarted: {why}"
             self._event(pod, "Warning", "RestartStopped", note, "Report")
 
-    def job_suspended(self, job: Key, kind: str, why: str) -> None:
-        """The Job is suspended."""
-        self._count("suspended")
-        self.job(logging.INFO, "job-suspended", job, kind, why)
-
     def job_resumed(self, job: Key, kind: str, why: str, *, unchanged: bool) -> None:
         """The Job is resumed; the Job itself gets the Event, because its pods may be gone."""
-        self._count("failed" if unchanged else "resumed")
+        self.count("failed" if unchanged else "resumed")
         self.job(logging.WARNING if unchanged else logging.INFO, "job-resumed", job, kind, why)
         if unchanged:
             self._events.emit(
@@ -111,5 +107,6 @@ class RepairRecorder(Recorder):
         named = {"namespace": job.namespace, "kind": kind, "job": job.name, "uid": job.uid}
         _log.log(level, "%s", job, extra={"event": event, **named, "reason": why})
 
-    def _count(self, outcome: str) -> None:
+    def count(self, outcome: str) -> None:
+        """Count a restart, or what became of it."""
         self._telemetry.sidecar_restarts.labels(outcome).inc()

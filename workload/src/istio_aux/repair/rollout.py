@@ -209,30 +209,28 @@ def first_in_line(
     Namespaces take turns, and have a share: pods that never get Ready delay those of their own
     namespace. Whoever waits overtakes all that come later, so nobody waits forever.
 
-    Args:
-        waiting: controllers with a pod to restart, and since when they wait.
-        begun: controllers of which a pod is being replaced, and since when.
-        served: when a pod in a namespace was last restarted.
-        now: the present.
-        limits: how many at once.
+    ``waiting`` has controllers with a pod to restart, ``begun`` those of which a pod is being
+    replaced, both with the time since when; ``served`` when a pod of a namespace was restarted.
     """
     busy = Counter(
         _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
     )
-    lines = dict[str, list[str]]()
-    if busy.total() < limits.at_once:
-        possible = (key for key in waiting if busy[_namespace(key)] < limits.share)
-        for key in sorted(possible, key=lambda key: (waiting[key], key), reverse=True):
-            lines.setdefault(_namespace(key), []).append(key)
-    turns = {name: served.get(name, waiting[line[-1]]) for name, line in lines.items()}
-    chosen = list[str]()
-    while turns and busy.total() < limits.at_once:
-        name = min(turns, key=lambda name: (turns[name], name))
-        chosen.append(lines[name].pop())
-        busy[name] += 1
-        turns[name] = now.monotonic
-        if not lines[name] or busy[name] >= limits.share:
-            del turns[name]
+    last, chosen = dict(served), list[str]()
+
+    def turn(key: str) -> tuple[float, str, float, str]:
+        name = _namespace(key)
+        return last.get(name, waiting[key]), name, waiting[key], key
+
+    while busy.total() < limits.at_once:
+        possible = [
+            key for key in waiting if key not in chosen and busy[_namespace(key)] < limits.share
+        ]
+        if not possible:
+            break
+        key = min(possible, key=turn)
+        chosen.append(key)
+        busy[_namespace(key)] += 1
+        last[_namespace(key)] = now.monotonic
     return chosen
 
 
@@ -241,9 +239,8 @@ def next_step(
 ) -> Step | None:
     """Say what is next for one controller, as if there were no others.
 
-    Returns:
-        None if the controller can be forgotten: no pod of it is to be restarted, or it has had no
-        pod for so long that it does not exist any more.
+    None: it can be forgotten. No pod of it is to be restarted, or it has had no pod for so long
+    that it does not exist any more.
     """
     gone = None
     if not pods:

@@ -7,6 +7,7 @@ Whether the pod should have a sidecar is an input (`injection`). When its turn c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -77,8 +78,7 @@ def decide(
         expectation: whether it should have a sidecar.
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
-        job: the pod's controller as it was read, if that is a batch Job (`owners.GONE` if it does
-            not exist); None: not read yet. The training operator's Jobs are read by `suspension`.
+        job: the batch Job that controls the pod, once it was read; `owners.GONE` if there is none.
         meshed: whether another pod of the same controller has a sidecar.
     """
     if reason := next(_reasons_to_skip(pod, policy), None):
@@ -94,14 +94,14 @@ def decide(
     owner = owners.controls(pod)
     way = replace_pod(job, pod, meshed=meshed) if job else None
     obstacle = next(_reasons_to_keep(pod, owner, policy, live), None)
-    if obstacle is None and isinstance(way, KeepPod):
+    if obstacle is None and way and way.how == "keep":
         obstacle = way.reason
     if obstacle is not None:
         reason = f"{problem}; not restarted: {obstacle}"
         return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
     return Restart(
         reason="; ".join((problem, *_costs(owner, way))),
-        suspend=owner.resumable or isinstance(way, SuspendJob),
+        suspend=owner.resumable or (way is not None and way.how == "suspend"),
     )
 
 
@@ -177,23 +177,14 @@ def _costs(owner: PodController, way: Way | None) -> Iterator[str]:
         )
 
 
-class _Way(msgspec.Struct, frozen=True):
+class Way(msgspec.Struct, frozen=True):
+    """How a pod of a Job may be replaced, and what that costs the Job.
+
+    It is evicted, the Job is suspended until all its pods are gone, or no pod may be replaced.
+    """
+
+    how: Literal["evict", "suspend", "keep"]
     reason: str
-
-
-class KeepPod(_Way, frozen=True):
-    """No pod of the Job may be replaced."""
-
-
-class EvictPod(_Way, frozen=True):
-    """The pod is evicted; the reason says what that costs the Job."""
-
-
-class SuspendJob(_Way, frozen=True):
-    """The Job is suspended until its pods are gone; the reason says what that costs."""
-
-
-Way = KeepPod | EvictPod | SuspendJob
 
 
 def queued_by_kueue(job: Job, pod: Pod) -> str:
@@ -212,18 +203,21 @@ def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
         Job can be suspended; an eviction counts, and the Job has failures left.
     """
     if reason := next(_reasons_to_keep_pods(job), None):
-        return KeepPod(reason)
+        return Way("keep", reason)
     if owner := owners.set_of(job):
-        return SuspendJob(f"{owner.kind} {owner.name} is suspended until all its pods are gone")
+        return Way("suspend", f"{owner.kind} {owner.name} is suspended until all its pods are gone")
     if _ignores_eviction(job):
-        return EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
+        return Way("evict", "its end does not count: podFailurePolicy ignores DisruptionTarget")
     if next(_reasons_not_to_suspend(job, pod, meshed), None) is None:
-        return SuspendJob("the Job is suspended until all its pods are gone, and makes new ones")
+        return Way(
+            "suspend", "the Job is suspended until all its pods are gone, and makes new ones"
+        )
     if reason := next(_reasons_to_fail(job), None):
-        return KeepPod(reason)
-    return EvictPod(
+        return Way("keep", reason)
+    return Way(
+        "evict",
         f"its end counts as failure {_failures(job) + 1} of backoffLimit {job.spec.backoff_limit},"
-        " and as a success if its containers exit with 0 when they are told to stop"
+        " and as a success if its containers exit with 0 when they are told to stop",
     )
 
 

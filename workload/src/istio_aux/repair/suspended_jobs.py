@@ -137,13 +137,8 @@ class SuspendedJobs:
     async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
         """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
-        If that is part of a JobSet or a TrainJob, the one at the top is suspended.
-
-        Returns:
-            Why it is not suspended; empty if it is.
-
-        Raises:
-            KubeError: it is not known whether it is suspended. If it is, it will be resumed.
+        If that is part of a JobSet or a TrainJob, the one at the top is suspended. Returns why it
+        is not suspended; empty if it is. After a KubeError that is not known; it will be resumed.
         """
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
@@ -175,7 +170,8 @@ class SuspendedJobs:
             self._adopt(namespace, owner, now)
             raise
         key = self._adopt(namespace, owner, now)
-        self._recorder.job_suspended(key, owner.kind, decision.reason)
+        self._recorder.count("suspended")
+        self._recorder.job(logging.INFO, "job-suspended", key, owner.kind, decision.reason)
         return ""
 
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
@@ -331,10 +327,10 @@ class SuspendedJobs:
         now = self._now().monotonic
         job.gone = None if left.pods or left.unknown else job.gone or now
         waited, gone = now - job.began.monotonic, now - (job.gone or now)
-        decision = suspension.follow(
+        decisions = suspension.follow(
             read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
         )
-        match decision:
+        match decision := next(decisions):
             case AwaitPods(reason=why):
                 job.reason = why
                 if not job.reported and waited >= self._limits.late:

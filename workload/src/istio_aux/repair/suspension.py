@@ -178,8 +178,8 @@ def follow(
     gone: float,
     overdue: bool,
     limits: SuspensionLimits,
-) -> AwaitPods | Resume | Unmark | Leave:
-    """Decide what to do with a Job that was suspended, by us or by an earlier leader.
+) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
+    """Yield what to do with a Job that we, or an earlier leader, suspended. The first one counts.
 
     Args:
         job: as it was read, before its pods.
@@ -189,40 +189,6 @@ def follow(
         overdue: whether it has been suspended for longer than is `allowed`.
         limits: how long to wait.
     """
-    return next(_actions(job, left, waited, gone, limits, overdue=overdue))
-
-
-def patch(
-    api: JobApi, job: Job, action: Suspend | Resume | Unmark, now: datetime
-) -> Mapping[str, object]:
-    """The merge patch for the Job; its uid and resourceVersion are preconditions."""
-    suspends = isinstance(action, Suspend)
-    untouched = isinstance(action, Resume) and action.untouched
-    text = _SUSPENDED if suspends else _RESUMED
-    body: dict[str, object] = {
-        "metadata": {
-            "uid": job.metadata.uid,
-            "resourceVersion": job.metadata.resource_version,
-            "labels": {MARK: SIDECAR if suspends else None},
-            "annotations": {MARK: None if untouched else text.format(now.astimezone(UTC))},
-        }
-    }
-    if not isinstance(action, Unmark):
-        policy = {"suspend": suspends}
-        body["spec"] = {api.policy: policy} if api.policy else policy
-    return body
-
-
-def _actions(
-    job: Job,
-    left: PodsLeft,
-    waited: float,
-    gone: float,
-    limits: SuspensionLimits,
-    *,
-    overdue: bool,
-) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
-    """What to do; the first one counts."""
     if not is_marked(job):
         yield Leave("it does not carry our mark")
     if job.deleting:
@@ -249,6 +215,27 @@ def _actions(
     if gone < limits.settle:
         yield AwaitPods("its pods are gone, and its operator has to notice")
     yield Resume("all its pods are gone")
+
+
+def patch(
+    api: JobApi, job: Job, action: Suspend | Resume | Unmark, now: datetime
+) -> Mapping[str, object]:
+    """The merge patch for the Job; its uid and resourceVersion are preconditions."""
+    suspends = isinstance(action, Suspend)
+    untouched = isinstance(action, Resume) and action.untouched
+    text = _SUSPENDED if suspends else _RESUMED
+    body: dict[str, object] = {
+        "metadata": {
+            "uid": job.metadata.uid,
+            "resourceVersion": job.metadata.resource_version,
+            "labels": {MARK: SIDECAR if suspends else None},
+            "annotations": {MARK: None if untouched else text.format(now.astimezone(UTC))},
+        }
+    }
+    if not isinstance(action, Unmark):
+        policy = {"suspend": suspends}
+        body["spec"] = {api.policy: policy} if api.policy else policy
+    return body
 
 
 def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iterator[str]:
