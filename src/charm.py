@@ -4,8 +4,8 @@
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
 `rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
 and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
-with `certificates`; `wake` brings the charm back. What it says: `status` and `actions`, from what
-the workloads answer: its own in `probe`, all in `endpoints`.
+with `certificates`. What it says: `status` and `actions`, from what the workloads answer: its own
+in `probe`, all in `endpoints`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ import certificates
 import cluster
 import endpoints
 import injectionlabels
-import issuers
 import objects
 import permissions
 import probe
 import status
 import suspended
-import wake
 import workload
 from cluster import Problem
 from inputs import CONTAINER, Inputs, observe
-from relations import cos, istio, sidecar, tls
+from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -61,8 +59,8 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._provider = tls.Requirer(self)
-        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, tls.ENDPOINT, *cos.ENDPOINTS)
+        self._pki = certificates.Requirer(self)
+        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
             self.on.install,
@@ -92,15 +90,15 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        self._provider.sync()
-        self._inputs = observed = observe(self, self._provider)
+        self._pki.sync()
+        own = certificates.OwnAuthority(self.model)
+        self._inputs = observed = observe(self, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
-            now, authority = observed.now, observed.authority
-            self._pending = certificates.keep_authority(self.model, authority, now)
+            self._pending = own.keep(observed.now)
         needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
             self._problem = permissions.missing(client, needed)
@@ -114,7 +112,7 @@ class IstioAuxCharm(ops.CharmBase):
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
-        wake.ensure(self._container, event, wanted=waits)
+        workload.wake(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
         resolved = objects.resolve(client, observed, self.workload_transport)
@@ -128,12 +126,14 @@ class IstioAuxCharm(ops.CharmBase):
             # for the leader; they retry their quits.)
             problem = objects.ensure(client, inputs)
         applied = inputs.values() is not None and not problem
-        issuers.note_trusted(self.model, inputs.issuers, applied=applied)
-        choice = inputs.choose(applied=applied)
-        failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
+        if applied:
+            certificates.note_trusted(self.model, inputs.issuers)
+        leaf = inputs.issuers.choose(applied=applied)
+        failure = workload.ensure(client, self._container, inputs, leaf, granted=not problem)
         unseen = self._read_status()
-        issuers.publish(self.model, inputs.issuers, choice, self._answer)
-        self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
+        answered = self._answer.certificate if self._answer else ""
+        certificates.publish(self.model, inputs.issuers, leaf, answered)
+        self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         problem = problem or failure or unseen
         if self._serves and inputs.leader and not problem:
             answering = endpoints.look(
@@ -153,7 +153,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _read_status(self) -> Problem | None:
         """Ask the workload for its state; return the problem if Pebble fails."""
         try:
-            if not self._container.can_connect() or not workload.is_planned(self._container):
+            if not self._container.can_connect():
                 return None
             check_is_up = workload.check_is_up(self._container)
             self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
@@ -173,7 +173,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _on_remove(self, event: ops.EventBase) -> None:
         self._leaves = True
-        wake.ensure(self._container, event, wanted=False)
+        workload.wake(self._container, event, wanted=False)
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return

@@ -12,7 +12,6 @@ from istio_aux.model import selectors
 from istio_aux.model.answers import Injector
 from istio_aux.model.text import listed
 
-from certificates import Unreadable
 from cluster import Problem
 from inputs import CONTAINER, Inputs
 from probe import Probe
@@ -78,8 +77,7 @@ def of_unit(
     waiting = (
         "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
         problem.reason if problem else "",
-        inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
-        "" if inputs.authority else "waiting for the leader's certificate authority",
+        inputs.issuers.missing,
         "" if probe else "workload is not set up yet",
         f"workload: {probe.missing}" if probe and not probe.ready else "",
     )
@@ -137,8 +135,8 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     if probe.suspended_jobs:
         facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
     facts += notes.facts()
-    if inputs.offer and inputs.offer.reason:
-        facts.append(f"certificates: {inputs.offer.reason}")
+    if inputs.issuers.refused:
+        facts.append(f"certificates: {inputs.issuers.refused}")
     # Without a relation to Istio, missing injectors may be on purpose.
     if inputs.control_planes and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))

@@ -44,10 +44,9 @@ import config
 import injectionlabels
 import manifests
 import suspended
-from certificates import Leaf
+from certificates import Issuers
 from cluster import Found
 from inputs import Inputs
-from issuers import Issuers
 from suspended import Patience
 
 APP = "istio-aux"
@@ -306,7 +305,6 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63
-NO_ISSUERS = Issuers("", {}, False, None, None, Leaf("", ""), "")
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{LONG_APP}"}
 
 
@@ -315,9 +313,7 @@ def naming(*namespaces: str) -> Inputs:
     described = yaml.safe_load((REPOSITORY / "config.yaml").read_text())["options"]
     defaults = {name: option["default"] for name, option in described.items()}
     options = config.load({**defaults, "inject-namespaces": ",".join(namespaces)}, LONG_MODEL)
-    return Inputs(
-        LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, None, NO_ISSUERS, None
-    )
+    return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, Issuers())
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:

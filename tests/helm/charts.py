@@ -16,10 +16,9 @@ from lightkube import codecs
 import certificates
 import config
 import manifests
-from certificates import Leaf
+from certificates import Issuers
 from helm.generate import ROOT
 from inputs import Inputs
-from issuers import Issuers
 
 APP, MODEL = "istio-aux", "mesh-jobs"
 Document = dict[str, Any]
@@ -53,7 +52,7 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
     described = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
     chosen = {name: option["default"] for name, option in described.items()} | dict(options)
     authority = certificates.make_authority(APP, MODEL)
-    issuers = Issuers("istio-aux/0", {}, True, None, authority, Leaf("", ""), "")
+    issuers = Issuers(silent=True, own=authority.certificate)
     inputs = Inputs(
         app=APP,
         model=MODEL,
@@ -62,9 +61,7 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
         config=config.load(chosen, MODEL),
         invalid="",
         container_ready=True,
-        authority=authority,
         issuers=issuers,
-        offer=None,
         admission="policy" if admission == "policy" else "webhook",
         capability="native" if chosen["start-mode"] == "native" else "unknown",
     )
