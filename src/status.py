@@ -13,7 +13,7 @@ from istio_aux.model.answers import Injector
 from istio_aux.model.text import listed
 
 from certificates import Unreadable
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
 from probe import Probe
 from relations import istio
@@ -50,7 +50,7 @@ class Notes:
 
 def of_unit(
     inputs: Inputs,
-    problem: Problem | None,
+    problem: ReconcileError | None,
     probe: Probe | None,
     notes: Notes,
 ) -> ops.StatusBase:
@@ -67,7 +67,7 @@ def of_unit(
     """
     blocked = (
         inputs.invalid,
-        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
         # Meanwhile the workload watches every injector that it finds.
@@ -77,7 +77,7 @@ def of_unit(
         return ops.BlockedStatus(why)
     waiting = (
         "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
-        problem.reason if problem else "",
+        str(problem or ""),
         inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
         "" if inputs.authority else "waiting for the leader's certificate authority",
         "" if probe else "workload is not set up yet",
