@@ -26,10 +26,9 @@ import cluster
 import config
 import endpoints
 import objects
-import permissions
 import probe
 import workload
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, observe
 from probe import Probe
 from relations import istio
@@ -62,14 +61,14 @@ class RefusedError(Exception):
 def _action(
     answer: Callable[[Actions, ops.ActionEvent], Results],
 ) -> Callable[[Actions, ops.ActionEvent], None]:
-    """Make a handler of a method that returns the results, or raises a `RefusedError`."""
+    """Make a handler of a method that returns the results, or raises why the action fails."""
 
     @functools.wraps(answer)
     def handle(actions: Actions, event: ops.ActionEvent) -> None:
         actions.end = monotonic() + ANSWER
         try:
             results = answer(actions, event)
-        except RefusedError as refusal:
+        except (RefusedError, ReconcileError) as refusal:
             event.fail(_bounded(str(refusal)))
         else:
             event.set_results({key: _bounded(value, key) for key, value in results.items()})
@@ -119,8 +118,6 @@ class Actions(ops.Object):
         """Ask the other units: only the one that holds the Lease knows stuck pods."""
         with cluster.connect(self._kubernetes) as client:
             pods = endpoints.ready_pods(client, self._charm.app.name, cluster.namespace())
-        if isinstance(pods, Problem):
-            raise RefusedError(pods.reason)
         failures: list[str] = []
         for pod, addresses in sorted(pods.items()):
             for address in addresses:
@@ -191,18 +188,22 @@ class Actions(ops.Object):
             yield _finding("options", "problem", inputs.invalid, "correct it with `juju config`")
         if why := istio.disagreement(inputs.control_planes):
             yield _finding("relations", "problem", why, "remove one of these relations")
-        needed = permissions.needed(inputs.model, leader=True)
         with cluster.connect(self._kubernetes) as client:
-            problem = permissions.missing(client, needed)
-            units = endpoints.look(client, inputs.app, inputs.model, inputs.now, self._transport)
-        if problem and problem.refused:
-            trust = f"run `juju trust {charm.app.name} --scope=cluster`"
-            yield _finding("trust", "problem", f"the charm may not {problem.reason}", trust)
-        elif problem:
-            yield _finding("trust", "unknown", problem.reason)
-        else:
-            yield _finding("trust", "ok", "the charm has its rights")
-        silent = [units.problem.reason] if units.problem else units.silent
+            try:
+                cluster.check_permissions(client, inputs.model, leader=True)
+                yield _finding("trust", "ok", "the charm has its rights")
+            except ReconcileError as error:
+                if error.refused:
+                    trust = f"run `juju trust {charm.app.name} --scope=cluster`"
+                    yield _finding("trust", "problem", f"the charm may not {error}", trust)
+                else:
+                    yield _finding("trust", "unknown", str(error))
+            try:
+                model, now = inputs.model, inputs.now
+                units = endpoints.look(client, inputs.app, model, now, self._transport)
+                silent = [units.waits] if units.waits else units.silent
+            except ReconcileError as error:
+                silent = [str(error)]
         for why in silent:
             do = "see `juju status`; units answer each other on port 8080"
             yield _finding("units", "problem", why, do)
@@ -266,10 +267,8 @@ class Actions(ops.Object):
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
         with (
             cluster.connect(self._kubernetes) as client,
-            objects.evicting(client, inputs, self._transport) as problem,
+            objects.evicting(client, inputs, self._transport),
         ):
-            if problem:
-                raise RefusedError(problem.reason)
             yield
 
     @_action

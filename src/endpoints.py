@@ -19,7 +19,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
 import probe
-from cluster import Problem
+from cluster import ReconcileError
 
 # How long the webhook configuration waits for a pod that is ready and does not answer the leader.
 # Something stands between the two units then, such as a NetworkPolicy for port 8080 or STRICT mTLS.
@@ -33,11 +33,11 @@ class Endpoints:
     """What the leader learned of the units.
 
     Attributes:
-        problem: why the API server cannot be told to send reviews yet.
+        waits: why the API server cannot be told to send reviews yet, or the empty text.
         silent: units that do not answer as ready, each with its address and the reason.
     """
 
-    problem: Problem | None
+    waits: str
     silent: tuple[str, ...] = ()
 
 
@@ -50,17 +50,15 @@ def look(
 ) -> Endpoints:
     """Ask the workload of each ready endpoint; `transport` is for tests."""
     slices = _slices(client, app, model)
-    if isinstance(slices, Problem):
-        return Endpoints(slices)
     pods = _addresses(slices)
     if not pods:
-        return Endpoints(Problem(f"waiting for a ready endpoint of Service {app}"))
+        return Endpoints(f"waiting for a ready endpoint of Service {app}")
     # Juju opens the port after the hook that asks for it. Until then the Service has another one,
     # and the API server would not find ours.
     ports = {port.port for part in slices for port in part.ports or ()}
-    problem = None
+    waits = ""
     if WEBHOOK_PORT not in ports:
-        problem = Problem(f"waiting for port {WEBHOOK_PORT} of Service {app}")
+        waits = f"waiting for port {WEBHOOK_PORT} of Service {app}"
     silent: list[str] = []
     with probe.connect(transport) as asking:
         for pod, addresses in sorted(pods.items()):
@@ -69,14 +67,14 @@ def look(
             if not all(refusals):
                 continue
             silent.append(f"{unit_of(pod)}: {refusals[0]}")
-            problem = problem or _wait(client, pod, model, now, silent[-1])
-    return Endpoints(problem, tuple(silent))
+            if not waits and not _ready_for_long(client, pod, model, now):
+                waits = f"waiting for {silent[-1]}"
+    return Endpoints(waits, tuple(silent))
 
 
-def ready_pods(client: Client, app: str, model: str) -> dict[str, list[str]] | Problem:
+def ready_pods(client: Client, app: str, model: str) -> dict[str, list[str]]:
     """Return the addresses of each ready pod behind the Service, by the pod's name."""
-    slices = _slices(client, app, model)
-    return slices if isinstance(slices, Problem) else _addresses(slices)
+    return _addresses(_slices(client, app, model))
 
 
 def unit_of(pod: str) -> str:
@@ -84,29 +82,25 @@ def unit_of(pod: str) -> str:
     return f"unit {'/'.join(pod.rsplit('-', 1))}"
 
 
-def _slices(client: Client, app: str, model: str) -> list[EndpointSlice] | Problem:
-    def read() -> list[EndpointSlice]:
+def _slices(client: Client, app: str, model: str) -> list[EndpointSlice]:
+    with cluster.attempt(f"EndpointSlices of Service {app}"):
         # lightkube's label operators are untyped.
         listing = client.list(  # pyright: ignore[reportUnknownMemberType]
             EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
         )
         return [*listing]
 
-    return cluster.attempt(f"EndpointSlices of Service {app}", read)
 
-
-def _wait(client: Client, pod: str, model: str, now: datetime, why: str) -> Problem | None:
-    """Return what the webhook configuration waits for, None if the pod is ready for `PATIENCE`."""
-
-    def read() -> datetime | None:
-        status = client.get(Pod, pod, namespace=model).status
-        conditions = status.conditions or [] if status else []
-        return next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
-
-    since = cluster.attempt(f"Pod {pod}", read)
-    if isinstance(since, datetime) and now - since >= PATIENCE:
-        return None
-    return Problem(f"waiting for {why}")
+def _ready_for_long(client: Client, pod: str, model: str, now: datetime) -> bool:
+    """Tell whether the pod is ready for `PATIENCE`."""
+    try:
+        with cluster.attempt(f"Pod {pod}"):
+            status = client.get(Pod, pod, namespace=model).status
+    except ReconcileError:
+        return False
+    conditions = status.conditions or [] if status else []
+    since = next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
+    return since is not None and now - since >= PATIENCE
 
 
 def _addresses(slices: Iterable[EndpointSlice]) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last five from the cluster."""
+    """The facts on which the charm decides. The leader adds the last six from the cluster."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -41,6 +41,7 @@ class Inputs:
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
+    dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
@@ -72,6 +73,7 @@ class Inputs:
             # The workload must be able to resume what it suspended under earlier options.
             repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
             revisions=self.revisions,
+            dry_runs=self.dry_runs,
             owner=self.owner,
             ambient=self.ambient,
         )

@@ -12,7 +12,7 @@ from istio_aux.model import selectors
 from istio_aux.model.answers import Injector
 from istio_aux.model.text import listed
 
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
 from probe import Probe
 from relations import istio
@@ -49,7 +49,7 @@ class Notes:
 
 def of_unit(
     inputs: Inputs,
-    problem: Problem | None,
+    problem: ReconcileError | None,
     probe: Probe | None,
     notes: Notes,
 ) -> ops.StatusBase:
@@ -66,7 +66,7 @@ def of_unit(
     """
     blocked = (
         inputs.invalid,
-        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
         # Meanwhile the workload watches every injector that it finds.
@@ -76,7 +76,7 @@ def of_unit(
         return ops.BlockedStatus(why)
     waiting = (
         "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
-        problem.reason if problem else "",
+        str(problem or ""),
         inputs.issuers.missing,
         "" if probe else "workload is not set up yet",
         f"workload: {probe.missing}" if probe and not probe.ready else "",

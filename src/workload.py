@@ -22,7 +22,7 @@ import cluster
 import config as options
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
-from cluster import Problem
+from cluster import ReconcileError
 from config import Config
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
@@ -174,7 +174,7 @@ def layer(config: Config, names: Mapping[str, str]) -> ops.pebble.LayerDict:
 
 def ensure(
     client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf, *, granted: bool
-) -> Problem | None:
+) -> None:
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
@@ -182,34 +182,28 @@ def ensure(
     nevertheless: without a workload every Job would hang.
     """
     if not inputs.container_ready:
-        return None
+        return
     if not leaf:
-        wants = inputs.issuers.wants
-        return Problem("waiting for a certificate that the API server trusts") if wants else None
-    try:
-        present = {path: _read(container, path) for path in _FILES}
-        token = _token(client, present[TOKEN], inputs)
-        if isinstance(token, Problem):
-            return token
-        wanted = {
-            # The key comes first: the workload loads both when the certificate changes.
-            TLS_KEY: leaf.private_key,
-            TLS_CERTIFICATE: leaf.chain,
-            TOKEN: token,
-            KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
-        }
-        config = inputs.config if granted or not present[CONFIG] else None
-        known = names(inputs)
-        if config:
-            # The settings name this file, so it comes first.
-            injected = options.as_file(inputs.applications(), config.inject_namespaces)
-            wanted |= {APPLICATIONS: injected, CONFIG: _yaml(settings(config, known))}
+        waits = "waiting for a certificate that the API server trusts"
+        raise ReconcileError(inputs.issuers.missing or waits)
+    present = {path: _read(container, path) for path in _FILES}
+    wanted = {
+        # The key comes first: the workload loads both when the certificate changes.
+        TLS_KEY: leaf.private_key,
+        TLS_CERTIFICATE: leaf.chain,
+        TOKEN: _token(client, present[TOKEN], inputs),
+        KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
+    }
+    config = inputs.config if granted or not present[CONFIG] else None
+    if config is None:
         write(container, present, wanted)
-        if config:
-            run(container, layer(config, known))
-    except ops.pebble.Error as error:
-        return trouble(error)
-    return None
+        return
+    known = names(inputs)
+    # The settings name this file, so it comes first.
+    wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.inject_namespaces)
+    wanted[CONFIG] = _yaml(settings(config, known))
+    write(container, present, wanted)
+    run(container, layer(config, known))
 
 
 def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -261,12 +255,14 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
         logger.warning("service %s: %s", WAKE, error)
 
 
-def trouble(error: ops.pebble.Error) -> Problem:
+def trouble(error: ops.pebble.Error) -> ReconcileError:
     """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
     lines = str(error).splitlines()
     # The first line of a change that failed only says that it did.
     why = next((line for line in lines if line.startswith("- ")), lines[0] if lines else "")
-    return Problem(f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}")
+    return ReconcileError(
+        f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}"
+    )
 
 
 def check_is_up(container: ops.Container) -> bool:
@@ -275,12 +271,10 @@ def check_is_up(container: ops.Container) -> bool:
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 
 
-def _token(client: Client, present: str, inputs: Inputs) -> str | Problem:
+def _token(client: Client, present: str, inputs: Inputs) -> str:
     """Return a token for the workload: the present one while that is good."""
     account = manifests.service_account(inputs.app)
     good = cluster.accepts(client, present, account, inputs.model)
-    if isinstance(good, Problem):
-        return good
     if good and not token_is_late(present, inputs.now):
         return present
     return cluster.request_token(client, account, inputs.model)

@@ -23,8 +23,8 @@ from istio_aux.status import page, place
 from ops import pebble, testing
 
 import certificates
+import objects
 import probe
-import suspended
 import workload
 from charm import IstioAuxCharm
 
@@ -39,7 +39,7 @@ TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
-PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, webhook_gone=0.02)
+PATIENCE = objects.Patience(pause=0.05, longest=0.5, webhook_gone=0.02)
 
 ROCK = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
 # What Pebble has when a container starts.
