@@ -224,8 +224,7 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
 def stop(container: ops.Container) -> None:
     """Stop the service if Pebble answers, so that it begins nothing more."""
     try:
-        if container.can_connect():
-            container.stop(SERVICE)
+        container.stop(SERVICE)
     except ops.pebble.Error as error:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
 
