@@ -65,14 +65,14 @@ _LONGEST_CHAIN: Final = 16_384
 # good: its record stays, and so does its label, which no other secret can have (juju#22310).
 _PATIENCE: Final = timedelta(hours=1)
 
-# Keys of the application's databag: which secret has the authority, and since when it is lost.
+# Keys of the application's databag in the peer relation: which secret has the authority, since when
+# that is lost, and which issuers units may use.
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
 _LOST_SINCE: Final = "authority-lost-since"
-_LABEL: Final = "certificate-authority"
 _TRUSTED: Final = "trusted-issuers"
-# Keys of a unit's databag, and of both.
-_ISSUERS: Final = "issuers"
-_REMOVED: Final = "removed-secret-revisions"
+_ISSUERS: Final = "issuers"  # A key of units.
+_REMOVED: Final = "removed-secret-revisions"  # A key of both.
+_LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
 
 T = TypeVar("T")
 
