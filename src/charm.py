@@ -5,7 +5,7 @@ What the charm reads: `config`, `relations`, `inputs`. What it owns in the clust
 `rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
 and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
 with `certificates`; `wake` brings the charm back. What it says: `status` and `actions`, from what
-the workloads answer: its own in `probe`, all in `endpoints`.
+the workloads answer `probe`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
-import endpoints
 import injectionlabels
 import issuers
 import objects
@@ -56,7 +55,6 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs: Inputs | None = None
         self._problem: Problem | None = None
         self._leaves = False
-        self._answer: probe.Probe | None = None
         self._serves = False
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
@@ -93,7 +91,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _reconcile(self, event: ops.EventBase) -> None:
         self._provider.sync()
-        self._inputs = observed = observe(self, self._provider)
+        self._inputs = observed = observe(self, self.workload_transport, self._provider)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
@@ -105,10 +103,11 @@ class IstioAuxCharm(ops.CharmBase):
         with cluster.connect(self.kubernetes_transport) as client:
             self._problem = permissions.missing(client, needed)
             if self._problem:
-                self._read_status()
+                self._read_checks(observed)
             else:
                 self._problem = self._act(client, observed)
-        sidecar.answer(self, self._inputs.requesters, None if self._starting else self._answer)
+        answer = None if self._starting else observed.answer
+        sidecar.answer(self, self._inputs.requesters, answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
@@ -117,7 +116,7 @@ class IstioAuxCharm(ops.CharmBase):
         wake.ensure(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
-        resolved = objects.resolve(client, observed, self.workload_transport)
+        resolved = objects.resolve(client, observed)
         if isinstance(resolved, Problem):
             problem, inputs = resolved, observed
         else:
@@ -131,40 +130,41 @@ class IstioAuxCharm(ops.CharmBase):
         issuers.note_trusted(self.model, inputs.issuers, applied=applied)
         choice = inputs.choose(applied=applied)
         failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
-        unseen = self._read_status()
-        issuers.publish(self.model, inputs.issuers, choice, self._answer)
+        unseen = self._read_checks(observed)
+        process = observed.answer and observed.answer.status
+        issuers.publish(self.model, inputs.issuers, choice, process)
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
         problem = problem or failure or unseen
         if self._serves and inputs.leader and not problem:
-            answering = endpoints.look(
+            answering = probe.look(
                 client, inputs.app, inputs.model, inputs.now, self.workload_transport
             )
             self._notes.silent = answering.silent
             problem = objects.complete(client, inputs, answering.problem)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
         self._notes.unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
-        live = bool(self._answer and self._answer.live)
+        live = bool(process and process.injector_live)
         labels = injectionlabels.ensure(client, inputs, live=live)
         if isinstance(labels, Problem):
             return problem or labels
         self._notes.labels = labels
         return problem
 
-    def _read_status(self) -> Problem | None:
-        """Ask the workload for its state; return the problem if Pebble fails."""
+    def _read_checks(self, observed: Inputs) -> Problem | None:
+        """Note whether the workload serves or starts; return the problem if Pebble fails."""
+        answer = observed.answer
+        if answer is None:
+            return None
         try:
-            if not self._container.can_connect() or not workload.is_planned(self._container):
-                return None
             check_is_up = workload.check_is_up(self._container)
-            self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
-            if self._answer.ready:
+            if not answer.missing:
                 workload.relax(self._container)
         except ops.pebble.Error as error:
             return workload.trouble(error)
-        self._serves = self._answer.ready and check_is_up
-        self._starting = check_is_up and not self._answer.ready
-        if self._answer.version:
-            self.unit.set_workload_version(self._answer.version)
+        self._serves = check_is_up and not answer.missing
+        self._starting = check_is_up and bool(answer.missing)
+        if answer.status:
+            self.unit.set_workload_version(answer.status.version)
         return None
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
@@ -189,7 +189,7 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            unit_status = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            unit_status = status.of_unit(self._inputs, self._problem, self._notes)
             event.add_status(unit_status)
 
 

@@ -44,7 +44,7 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
     """
     if not inputs.leader or inputs.config is None:
         return ()
-    wanted, owner = inputs.config.inject_namespaces, f"{inputs.model}/{inputs.app}"
+    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
 
     def act() -> tuple[str, ...]:
         present = {namespace.name: namespace for namespace in listed(client, Namespace)}

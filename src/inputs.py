@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+import httpx2
 import ops
 from istio_aux.model import sidecars
-from istio_aux.model.policy import RacePolicy
+from istio_aux.model.policy import Capability, RacePolicy
 
 import certificates
 import cluster
 import config
 import issuers
+import probe
 from certificates import Authority, Leaf, Unreadable
 from config import Applications, Config, union
 from issuers import Choice, Issuers, Offer
@@ -38,11 +40,12 @@ class Inputs:
     authority: Authority | Unreadable | None = field(repr=False)
     issuers: Issuers = field(repr=False)
     offer: Offer | None = field(repr=False)  # None without the relation `certificates`.
+    answer: probe.Answer | None = None  # Of the workload; None without its container.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
-    capability: Literal["native", "classic", "unknown"] = "unknown"
+    capability: Capability = Capability.UNKNOWN
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
@@ -54,7 +57,7 @@ class Inputs:
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
-        named = self.config.inject_applications if self.config else ()
+        named = self.config.applications if self.config else ()
         return union([*named, *(one.application for one in self.requesters if one.application)])
 
     def values(self) -> Values | None:
@@ -75,9 +78,9 @@ class Inputs:
             start_mode=self.config.start_mode,
             peers=self.config.peers,
             admission=self.admission,
-            capability=self.capability,
+            capability=self.capability.value,
             inject=self.applications(),
-            inject_namespaces=self.config.inject_namespaces,
+            inject_namespaces=self.config.namespaces,
             repairs=RacePolicy(self.config.race_policy).restarts,
             # The workload must be able to resume what it suspended under earlier options.
             repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
@@ -87,16 +90,24 @@ class Inputs:
         )
 
 
-def observe(charm: ops.CharmBase, provider: Requirer | None = None) -> Inputs:
-    """Read the inputs, with what the `provider` of certificates offers. This changes nothing."""
+def observe(
+    charm: ops.CharmBase,
+    transport: httpx2.BaseTransport | None,
+    provider: Requirer | None = None,
+) -> Inputs:
+    """Read the inputs, with what the `provider` of certificates offers. This changes nothing.
+
+    `transport` is where requests to the workload go, None for the network; for tests.
+    """
     options: Config | None = None
     invalid, namespace = "", cluster.namespace()
     try:
-        options = config.load(charm.config, namespace)
-    except config.InvalidOptionError as error:
+        options = charm.load_config(Config, model=namespace)
+    except ValueError as error:
         invalid = str(error)
     leader, now = charm.unit.is_leader(), datetime.now(UTC)
     container = charm.unit.get_container(CONTAINER)
+    reachable = container.can_connect()
     authority = certificates.read_authority(charm.model, leader=leader)
     offer = provider.offer(now) if provider else None
     names = certificates.service_names(charm.app.name, namespace)
@@ -108,7 +119,8 @@ def observe(charm: ops.CharmBase, provider: Requirer | None = None) -> Inputs:
         now=now,
         config=options,
         invalid=invalid,
-        container_ready=container.can_connect(),
+        container_ready=reachable,
+        answer=probe.ask(transport) if reachable else None,
         authority=authority,
         issuers=issuers.observe(
             charm.model, known, _served(container), offer, names=names, now=now

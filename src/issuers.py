@@ -27,10 +27,10 @@ from datetime import datetime
 from typing import Final
 
 import ops
+from istio_aux.model.answers import ProcessStatus
 
 import certificates
 from certificates import PEERS, Authority, Leaf
-from probe import Probe
 from relations import write
 
 _ISSUERS: Final = "issuers"
@@ -192,15 +192,17 @@ def note_trusted(model: ops.Model, issuers: Issuers, *, applied: bool) -> None:
         write(relation, model.app, {_TRUSTED: _text(needed)})
 
 
-def publish(model: ops.Model, issuers: Issuers, choice: Choice, answer: Probe | None) -> None:
+def publish(
+    model: ops.Model, issuers: Issuers, choice: Choice, status: ProcessStatus | None
+) -> None:
     """Publish the issuers that this unit needs from now on.
 
-    Until the workload's `answer` says that it serves the choice, what was published stays.
+    Until the workload's `status` says that it serves the choice, what was published stays.
     """
     relation = model.get_relation(PEERS)
     before = issuers.published.get(issuers.unit, frozenset())
     needs = frozenset({choice.issuer, choice.leaf.issuer if choice.leaf else ""})
-    if not (choice.leaf and answer and answer.certificate == choice.leaf.fingerprint):
+    if not (choice.leaf and status and status.certificate == choice.leaf.fingerprint):
         needs |= {issuers.served.issuer, *before}
     needs -= {""}
     if relation and needs and needs != before and len(needs) <= _MOST:

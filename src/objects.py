@@ -17,10 +17,10 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import httpx2
-from istio_aux.model.policy import RacePolicy
+from istio_aux.model.policy import Capability, RacePolicy
 from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
@@ -32,13 +32,10 @@ from lightkube.resources.core_v1 import Namespace
 import cluster
 import injectionlabels
 import manifests
-import probe
 import suspended
 from cluster import Problem
 from inputs import Inputs
 from relations import sidecar
-
-Capability = Literal["native", "classic", "unknown"]
 
 _NOT_SERVED: Final = (
     'admission: "policy": expected auto or webhook, because the API server does not serve'
@@ -54,10 +51,8 @@ _VALIDATOR_PATIENCE: Final = 3.0
 logger = logging.getLogger(__name__)
 
 
-def resolve(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Inputs | Problem:
-    """Return `inputs` with what the cluster says, and on the leader also the workload.
+def resolve(client: Client, inputs: Inputs) -> Inputs | Problem:
+    """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
@@ -68,7 +63,7 @@ def resolve(
     owner = cluster.namespace_uid(client, inputs.model)
     if isinstance(owner, Problem):
         return owner
-    decided = _with_admission(client, dataclasses.replace(inputs, owner=owner), transport)
+    decided = _with_admission(client, dataclasses.replace(inputs, owner=owner))
     if isinstance(decided, Problem):
         return decided
     return cluster.attempt(
@@ -92,15 +87,13 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
 
 
 @contextlib.contextmanager
-def evicting(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Generator[Problem | None]:
+def evicting(client: Client, inputs: Inputs) -> Generator[Problem | None]:
     """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
 
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    resolved = resolve(client, inputs, transport)
+    resolved = resolve(client, inputs)
     values = resolved if isinstance(resolved, Problem) else _values(client, resolved)
     if isinstance(values, Problem):
         yield values
@@ -240,9 +233,7 @@ def _values(client: Client, inputs: Inputs) -> manifests.Values | Problem | None
     return dataclasses.replace(values, dry_runs=policies is not None)
 
 
-def _with_admission(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None
-) -> Inputs | Problem:
+def _with_admission(client: Client, inputs: Inputs) -> Inputs | Problem:
     if inputs.config is None:
         return inputs
     labels = manifests.labels(inputs.app, inputs.model)
@@ -253,10 +244,10 @@ def _with_admission(
         return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
     if policies is None or inputs.config.admission == "webhook":
         return dataclasses.replace(inputs, admission="webhook")
-    known = probe.ask(probe.STATUS_URL, transport).capability if inputs.container_ready else None
-    return dataclasses.replace(
-        inputs, admission="policy", capability=known or _rendered_for(policies)
-    )
+    status = inputs.answer and inputs.answer.status
+    # It has no reason while it does not know.
+    known = status.capability if status and status.capability_why else _rendered_for(policies)
+    return dataclasses.replace(inputs, admission="policy", capability=known)
 
 
 def _rendered_for(policies: list[Any]) -> Capability:
@@ -268,10 +259,9 @@ def _rendered_for(policies: list[Any]) -> Capability:
     for policy in policies:
         annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
         known = annotations.get(manifests.CAPABILITY)
-        for capability in get_args(Capability):
-            if known == capability:
-                return capability
-    return "unknown"
+        if known in tuple(Capability):
+            return Capability(known)
+    return Capability.UNKNOWN
 
 
 def _with_others(client: Client, inputs: Inputs) -> Inputs:

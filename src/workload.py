@@ -59,7 +59,7 @@ SINCE_READY: Final[ops.pebble.CheckDict] = {
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "inject-applications", "inject-namespaces", "seconds"}
+    {"admission", "inject-applications", "inject-namespaces", "model"}
 )
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
     root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
         **options_of_both,
-        **config.seconds,
         **root,
         "applications": APPLICATIONS,
         "application": names.application,
@@ -155,7 +154,7 @@ def files(
     if config is None:
         return contents
     # The settings name this file, so it comes first.
-    contents[APPLICATIONS] = options.as_file(injected, config.inject_namespaces)
+    contents[APPLICATIONS] = options.as_file(injected, config.namespaces)
     return {**contents, CONFIG: _yaml(settings(config, names))}
 
 
