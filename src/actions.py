@@ -26,11 +26,11 @@ from istio_aux.model.text import printable
 import certificates
 import cluster
 import objects
-import permissions
 import probe
 import wake
 import workload
 from certificates import Authority
+from cluster import ReconcileError
 from inputs import CONTAINER, observe
 from relations import istio
 
@@ -62,14 +62,14 @@ class RefusedError(Exception):
 def _action(
     answer: Callable[[Actions, ops.ActionEvent], Results],
 ) -> Callable[[Actions, ops.ActionEvent], None]:
-    """Make a handler of a method that returns the results, or raises a `RefusedError`."""
+    """Make a handler of a method that returns the results, or raises why the action fails."""
 
     @functools.wraps(answer)
     def handle(actions: Actions, event: ops.ActionEvent) -> None:
         actions.end = monotonic() + ANSWER
         try:
             results = answer(actions, event)
-        except (RefusedError, probe.NoAnswerError) as refusal:
+        except (RefusedError, ReconcileError) as refusal:
             event.fail(_bounded(str(refusal)))
         else:
             event.set_results({key: _bounded(value, key) for key, value in results.items()})
@@ -128,7 +128,7 @@ class Actions(ops.Object):
                 pod = status.lease_holder.rpartition("_")[0]
                 url = probe.url_of_pod(client, pod, cluster.namespace())
             return self._page(event, url, *_TROUBLED)
-        except probe.NoAnswerError as error:
+        except ReconcileError as error:
             leader = f"{status.lease_holder} holds the Lease and knows stuck pods"
             raise RefusedError(f"{leader}; run the action there: {error}") from error
 
@@ -177,22 +177,26 @@ class Actions(ops.Object):
     def _charms_findings(self) -> Iterator[Finding]:
         """Yield what only the charm knows: its options, its rights, its units."""
         inputs = observe(self._charm, self._transport)
-        needed = permissions.needed(inputs.model, leader=True)
-        with cluster.connect(self._kubernetes) as client:
-            problem = permissions.missing(client, needed)
-            units = probe.look(client, inputs.app, inputs.model, inputs.now, self._transport)
         if inputs.invalid:
             yield _finding("options", "problem", inputs.invalid, "correct it with `juju config`")
         if why := istio.disagreement(inputs.control_planes):
             yield _finding("relations", "problem", why, "remove one of these relations")
-        if problem and problem.refused:
-            trust = f"run `juju trust {inputs.app} --scope=cluster`"
-            yield _finding("trust", "problem", f"the charm may not {problem.reason}", trust)
-        elif problem:
-            yield _finding("trust", "unknown", problem.reason)
-        else:
-            yield _finding("trust", "ok", "the charm has its rights")
-        silent = [units.problem.reason] if units.problem else units.silent
+        with cluster.connect(self._kubernetes) as client:
+            try:
+                cluster.check_permissions(client, inputs.model, leader=True)
+                yield _finding("trust", "ok", "the charm has its rights")
+            except ReconcileError as error:
+                if error.refused:
+                    trust = f"run `juju trust {inputs.app} --scope=cluster`"
+                    yield _finding("trust", "problem", f"the charm may not {error}", trust)
+                else:
+                    yield _finding("trust", "unknown", str(error))
+            try:
+                model, now = inputs.model, inputs.now
+                units = probe.look(client, inputs.app, model, now, self._transport)
+                silent = [units.waits] if units.waits else units.silent
+            except ReconcileError as error:
+                silent = [str(error)]
         for why in silent:
             do = "see `juju status`; units answer each other on port 8080"
             yield _finding("units", "problem", why, do)
@@ -255,10 +259,8 @@ class Actions(ops.Object):
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
         with (
             cluster.connect(self._kubernetes) as client,
-            objects.evicting(client, inputs) as problem,
+            objects.evicting(client, inputs),
         ):
-            if problem:
-                raise RefusedError(problem.reason)
             yield
 
     @_action

@@ -2,16 +2,20 @@
 """The istio-aux charm: its events, and the order in which it acts.
 
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
-`rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
-and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
-with `certificates`; `wake` brings the charm back. What it says: `status` and `actions`, from what
-the workloads answer `probe`.
+`rules` render the objects, `objects` says which come and go in which order, `cluster` asks the API
+server. What it runs: `workload` with `certificates`; `wake` brings the charm back. What it says:
+`status` and `actions`, from what the workloads answer `probe`.
+
+A step of an event raises a `cluster.ReconcileError` when it fails. `_step` catches it and goes on:
+the status shows the first one, and no step hides what another one does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+from collections.abc import Generator
 
 import httpx2
 import ops
@@ -21,16 +25,13 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
-import injectionlabels
 import issuers
 import objects
-import permissions
 import probe
 import status
-import suspended
 import wake
 import workload
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs, observe
 from relations import cos, istio, sidecar, tls
 
@@ -46,14 +47,14 @@ class IstioAuxCharm(ops.CharmBase):
     # Where HTTP goes, None for the network; for tests.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
-    patience = suspended.Patience()
+    patience = objects.Patience()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
-        self._problem: Problem | None = None
+        self._problem: ReconcileError | None = None  # The first one.
         self._leaves = False
         self._serves = False
         self._starting = False
@@ -99,73 +100,78 @@ class IstioAuxCharm(ops.CharmBase):
             istio.publish_versions(self.model)
             now, authority = observed.now, observed.authority
             self._pending = certificates.keep_authority(self.model, authority, now)
-        needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
-            self._problem = permissions.missing(client, needed)
+            with self._step():
+                cluster.check_permissions(client, observed.model, leader=observed.leader)
             if self._problem:
                 self._read_checks(observed)
             else:
-                self._problem = self._act(client, observed)
+                self._act(client, observed)
         answer = None if self._starting else observed.answer
         sidecar.answer(self, self._inputs.requesters, answer)
-        if self._problem:
-            logger.warning("%s", self._problem.reason)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
         wake.ensure(self._container, event, wanted=waits)
 
-    def _act(self, client: Client, observed: Inputs) -> Problem | None:
-        resolved = objects.resolve(client, observed)
-        if isinstance(resolved, Problem):
-            problem, inputs = resolved, observed
-        else:
-            self._inputs = inputs = resolved
+    @contextlib.contextmanager
+    def _step(self) -> Generator[None]:
+        """Catch why a step fails: the status shows the first problem, and the next step follows."""
+        try:
+            yield
+        except (ReconcileError, ops.pebble.Error) as error:
+            problem = error if isinstance(error, ReconcileError) else workload.trouble(error)
+            logger.warning("%s", problem)
+            self._problem = self._problem or problem
+
+    def _act(self, client: Client, inputs: Inputs) -> None:
+        with self._step():
+            self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before the settings that need them, or
             # the first quits would be refused. The API server trusts an issuer before a unit serves
             # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
             # for the leader; they retry their quits.)
-            problem = objects.ensure(client, inputs)
-        applied = inputs.values() is not None and not problem
+            objects.ensure(client, inputs)
+        granted = self._problem is None
+        applied = granted and inputs.values() is not None
         issuers.note_trusted(self.model, inputs.issuers, applied=applied)
         choice = inputs.choose(applied=applied)
-        failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
-        unseen = self._read_checks(observed)
-        process = observed.answer and observed.answer.status
+        with self._step():
+            workload.ensure(client, self._container, inputs, choice.leaf, granted=granted)
+        self._read_checks(inputs)
+        process = inputs.answer and inputs.answer.status
         issuers.publish(self.model, inputs.issuers, choice, process)
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
-        problem = problem or failure or unseen
-        if self._serves and inputs.leader and not problem:
-            answering = probe.look(
-                client, inputs.app, inputs.model, inputs.now, self.workload_transport
-            )
-            self._notes.silent = answering.silent
-            problem = objects.complete(client, inputs, answering.problem)
+        if self._serves and inputs.leader and not self._problem:
+            with self._step():
+                units = probe.look(
+                    client, inputs.app, inputs.model, inputs.now, self.workload_transport
+                )
+                self._notes.silent = units.silent
+                objects.complete(client, inputs, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
-        live = bool(process and process.injector_live)
-        labels = injectionlabels.ensure(client, inputs, live=live)
-        if isinstance(labels, Problem):
-            return problem or labels
-        self._notes.labels = labels
-        return problem
-
-    def _read_checks(self, observed: Inputs) -> Problem | None:
-        """Note whether the workload serves or starts; return the problem if Pebble fails."""
-        answer = observed.answer
-        if answer is None:
-            return None
         try:
+            objects.admit_api_server(client, inputs, self.kubernetes_transport)
+        except ReconcileError as error:
+            logger.warning("%s: not applied", error)
+            self._notes.unapplied = str(error)
+        with self._step():
+            live = bool(process and process.injector_live)
+            self._notes.labels = objects.label_namespaces(client, inputs, live=live)
+
+    def _read_checks(self, inputs: Inputs) -> None:
+        """Note whether the workload serves or starts."""
+        answer = inputs.answer
+        if answer is None:
+            return
+        if answer.status:
+            self.unit.set_workload_version(answer.status.version)
+        with self._step():
             check_is_up = workload.check_is_up(self._container)
             if not answer.missing:
                 workload.relax(self._container)
-        except ops.pebble.Error as error:
-            return workload.trouble(error)
-        self._serves = check_is_up and not answer.missing
-        self._starting = check_is_up and bool(answer.missing)
-        if answer.status:
-            self.unit.set_workload_version(answer.status.version)
-        return None
+            self._serves = check_is_up and not answer.missing
+            self._starting = check_is_up and bool(answer.missing)
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)

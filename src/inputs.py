@@ -28,7 +28,7 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last five from the cluster."""
+    """The facts on which the charm decides. The leader adds the last six from the cluster."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -49,6 +49,7 @@ class Inputs:
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
+    dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
 
     def choose(self, *, applied: bool) -> Choice:
         """Return what the unit serves; `applied` says that this event applied the caBundle."""
@@ -85,6 +86,7 @@ class Inputs:
             # The workload must be able to resume what it suspended under earlier options.
             repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
             revisions=self.revisions,
+            dry_runs=self.dry_runs,
             owner=self.owner,
             ambient=self.ambient,
         )

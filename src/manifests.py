@@ -22,8 +22,6 @@ from istio_aux.model.names import (
     EVENT_CONTROLLER,
     EVENT_REASONS,
     IGNORED,
-    NAMESPACE_NAME,
-    NEVER_SELECTED,
     REQUEST_PORTS,
     STATUS_PORT,
     SUSPENDED,
@@ -133,11 +131,11 @@ def render_access(values: Values) -> list[AnyResource]:
         values,
         user=user,
         never_injected=IGNORED,
-        injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
+        injected=json.dumps(rules.injected(values)),
         application=APPLICATION,
         selected=" || ".join(
             f"({rules.selector_expression(each, labels='variables.labels')})"
-            for each in _selected(values)
+            for each in rules.selected(values)
         ),
         chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
         proxy=PROXY,
@@ -154,7 +152,6 @@ def render_access(values: Values) -> list[AnyResource]:
             user=user,
             suspended_kinds=resources_by_group(),
             suspended=SUSPENDED,
-            job_variables=_job_variables(),
         )
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
@@ -181,13 +178,7 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     """
     if values.admission != "policy":
         return []
-    conditions, mutations = rules.start_policy(
-        values.start_mode,
-        values.capability,
-        values.peers,
-        values.inject_selector,
-        natives=values.natives,
-    )
+    conditions, mutations = rules.start_policy(values)
     return _render(
         "start.yaml.j2",
         values,
@@ -204,42 +195,20 @@ def render_start_policy(values: Values) -> list[AnyResource]:
                 + (f".{number}" if number > 1 else ""),
                 "namespaces": rules.except_ambient(selector),
             }
-            for number, selector in enumerate(_selected(values), 1)
+            for number, selector in enumerate(rules.selected(values), 1)
         ],
     )
 
 
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
-    beside_policy = values.admission == "policy"
-    conditions = (
-        rules.webhook_conditions_beside_policy(
-            values.start_mode,
-            values.capability,
-            values.peers,
-            values.inject_selector,
-            natives=values.natives,
-        )
-        if beside_policy
-        else rules.webhook_conditions()
-    )
     return _render(
         "webhook.yaml.j2",
         values,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         ca_from="",  # The chart's, where cert-manager signs.
         rule=_CREATED_PODS,
-        webhooks=[
-            *rules.start_webhooks(
-                values.app,
-                _selected(values),
-                values.pod_selector,
-                values.inject_namespaces,
-                conditions,
-                beside_policy=beside_policy,
-            ),
-            *rules.inject_webhooks(values.app, values.model, values.inject),
-        ],
+        webhooks=[*rules.start_webhooks(values), *rules.inject_webhooks(values)],
     )
 
 
@@ -254,15 +223,6 @@ def render(values: Values) -> list[AnyResource]:
     return render_access(values) + admission + render_mesh(values)
 
 
-def _selected(values: Values) -> list[dict[str, Any]]:
-    """Return the selectors of namespaces, each AND not kube-system."""
-    never = {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(NEVER_SELECTED)}
-    return [
-        {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
-        for selector in values.namespace_selectors
-    ]
-
-
 def _records() -> dict[str, Any]:
     """Return what the policy for the Lease and Events is rendered from."""
     return {
@@ -274,58 +234,6 @@ def _records() -> dict[str, Any]:
         "checkpoint": CHECKPOINT,
         "checkpoint_size": LONGEST,
     }
-
-
-def _job_variables() -> dict[str, str]:
-    """Return the `variables` of the policy for Jobs: the update suspends or resumes, no more."""
-    marked, was_marked = (
-        f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
-    )
-    suspends, suspended = (f"variables.{run}.?suspend.orValue(false)" for run in ("run", "oldRun"))
-    # The workload's own note has 200 characters. An annotation may have 256 KiB.
-    signed = (
-        f"variables.labels['{SUSPENDED}'] == 'sidecar'"
-        f" && size(variables.notes[?'{SUSPENDED}'].orValue('')) <= 512"
-    )
-    unchanged = (
-        f"(!variables.training || {_same('spec', 'oldSpec', but='runPolicy')})",
-        _same("run", "oldRun", but="suspend"),
-        _same("labels", "oldLabels", but=SUSPENDED),
-        _same("notes", "oldNotes", but=SUSPENDED),
-        *(
-            f"object.metadata.?{field} == oldObject.metadata.?{field}"
-            for field in ("finalizers", "ownerReferences")
-        ),
-    )
-    return {
-        # A training job has `suspend` in `spec.runPolicy`, all others in their spec.
-        "training": "request.resource.group == 'kubeflow.org'",
-        # `dyn`: the kinds differ in the rest.
-        "spec": "dyn(object.spec)",
-        "oldSpec": "dyn(oldObject.spec)",
-        **{
-            run: f"variables.training ? {spec}.?runPolicy.orValue({{}}) : {spec}"
-            for run, spec in (("run", "variables.spec"), ("oldRun", "variables.oldSpec"))
-        },
-        "labels": "object.metadata.?labels.orValue({})",
-        "oldLabels": "oldObject.metadata.?labels.orValue({})",
-        "notes": "object.metadata.?annotations.orValue({})",
-        "oldNotes": "oldObject.metadata.?annotations.orValue({})",
-        "unchanged": " && ".join(unchanged),
-        # Who marks what somebody else suspended could resume it next.
-        "ours": (
-            f"{marked} ? {suspends} && !{suspended} && {signed} : !{suspends} && {was_marked}"
-        ),
-    }
-
-
-def _same(new: str, old: str, but: str) -> str:
-    """CEL: two maps are the same but for the key `but`."""
-    new, old = f"variables.{new}", f"variables.{old}"
-    return (
-        f"{new}.all(k, k == '{but}' || k in {old} && {new}[k] == {old}[k])"
-        f" && {old}.all(k, k == '{but}' || k in {new})"
-    )
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What the leader does in the cluster for an event, and in which order.
+"""What the leader does in the cluster for an event and for a removal, and in which order.
 
 The API server learns of each object separately, within a second and in any order. So the webhook
 leaves to the policy only pods that the policy has changed, and the policy is deleted one event
@@ -7,7 +7,9 @@ after the webhook took over.
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
 
-Every `transport` is where requests go, None for the network; tests set it.
+Functions for an event raise `cluster.ReconcileError`. Those for a removal raise httpx2.HTTPError
+when the API server fails, and Juju retries the hook. Every `transport` is where requests go, None
+for the network; tests set it.
 """
 
 from __future__ import annotations
@@ -16,24 +18,29 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import httpx2
+from istio_aux.model import owners
+from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
 from istio_aux.model.policy import Capability, RacePolicy
-from lightkube import Client
+from lightkube import ApiError, Client, operators
+from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
 )
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
+from lightkube.types import PatchType
 
 import cluster
-import injectionlabels
 import manifests
-import suspended
-from cluster import Problem
+from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from relations import sidecar
 
@@ -47,74 +54,139 @@ _REVISION: Final = "istio.io/rev"
 # Seconds that the API server has to ask Istio's validator. An istiod that hangs takes the 10 s of
 # its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
 _VALIDATOR_PATIENCE: Final = 3.0
+# The label that the default revision's webhook selects (istio-discovery chart
+# mutatingwebhook.yaml).
+INJECTION: Final = "istio-injection"
+# The application that set the label, as model/application.
+INJECTED_BY: Final = "istio-aux.io/injection"
+
+# How often a Job that changes at the same time is read and patched again.
+_ATTEMPTS: Final = 5
+# The kinds of Job that the workload can suspend.
+_JOBS: Final[dict[str, type[Any]]] = {
+    kind: create_namespaced_resource(group, version, kind, owners.resource(kind))
+    for kind, api in owners.KINDS.items()
+    for group, _, version in [api.version.partition("/")]
+}
+# A generic resource: lightkube checks the fields of its own Pod, and only metadata is needed.
+_POD: Final = create_namespaced_resource("", "v1", "Pod", "pods")
+# Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
+_UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
 logger = logging.getLogger(__name__)
 
 
-def resolve(client: Client, inputs: Inputs) -> Inputs | Problem:
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How long a removal waits, in seconds."""
+
+    # Between two looks at the pods of suspended Jobs. A Job is resumed when two in a row find none:
+    # its controller learns of the last pod's end before.
+    pause: float = 2.0
+    # A Job is resumed then even if it has pods left, counted from the end of their grace periods.
+    longest: float = 30.0
+    # How much of a grace period is waited for, as by the workload: its author chooses it.
+    grace: float = 3600.0
+    # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
+    webhook_gone: float = 1.0
+
+
+def resolve(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
-    known = _with_verified(client, inputs)
-    if isinstance(known, Problem) or not inputs.leader:
-        return known
-    inputs = known
-    owner = cluster.namespace_uid(client, inputs.model)
-    if isinstance(owner, Problem):
-        return owner
-    decided = _with_admission(client, dataclasses.replace(inputs, owner=owner))
-    if isinstance(decided, Problem):
-        return decided
-    return cluster.attempt(
-        "MutatingWebhookConfiguration and suspended Jobs", lambda: _with_others(client, decided)
-    )
+    if not all(one.application or one.refusal for one in inputs.requesters):
+        with attempt("Namespace"):
+            namespaces = cluster.listed(client, Namespace)
+        requesters = sidecar.verified(inputs.requesters, namespaces)
+        inputs = dataclasses.replace(inputs, requesters=requesters)
+    if not inputs.leader:
+        return inputs
+    with attempt(f"Namespace {inputs.model}"):
+        model = client.get(Namespace, inputs.model).metadata
+    inputs = _with_admission(client, inputs)
+    race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
+    with attempt("MutatingWebhookConfiguration and suspended Jobs"):
+        injectors = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
+        return dataclasses.replace(
+            inputs,
+            owner=(model and model.uid) or "",
+            revisions=tuple(sorted({injector.labels[_REVISION] for injector in injectors})),
+            jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
+        )
 
 
-def ensure(client: Client, inputs: Inputs) -> Problem | None:
+def _with_admission(client: Client, inputs: Inputs) -> Inputs:
+    """Return `inputs` with who changes new pods, and what Istio can do."""
+    if inputs.config is None:
+        return inputs
+    admission, labels = inputs.config.admission, manifests.labels(inputs.app, inputs.model)
+    narrowing = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
+    inputs = dataclasses.replace(inputs, dry_runs=narrowing is not None)
+    policies = cluster.owned(client, MutatingAdmissionPolicy, labels, inputs.model)
+    if admission == "policy" and policies is None:
+        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
+    if policies is None or admission == "webhook":
+        return dataclasses.replace(inputs, admission="webhook")
+    status = inputs.answer and inputs.answer.status
+    # It has no reason while it does not know.
+    known = status.capability if status and status.capability_why else _rendered_for(policies)
+    return dataclasses.replace(inputs, admission="policy", capability=known)
+
+
+def _rendered_for(policies: Iterable[Any]) -> Capability:
+    """Return the capability that the policy was rendered for; it stays while nothing is known.
+
+    Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
+    it cannot find out.
+    """
+    for policy in policies:
+        annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
+        if (known := annotations.get(manifests.CAPABILITY)) in [*Capability]:
+            return Capability(known)
+    return Capability.UNKNOWN
+
+
+def ensure(client: Client, inputs: Inputs) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
-    values = _values(client, inputs)
-    if values is None or isinstance(values, Problem):
-        return values
+    values = inputs.values()
+    if values is None:
+        return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
-    webhook = manifests.render_webhook(values)
-    if problem := cluster.apply(client, standing, manager=inputs.app):
-        return problem
-    present = cluster.any_exists(client, webhook)
-    if isinstance(present, Problem):
-        return present
-    return cluster.apply(client, webhook, manager=inputs.app) if present else None
+    cluster.apply(client, standing, manager=inputs.app)
+    if _has_webhook(client, inputs):
+        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
 @contextlib.contextmanager
-def evicting(client: Client, inputs: Inputs) -> Generator[Problem | None]:
+def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
 
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    resolved = resolve(client, inputs)
-    values = resolved if isinstance(resolved, Problem) else _values(client, resolved)
-    if isinstance(values, Problem):
-        yield values
-        return
+    inputs = resolve(client, inputs)
+    values = inputs.values()
     if values is None:
-        yield Problem(inputs.invalid or "waiting for the leader's certificate authority")
-        return
+        raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
 
-    def apply(values: manifests.Values) -> Problem | None:
+    def apply(values: manifests.Values) -> None:
         access = manifests.render_access(values)
         roles = [each for each in access if each.kind == "ClusterRole"]
-        return cluster.apply(client, roles, manager=inputs.app)
+        cluster.apply(client, roles, manager=inputs.app)
 
     try:
-        yield apply(dataclasses.replace(values, repairs=True))
+        apply(dataclasses.replace(values, repairs=True))
+        yield
     finally:
-        if problem := apply(values):
-            logger.warning("%s: the next event takes the right to evict away", problem.reason)
+        try:
+            apply(values)
+        except ReconcileError as error:
+            logger.warning("%s: the next event takes the right to evict away", error)
 
 
-def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem | None:
+def complete(client: Client, inputs: Inputs, waits: str) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration is created unless the unit `waits` for its
@@ -123,57 +195,118 @@ def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem |
     """
     values = inputs.values()
     if values is None:
-        return None
-    webhook = manifests.render_webhook(values)
-    present = cluster.any_exists(client, webhook)
-    if isinstance(present, Problem):
-        return present
-    if not present:
-        return waits or cluster.apply(client, webhook, manager=inputs.app)
+        return
+    if _has_webhook(client, inputs):
+        labels = manifests.labels(inputs.app, inputs.model)
+        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+    elif waits:
+        raise ReconcileError(waits)
+    else:
+        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
+
+
+def _has_webhook(client: Client, inputs: Inputs) -> bool:
     labels = manifests.labels(inputs.app, inputs.model)
-    return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+    return bool(cluster.owned(client, MutatingWebhookConfiguration, labels, inputs.model))
 
 
 def admit_api_server(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> str:
+) -> None:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
     when it differs. The next event tries again; the workload's notice that an injector is live is
     one.
-
-    Returns:
-        Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
-    if values is None:
-        return ""
-    for wanted in manifests.render_mesh(values):
-        differs = cluster.differs(client, wanted, inputs.model)
-        if differs is False:
-            continue
-        if isinstance(differs, Problem):
-            return differs.reason
-        try:
+    for wanted in manifests.render_mesh(values) if values else ():
+        if cluster.differs(client, wanted, inputs.model):
             with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                problem = cluster.apply(hasty, [wanted], manager=inputs.app)
-        except httpx2.HTTPStatusError as error:
-            problem = Problem(f"{wanted.kind} {inputs.app}: {str(error).partition(chr(10))[0]}")
-        if problem:
-            logger.warning("%s: not applied", problem.reason)
-            return problem.reason
-    return ""
+                cluster.apply(hasty, [wanted], manager=inputs.app)
 
 
-def withdraw(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
-    """Delete what changes new pods, and return when no API server asks the workload any more.
+def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...]:
+    """Set Istio's label on `inject-namespaces` when an injector is live; remove it elsewhere.
 
-    See `remove` for what follows.
+    The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
+    server-side apply never forces. While no injector is live, labels that exist stay. Only the
+    leader acts, with valid options. Nothing here creates or deletes a namespace.
 
-    Raises:
-        httpx2.HTTPError: the API server fails; Juju retries the hook.
+    Returns:
+        Namespaces that are not as they should be, each with the reason.
     """
+    if not inputs.leader or inputs.config is None:
+        return ()
+    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
+    with attempt("Namespace"):
+        present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
+    reasons: list[str] = []
+    changes = [
+        (f"{name}: label not removed", namespace, False)
+        for name, namespace in present.items()
+        if _is_stray(namespace, owner, wanted)
+    ]
+    for name in wanted:
+        if name not in present:
+            reasons.append(f"{name}: not found")
+        elif why := _obstacle(present[name].labels, live=live):
+            reasons.append(f"{name}: {why}")
+        elif INJECTION not in present[name].labels:
+            changes.append((name, present[name], True))
+    for what, namespace, enabled in changes:
+        try:
+            # A conflict, or somebody else's webhook.
+            with attempt(what):
+                _label(client, namespace, owner, enabled=enabled)
+        except ReconcileError as error:
+            reasons.append(str(error))
+    return tuple(reasons)
+
+
+def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
+    """Return why a namespace with these labels cannot have Istio's, or the empty text."""
+    # Somebody else's label serves as well, and stays theirs.
+    if labels.get("istio.io/dataplane-mode") == "ambient":
+        return "is ambient"
+    for key in (_REVISION, INJECTION):
+        if (key in labels) and (key, labels[key]) != (INJECTION, "enabled"):
+            return f"has {key}={labels[key]}"
+    return "" if live or INJECTION in labels else "waiting until Istio injects"
+
+
+def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
+    return namespace.annotations.get(INJECTED_BY) == owner and namespace.name not in keep
+
+
+def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> None:
+    """Set or remove the label and the annotation of `owner`, which is the field manager."""
+    ours = ObjectMeta(
+        name=namespace.name,
+        # With the UID, a namespace that is gone is a conflict. Without it, it would be created.
+        uid=namespace.uid,
+        labels={INJECTION: "enabled"} if enabled else None,
+        annotations={INJECTED_BY: owner} if enabled else None,
+    )
+    # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
+    client.apply(Namespace(metadata=ours), field_manager=owner, force=False)
+    done = "set" if enabled else "removed"
+    logger.info("Namespace %s: label %s %s", namespace.name, INJECTION, done)
+
+
+# The order of a removal, which may fail and begin again at any point:
+# 1. What changes new pods goes: nobody would quit what the policy holds, and calls of the webhook
+#    would fail. What follows may take as long as pods take to end.
+# 2. The workload stops, so that it suspends no more Jobs.
+# 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never gets
+#    further, a workload that runs again can do it.
+# 4. The workload's account loses its roles, then the policies that narrow them go.
+# 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
+# 6. The labels of namespaces go. Somebody else's webhook may refuse that.
+
+
+def withdraw(client: Client, app: str, model: str, patience: Patience) -> None:
+    """Delete what changes new pods, and return when no API server asks the workload any more."""
     labels = manifests.labels(app, model)
     if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
@@ -181,101 +314,128 @@ def withdraw(client: Client, app: str, model: str, patience: suspended.Patience)
 
 
 def remove(
-    client: Client,
-    app: str,
-    model: str,
-    patience: suspended.Patience,
-    tell: Callable[[list[str]], None],
+    client: Client, app: str, model: str, patience: Patience, tell: Callable[[list[str]], None]
 ) -> None:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
     Call it after `withdraw`, when the workload of the unit has stopped. `tell` gets the Jobs whose
     pods it waits for.
-
-    Raises:
-        httpx2.HTTPError: the API server fails; Juju retries the hook.
     """
-    # The order of a removal, which may fail and begin again at any point:
-    # 1. What changes new pods goes: nobody would quit what the policy holds, and calls of the
-    #    webhook would fail. What follows may take as long as pods take to end.
-    # 2. The workload stops, so that it suspends no more Jobs.
-    # 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never
-    #    gets further, a workload that runs again can do it.
-    # 4. The workload's account loses its roles, then the policies that narrow them go.
-    # 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
-    # 6. The labels of namespaces go. Somebody else's webhook may refuse that.
-    suspended.resume(client, patience, tell)
-    labels = manifests.labels(app, model)
-    cluster.delete_owned(client, labels, model, cluster.OWNED, manifests.lease(app))
-    suspended.resume(client, patience, tell)
-    injectionlabels.take_back(client, model, app)
+    resume_jobs(client, patience, tell)
+    cluster.delete_owned(client, manifests.labels(app, model), model, cluster.OWNED)
+    # The workload created its Lease, without labels, and can no longer create another.
+    with cluster.leaving("Lease"):
+        client.delete(Lease, manifests.lease(app), namespace=model)
+    resume_jobs(client, patience, tell)
+    take_back_labels(client, app, model)
 
 
-def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
-    """Return `inputs` with requests of other models granted or refused; asks only if there are."""
-    if all(one.application or one.refusal for one in inputs.requesters):
-        return inputs
-    namespaces = cluster.attempt("Namespace", lambda: cluster.listed(client, Namespace))
-    if isinstance(namespaces, Problem):
-        return namespaces
-    return dataclasses.replace(inputs, requesters=sidecar.verified(inputs.requesters, namespaces))
+def take_back_labels(client: Client, app: str, model: str) -> None:
+    """Remove every label of a namespace that the application set; a refusal is logged only."""
+    owner = f"{model}/{app}"
+    with cluster.leaving(f"Namespace: label {INJECTION} not removed"):
+        for namespace in cluster.listed(client, Namespace):
+            if _is_stray(namespace, owner):
+                _label(client, namespace, owner, enabled=False)
 
 
-def _values(client: Client, inputs: Inputs) -> manifests.Values | Problem | None:
-    """Return what the owned objects depend on, with whether pods may be created by dry runs."""
-    values = inputs.values()
-    if values is None:
-        return None
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(policies, Problem):
-        return policies
-    return dataclasses.replace(values, dry_runs=policies is not None)
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """A Job that the workload has suspended until its pods are gone."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def _with_admission(client: Client, inputs: Inputs) -> Inputs | Problem:
-    if inputs.config is None:
-        return inputs
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, MutatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(policies, Problem):
-        return policies
-    if inputs.config.admission == "policy" and policies is None:
-        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
-    if policies is None or inputs.config.admission == "webhook":
-        return dataclasses.replace(inputs, admission="webhook")
-    status = inputs.answer and inputs.answer.status
-    # It has no reason while it does not know.
-    known = status.capability if status and status.capability_why else _rendered_for(policies)
-    return dataclasses.replace(inputs, admission="policy", capability=known)
+def _suspended(client: Client) -> Iterator[_Job]:
+    """Yield the suspended Jobs of each kind that is served and may be listed.
 
-
-def _rendered_for(policies: list[Any]) -> Capability:
-    """Return the capability that the policy was rendered for; it stays while nothing is known.
-
-    Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
-    it cannot find out.
+    Anybody may set the label; with another value it is not the workload's.
     """
-    for policy in policies:
-        annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
-        known = annotations.get(manifests.CAPABILITY)
-        if known in tuple(Capability):
-            return Capability(known)
-    return Capability.UNKNOWN
+    labels = {SUSPENDED: SUSPENDED_FOR}
+    for kind, resource in _JOBS.items():
+        what = f"{kind}: suspended Jobs not listed"
+        try:
+            with cluster.leaving(what):
+                for job in cluster.metadata(client, resource, labels, namespace="*"):
+                    uid, version = job["uid"], job["resourceVersion"]
+                    yield _Job(kind, job["namespace"], job["name"], uid, version)
+        except RecursionError:
+            # The API server stores documents that are thousands of levels deep.
+            logger.warning("%s: nested too deeply", what)
 
 
-def _with_others(client: Client, inputs: Inputs) -> Inputs:
-    """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
-    configurations = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
-    left = (
-        inputs.config is not None
-        and inputs.config.race_policy != RacePolicy.RESTART_JOBS
-        and suspended.any_left(client)
-    )
-    return dataclasses.replace(
-        inputs,
-        revisions=tuple(
-            sorted({configuration.labels[_REVISION] for configuration in configurations})
-        ),
-        jobs_suspended=left,
-    )
+def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
+    """Resume every Job that the workload has suspended, each when its pods are gone.
+
+    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
+    pods are waited for, whenever they change. A Job that the API server refuses to change, or that
+    has changed at each of some attempts, stays suspended, and the log names it.
+    """
+    begun = time.monotonic()
+    attempts = Counter[str]()
+    bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
+    told: list[str] = []
+    while jobs := [job for job in _suspended(client) if attempts[job.uid] < _ATTEMPTS]:
+        left = {job: _grace_periods(client, job) for job in jobs}
+        for job, periods in left.items():
+            # By this clock: a deletionTimestamp is by the API server's.
+            end = begun + min(max(periods, default=0), patience.grace) + patience.longest
+            if (not periods and job.uid in bare) or time.monotonic() >= end:
+                done = _resume(client, job, len(periods))
+                attempts[job.uid] += 1 if done else _ATTEMPTS
+        bare = {job.uid for job, periods in left.items() if not periods}
+        waits = [str(job) for job, periods in left.items() if periods and not attempts[job.uid]]
+        if waits and waits != told:
+            tell(waits)
+            told = waits
+        # The hook has to wait here: the last unit is removed when it returns.
+        time.sleep(patience.pause)
+
+
+def _grace_periods(client: Client, job: _Job) -> list[int]:
+    """Return of each pod that the Job deletes how long it may take to end, in seconds.
+
+    Zero stands for a pod that nobody deletes.
+    """
+    api = owners.KINDS[job.kind]
+    fields = _UNFINISHED if api.keeps_finished else {}
+    pods = cluster.metadata(client, _POD, {api.job_name: job.name}, fields, job.namespace)
+    return [pod.get("deletionGracePeriodSeconds") or 0 for pod in pods]
+
+
+def _resume(client: Client, job: _Job, pods: int) -> bool:
+    """Resume the Job if it has not changed; return False if the API server refuses it."""
+    nothing = {SUSPENDED: None}
+    metadata = {"uid": job.uid, "resourceVersion": job.version}
+    suspend, policy = {"suspend": False}, owners.KINDS[job.kind].policy
+    patch = {
+        "metadata": {**metadata, "labels": nothing, "annotations": nothing},
+        "spec": {policy: suspend} if policy else suspend,
+    }
+    try:
+        client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+            _JOBS[job.kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
+        )
+    except ApiError as error:
+        code = error.response.status_code
+        if code in {404, 409}:  # It is gone or has changed; the next look finds out.
+            logger.warning("%s: not resumed: %s", job, error)
+            return True
+        path = ".".join(filter(None, ("spec", policy, "suspend")))
+        logger.error("%s: stays suspended: %s: set %s to false", job, error, path)
+        if code >= 500:
+            raise
+        return False
+    if pods:
+        # A training job may fail if it is resumed while one of its pods terminates.
+        logger.warning("%s: resumed although %d of its pods still exist", job, pods)
+    else:
+        logger.info("%s: resumed", job)
+    return True

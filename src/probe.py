@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
-from cluster import Problem
+from cluster import ReconcileError
 
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 # Seconds. The workload answers from memory.
@@ -36,7 +36,7 @@ PATIENCE: Final = timedelta(minutes=1)
 T = TypeVar("T")
 
 
-class NoAnswerError(Exception):
+class NoAnswerError(ReconcileError):
     """Why a workload gave no answer, in one line."""
 
 
@@ -58,11 +58,11 @@ class Endpoints:
     """What the leader learned of the units.
 
     Attributes:
-        problem: why the API server cannot be told to send reviews yet.
+        waits: why the API server cannot be told to send reviews yet, or the empty text.
         silent: units that do not answer as ready, each with its address and the reason.
     """
 
-    problem: Problem | None
+    waits: str
     silent: tuple[str, ...] = ()
 
 
@@ -95,14 +95,13 @@ def url_of_pod(client: Client, pod: str, model: str) -> str:
     """Return the URL of the status port of a pod.
 
     Raises:
-        NoAnswerError: the API server does not know its address.
+        ReconcileError: its address is not known.
     """
-    found = cluster.attempt(f"Pod {pod}", lambda: client.get(Pod, pod, namespace=model))
-    if isinstance(found, Problem):
-        raise NoAnswerError(found.reason)
-    if not (found.status and found.status.podIP):
-        raise NoAnswerError(f"Pod {pod} has no address yet")
-    return _url(found.status.podIP)
+    with cluster.attempt(f"Pod {pod}"):
+        status = client.get(Pod, pod, namespace=model).status
+    if not (status and status.podIP):
+        raise ReconcileError(f"Pod {pod} has no address yet")
+    return _url(status.podIP)
 
 
 def look(
@@ -113,31 +112,23 @@ def look(
     transport: httpx2.BaseTransport | None = None,
 ) -> Endpoints:
     """Ask the workload of each ready endpoint of the application's Service."""
-
-    def read() -> list[EndpointSlice]:
+    with cluster.attempt(f"EndpointSlices of Service {app}"):
         # lightkube's label operators are untyped.
         listing = client.list(  # pyright: ignore[reportUnknownMemberType]
             EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
         )
-        return [*listing]
-
-    slices = cluster.attempt(f"EndpointSlices of Service {app}", read)
-    if isinstance(slices, Problem):
-        return Endpoints(slices)
+        slices = [*listing]
     pods = defaultdict[str, list[str]](list)
     for endpoint in (end for part in slices for end in part.endpoints or ()):
         # None means True (discovery/v1 EndpointConditions).
         if endpoint.conditions is None or endpoint.conditions.ready is not False:
             pod = endpoint.targetRef.name if endpoint.targetRef else None
             pods[pod or endpoint.addresses[0]].append(endpoint.addresses[0])
-    if not pods:
-        return Endpoints(Problem(f"waiting for a ready endpoint of Service {app}"))
+    waits = "" if pods else f"waiting for a ready endpoint of Service {app}"
     # Juju opens the port after the hook that asks for it. Until then the Service has another one,
     # and the API server would not find ours.
-    ports = {port.port for part in slices for port in part.ports or ()}
-    problem = None
-    if WEBHOOK_PORT not in ports:
-        problem = Problem(f"waiting for port {WEBHOOK_PORT} of Service {app}")
+    if WEBHOOK_PORT not in {port.port for part in slices for port in part.ports or ()}:
+        waits = waits or f"waiting for port {WEBHOOK_PORT} of Service {app}"
     silent: list[str] = []
     with connect(transport) as asking:
         for pod, addresses in sorted(pods.items()):
@@ -145,22 +136,21 @@ def look(
             # In a dual-stack cluster one address is enough.
             if all(refusals):
                 silent.append(f"unit {'/'.join(pod.rsplit('-', 1))}: {refusals[0]}")
-                problem = problem or _wait(client, pod, model, now, silent[-1])
-    return Endpoints(problem, tuple(silent))
+                if not waits and not _ready_for_long(client, pod, model, now):
+                    waits = f"waiting for {silent[-1]}"
+    return Endpoints(waits, tuple(silent))
 
 
-def _wait(client: Client, pod: str, model: str, now: datetime, why: str) -> Problem | None:
-    """Return what the webhook configuration waits for, None if the pod is ready for `PATIENCE`."""
-
-    def read() -> datetime | None:
-        status = client.get(Pod, pod, namespace=model).status
-        conditions = status.conditions or [] if status else []
-        return next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
-
-    since = cluster.attempt(f"Pod {pod}", read)
-    if isinstance(since, datetime) and now - since >= PATIENCE:
-        return None
-    return Problem(f"waiting for {why}")
+def _ready_for_long(client: Client, pod: str, model: str, now: datetime) -> bool:
+    """Tell whether the pod is ready for `PATIENCE`."""
+    try:
+        with cluster.attempt(f"Pod {pod}"):
+            status = client.get(Pod, pod, namespace=model).status
+    except ReconcileError:
+        return False
+    conditions = status.conditions or [] if status else []
+    since = next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
+    return since is not None and now - since >= PATIENCE
 
 
 def _unready(client: httpx2.Client, address: str) -> str:

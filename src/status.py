@@ -14,7 +14,7 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed
 
 from certificates import Unreadable
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
 from relations import istio
 
@@ -39,7 +39,7 @@ class Notes:
     silent: Sequence[str] = ()
 
 
-def of_unit(inputs: Inputs, problem: Problem | None, notes: Notes) -> ops.StatusBase:
+def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
     """Return the unit's status.
 
     It is the first problem that needs the user, else the first that passes by itself, else the
@@ -52,7 +52,7 @@ def of_unit(inputs: Inputs, problem: Problem | None, notes: Notes) -> ops.Status
     """
     blocked = (
         inputs.invalid,
-        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
         # Meanwhile the workload watches every injector that it finds.
@@ -62,7 +62,7 @@ def of_unit(inputs: Inputs, problem: Problem | None, notes: Notes) -> ops.Status
         return ops.BlockedStatus(why)
     waiting = (
         "" if inputs.answer else f"waiting for Pebble in container {CONTAINER}",
-        problem.reason if problem else "",
+        str(problem or ""),
         inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
         "" if inputs.authority else "waiting for the leader's certificate authority",
         f"workload: {inputs.answer.missing}" if inputs.answer and inputs.answer.missing else "",

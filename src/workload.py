@@ -22,7 +22,7 @@ import config as options
 import manifests
 import wake
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
-from cluster import Problem
+from cluster import ReconcileError
 from config import Applications, Config
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
@@ -197,7 +197,7 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
 
 def ensure(
     client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf | None, *, granted: bool
-) -> Problem | None:
+) -> None:
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
@@ -205,24 +205,19 @@ def ensure(
     nevertheless: without a workload every Job would hang.
     """
     if not inputs.container_ready:
-        return None
+        return
     if leaf is None:
-        known = inputs.authority or inputs.issuers.wants
-        return Problem("waiting for a certificate that the API server trusts") if known else None
-    try:
-        present = read(container)
-        access = _access(client, present[TOKEN], inputs)
-        if isinstance(access, Problem):
-            return access
-        has_settings = bool(present[CONFIG]) and is_planned(container)
-        config = inputs.config if granted or not has_settings else None
-        known = names(inputs)
-        write(container, present, files(config, known, access, leaf, inputs.applications()))
-        if config:
-            run(container, layer(config, known))
-    except ops.pebble.Error as error:
-        return trouble(error)
-    return None
+        if inputs.authority or inputs.issuers.wants:
+            raise ReconcileError("waiting for a certificate that the API server trusts")
+        return
+    present = read(container)
+    access = _access(client, present[TOKEN], inputs)
+    has_settings = bool(present[CONFIG]) and is_planned(container)
+    config = inputs.config if granted or not has_settings else None
+    known = names(inputs)
+    write(container, present, files(config, known, access, leaf, inputs.applications()))
+    if config:
+        run(container, layer(config, known))
 
 
 def read(container: ops.Container) -> dict[str, str]:
@@ -277,12 +272,14 @@ def relax(container: ops.Container) -> None:
         container.add_layer(READY, wanted, combine=True)
 
 
-def trouble(error: ops.pebble.Error) -> Problem:
+def trouble(error: ops.pebble.Error) -> ReconcileError:
     """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
     lines = str(error).splitlines()
     # The first line of a change that failed only says that it did.
     why = next((line for line in lines if line.startswith("- ")), lines[0] if lines else "")
-    return Problem(f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}")
+    return ReconcileError(
+        f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}"
+    )
 
 
 def is_planned(container: ops.Container) -> bool:
@@ -296,17 +293,12 @@ def check_is_up(container: ops.Container) -> bool:
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 
 
-def _access(client: Client, token: str, inputs: Inputs) -> Access | Problem:
+def _access(client: Client, token: str, inputs: Inputs) -> Access:
     """Return how the workload reaches the API server, with `token` while that is good."""
     account = manifests.service_account(inputs.app)
     good = cluster.accepts(client, token, account, inputs.model)
-    if isinstance(good, Problem):
-        return good
     if not good or certificates.token_is_late(token, inputs.now):
-        answer = cluster.request_token(client, account, inputs.model)
-        if isinstance(answer, Problem):
-            return answer
-        token = answer
+        token = cluster.request_token(client, account, inputs.model)
     server, ca = cluster.endpoint(client)
     return Access(server, ca, token)
 

@@ -40,14 +40,13 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import CascadeType, PatchType
 
 import cluster as of_charm
-import injectionlabels
 import manifests
-import suspended
+import objects
 from certificates import Leaf
 from cluster import Found
 from inputs import Inputs
 from issuers import Issuers
-from suspended import Patience
+from objects import Patience
 
 APP = "istio-aux"
 # Measured on 2 busy cores: with a deleted model, everything is gone within 6 s.
@@ -108,7 +107,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
         repairs_jobs=True,
         owner=made.metadata.uid or "",
     )
-    assert of_charm.apply(client, manifests.render(values), manager=APP) is None
+    of_charm.apply(client, manifests.render(values), manager=APP)
     lease = ObjectMeta(name=manifests.lease(APP), namespace=name)
     client.create(Lease(metadata=lease))
     return values
@@ -133,7 +132,7 @@ def left(client: lightkube.Client, model: str) -> list[str]:
     found: list[str] = []
     for kind in OWNED:
         owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
-        assert isinstance(owned, list), owned
+        assert owned is not None
         found += [f"{kind.__name__} {each.metadata and each.metadata.name}" for each in owned]
     return found
 
@@ -189,22 +188,22 @@ def test_what_is_left_is_cleaned_up_by_hand(
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
-    assert not suspended.any_left(client)
+    assert not [*objects._suspended(client)]
     job = client.get(Job, "job", namespace=selected).spec
     assert job
     assert job.suspend is False
     metadata = client.get(Namespace, selected).metadata
     assert metadata
     assert "istio-injection" not in (metadata.labels or {})
-    assert injectionlabels.ANNOTATION not in (metadata.annotations or {})
+    assert objects.INJECTED_BY not in (metadata.annotations or {})
     follow(cluster, model, tmp_path)
     client.delete(Namespace, model)
 
 
 def mark(client: lightkube.Client, namespace: str, owner: str) -> None:
     """Set what the option `inject-namespaces` sets."""
-    labels = {injectionlabels.INJECTION: injectionlabels.ENABLED}
-    marks = {"labels": labels, "annotations": {injectionlabels.ANNOTATION: owner}}
+    labels = {objects.INJECTION: "enabled"}
+    marks = {"labels": labels, "annotations": {objects.INJECTED_BY: owner}}
     client.patch(Namespace, namespace, {"metadata": marks})
 
 
@@ -229,7 +228,7 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
 
 
 MARK = {manifests.SUSPENDED: "sidecar"}
-PATIENCE = Patience(settle=0.1, longest=30.0, pause=0.1)
+PATIENCE = Patience(longest=30.0, pause=0.1)
 # Shorter than the grace period of the pods, 5 s.
 HASTY = dataclasses.replace(PATIENCE, longest=1.0)
 
@@ -275,7 +274,7 @@ def test_a_job_that_we_suspended_is_resumed_and_no_other(
     """There is no training operator here: its kinds are not served."""
     create(client, namespace, marks, suspend=True)
 
-    suspended.resume(client, PATIENCE)
+    objects.resume_jobs(client, PATIENCE, lambda _jobs: None)
 
     assert look(client, namespace) == after
 
@@ -295,7 +294,7 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
     end = threading.Timer(3 * HASTY.longest, kubelet.release, [pod])
     end.start()
 
-    suspended.resume(client, HASTY, told.append)
+    objects.resume_jobs(client, HASTY, told.append)
 
     end.join()
     assert told == [[f"Job {namespace}/job"]]
@@ -334,33 +333,33 @@ def label(client: lightkube.Client, namespace: str, value: str | None) -> None:
 def test_what_was_set_is_taken_back_and_a_second_time_changes_nothing(
     client: lightkube.Client, namespace: str
 ):
-    assert injectionlabels.ensure(client, naming(namespace), live=True) == ()
+    assert objects.label_namespaces(client, naming(namespace), live=True) == ()
     assert labels(client, namespace) == OURS
 
     before = client.get(Namespace, namespace)
-    assert injectionlabels.ensure(client, naming(namespace), live=True) == ()
+    assert objects.label_namespaces(client, naming(namespace), live=True) == ()
     assert client.get(Namespace, namespace) == before
 
-    assert injectionlabels.ensure(client, naming(), live=True) == ()
+    assert objects.label_namespaces(client, naming(), live=True) == ()
     assert labels(client, namespace) == {}
 
 
 def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, namespace: str):
-    injectionlabels.ensure(client, naming(namespace), live=True)
+    objects.label_namespaces(client, naming(namespace), live=True)
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 
-    injectionlabels.take_back(client, LONG_MODEL, LONG_APP)
+    objects.take_back_labels(client, LONG_APP, LONG_MODEL)
 
     assert labels(client, namespace) == {"istio-injection": "enabled"}
 
 
 def test_a_label_that_somebody_has_changed_is_theirs(client: lightkube.Client, namespace: str):
-    injectionlabels.ensure(client, naming(namespace), live=True)
+    objects.label_namespaces(client, naming(namespace), live=True)
     label(client, namespace, "disabled")
 
-    said = injectionlabels.ensure(client, naming(namespace), live=True)
-    injectionlabels.take_back(client, LONG_MODEL, LONG_APP)
+    said = objects.label_namespaces(client, naming(namespace), live=True)
+    objects.take_back_labels(client, LONG_APP, LONG_MODEL)
 
     assert said == (f"{namespace}: has istio-injection=disabled",)
     assert labels(client, namespace) == {"istio-injection": "disabled"}
@@ -374,17 +373,17 @@ def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
     seen = Found(namespace, metadata.uid or "", {}, {})
     label(client, namespace, "disabled")
 
-    said = injectionlabels._label(client, seen, f"{LONG_MODEL}/{LONG_APP}", live=True)
+    with pytest.raises(lightkube.ApiError, match="conflict"):
+        objects._label(client, seen, f"{LONG_MODEL}/{LONG_APP}", enabled=True)
 
-    assert "conflict" in said
     assert labels(client, namespace) == {"istio-injection": "disabled"}
 
 
 def test_a_namespace_that_goes_between_look_and_act_is_not_made(client: lightkube.Client):
     gone = Found("gone", "8f1c2a5e-0000-4000-8000-000000000000", {}, {})
 
-    said = injectionlabels._label(client, gone, f"{LONG_MODEL}/{LONG_APP}", live=True)
+    with pytest.raises(lightkube.ApiError):
+        objects._label(client, gone, f"{LONG_MODEL}/{LONG_APP}", enabled=True)
 
-    assert said
     with pytest.raises(lightkube.ApiError, match="not found"):
         client.get(Namespace, "gone")

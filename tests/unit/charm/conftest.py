@@ -23,8 +23,8 @@ from istio_aux.status import page, place
 from ops import pebble, testing
 
 import certificates
+import objects
 import probe
-import suspended
 import wake
 import workload
 from charm import IstioAuxCharm
@@ -40,7 +40,7 @@ TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
-PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, webhook_gone=0.02)
+PATIENCE = objects.Patience(pause=0.05, longest=0.5, webhook_gone=0.02)
 
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"

@@ -219,4 +219,4 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
 
     problem = workload.trouble(pebble.ChangeError(text, change))
 
-    assert problem.reason == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
+    assert str(problem) == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
