@@ -150,11 +150,8 @@ class IstioAuxCharm(ops.CharmBase):
                 self._notes.silent = units.silent
                 objects.complete(client, inputs, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        try:
-            objects.admit_api_server(client, inputs, self.kubernetes_transport)
-        except ReconcileError as error:
-            logger.warning("%s: not applied", error)
-            self._notes.unapplied = str(error)
+        transport = self.kubernetes_transport
+        self._notes.unapplied = objects.admit_api_server(client, inputs, transport)
         with self._step():
             live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import httpx2
 from istio_aux.model.names import TOKEN_LIFE
-from lightkube import Client, operators
+from lightkube import Client
 from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import NamespacedResource, api_info
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
@@ -50,28 +51,23 @@ AuthorizationPolicy: Final = create_namespaced_resource(
     "security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies"
 )
 
-# The kinds that the application owns, as a ClusterRole names them, in the order of deletion:
-# first what changes new pods (see `objects.withdraw`), and policies that narrow the workload's
-# account after its roles.
-_ADMISSION, _RBAC = "admissionregistration.k8s.io", "rbac.authorization.k8s.io"
-OWNED: Final[dict[type[Any], tuple[str, str]]] = {
-    MutatingWebhookConfiguration: (_ADMISSION, "mutatingwebhookconfigurations"),
-    MutatingAdmissionPolicyBinding: (_ADMISSION, "mutatingadmissionpolicybindings"),
-    MutatingAdmissionPolicy: (_ADMISSION, "mutatingadmissionpolicies"),
-    ClusterRoleBinding: (_RBAC, "clusterrolebindings"),
-    ClusterRole: (_RBAC, "clusterroles"),
-    RoleBinding: (_RBAC, "rolebindings"),
-    Role: (_RBAC, "roles"),
-    ValidatingAdmissionPolicyBinding: (_ADMISSION, "validatingadmissionpolicybindings"),
-    ValidatingAdmissionPolicy: (_ADMISSION, "validatingadmissionpolicies"),
-    ServiceAccount: ("", "serviceaccounts"),
-    PeerAuthentication: ("security.istio.io", "peerauthentications"),
-    AuthorizationPolicy: ("security.istio.io", "authorizationpolicies"),
-}
-CHANGING_PODS: Final = tuple(OWNED)[:3]
-NAMESPACED: Final = frozenset(
-    {RoleBinding, Role, ServiceAccount, PeerAuthentication, AuthorizationPolicy}
+# The kinds that the application owns, in the order of deletion: first what changes new pods (see
+# `objects.withdraw`), and policies that narrow the workload's account after its roles.
+OWNED: Final[tuple[type[Any], ...]] = (
+    MutatingWebhookConfiguration,
+    MutatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy,
+    ClusterRoleBinding,
+    ClusterRole,
+    RoleBinding,
+    Role,
+    ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicy,
+    ServiceAccount,
+    PeerAuthentication,
+    AuthorizationPolicy,
 )
+CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
@@ -110,6 +106,13 @@ class Found:
     uid: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    kind: str = ""
+    namespace: str = ""
+    version: str = ""
+    grace: int = 0  # Seconds that it has to end, once somebody has deleted it.
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -199,9 +202,10 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "patch", "", "namespaces", ""
     yield "list", "discovery.k8s.io", "endpointslices", model
     yield "get", "", "pods", model
-    for kind, (group, resource) in OWNED.items():
+    for kind in OWNED:
+        known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
         for verb in ("get", "list", "create", "patch", "delete"):
-            yield verb, group, resource, model if kind in NAMESPACED else ""
+            yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 
 def _may(client: Client, verb: str, group: str, resource: str, namespace: str = "") -> bool:
@@ -302,32 +306,30 @@ def delete_owned(
     return deleted
 
 
-def listed(client: Client, kind: type[Any], label: str | None = None) -> list[Found]:
-    """Return all objects of a cluster-scoped `kind`, or those that have `label`.
-
-    Raises:
-        httpx2.HTTPError: the API server did not answer or refused.
-    """
-    return [
-        Found(one["name"], one["uid"], one.get("labels", {}), one.get("annotations", {}))
-        for one in metadata(client, kind, {label: operators.exists()} if label else {})
-    ]
-
-
-def metadata(
+def listed(
     client: Client,
     kind: type[Any],
-    labels: Mapping[str, Any],
+    labels: Mapping[str, Any] = MappingProxyType({}),
     fields: Mapping[str, Any] = MappingProxyType({}),
     namespace: str | None = None,
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the metadata of objects with these labels and fields; the namespace `*` stands for all.
+) -> Iterator[Found]:
+    """Yield objects with these labels and fields; the namespace `*` stands for all.
 
     Raises:
         httpx2.HTTPError: the API server did not answer or refused.
     """
     for each in client.list(kind, namespace=namespace, labels=dict(labels), fields=dict(fields)):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
-        yield _as_dict(each)["metadata"]
+        metadata = _as_dict(each)["metadata"]
+        yield Found(
+            kind=api_info(kind).resource.kind,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            namespace=metadata.get("namespace", ""),
+            version=metadata.get("resourceVersion", ""),
+            labels=metadata.get("labels", {}),
+            annotations=metadata.get("annotations", {}),
+            grace=metadata.get("deletionGracePeriodSeconds") or 0,
+        )
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:

@@ -98,7 +98,7 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     """
     if not all(one.application or one.refusal for one in inputs.requesters):
         with attempt("Namespace"):
-            namespaces = cluster.listed(client, Namespace)
+            namespaces = [*cluster.listed(client, Namespace)]
         requesters = sidecar.verified(inputs.requesters, namespaces)
         inputs = dataclasses.replace(inputs, requesters=requesters)
     if not inputs.leader:
@@ -108,7 +108,9 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     inputs = _with_admission(client, inputs)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     with attempt("MutatingWebhookConfiguration and suspended Jobs"):
-        injectors = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
+        injectors = cluster.listed(
+            client, MutatingWebhookConfiguration, {_REVISION: operators.exists()}
+        )
         return dataclasses.replace(
             inputs,
             owner=(model and model.uid) or "",
@@ -212,18 +214,26 @@ def _has_webhook(client: Client, inputs: Inputs) -> bool:
 
 def admit_api_server(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> None:
+) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
     when it differs. The next event tries again; the workload's notice that an injector is live is
     one.
+
+    Returns:
+        Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
-    for wanted in manifests.render_mesh(values) if values else ():
-        if cluster.differs(client, wanted, inputs.model):
-            with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                cluster.apply(hasty, [wanted], manager=inputs.app)
+    try:
+        for wanted in manifests.render_mesh(values) if values else ():
+            if cluster.differs(client, wanted, inputs.model):
+                with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
+                    cluster.apply(hasty, [wanted], manager=inputs.app)
+    except ReconcileError as error:
+        logger.warning("%s: not applied", error)
+        return str(error)
+    return ""
 
 
 def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...]:
@@ -339,33 +349,16 @@ def take_back_labels(client: Client, app: str, model: str) -> None:
                 _label(client, namespace, owner, enabled=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """A Job that the workload has suspended until its pods are gone."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
-
-
-def _suspended(client: Client) -> Iterator[_Job]:
-    """Yield the suspended Jobs of each kind that is served and may be listed.
+def _suspended(client: Client) -> Iterator[Found]:
+    """Yield the Jobs that the workload suspended, of each kind that is served and may be listed.
 
     Anybody may set the label; with another value it is not the workload's.
     """
-    labels = {SUSPENDED: SUSPENDED_FOR}
-    for kind, resource in _JOBS.items():
-        what = f"{kind}: suspended Jobs not listed"
+    for name, kind in _JOBS.items():
+        what = f"{name}: suspended Jobs not listed"
         try:
             with cluster.leaving(what):
-                for job in cluster.metadata(client, resource, labels, namespace="*"):
-                    uid, version = job["uid"], job["resourceVersion"]
-                    yield _Job(kind, job["namespace"], job["name"], uid, version)
+                yield from cluster.listed(client, kind, {SUSPENDED: SUSPENDED_FOR}, namespace="*")
         except RecursionError:
             # The API server stores documents that are thousands of levels deep.
             logger.warning("%s: nested too deeply", what)
@@ -399,18 +392,18 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
         time.sleep(patience.pause)
 
 
-def _grace_periods(client: Client, job: _Job) -> list[int]:
+def _grace_periods(client: Client, job: Found) -> list[int]:
     """Return of each pod that the Job deletes how long it may take to end, in seconds.
 
     Zero stands for a pod that nobody deletes.
     """
     api = owners.KINDS[job.kind]
     fields = _UNFINISHED if api.keeps_finished else {}
-    pods = cluster.metadata(client, _POD, {api.job_name: job.name}, fields, job.namespace)
-    return [pod.get("deletionGracePeriodSeconds") or 0 for pod in pods]
+    pods = cluster.listed(client, _POD, {api.job_name: job.name}, fields, job.namespace)
+    return [pod.grace for pod in pods]
 
 
-def _resume(client: Client, job: _Job, pods: int) -> bool:
+def _resume(client: Client, job: Found, pods: int) -> bool:
     """Resume the Job if it has not changed; return False if the API server refuses it."""
     nothing = {SUSPENDED: None}
     metadata = {"uid": job.uid, "resourceVersion": job.version}

@@ -18,9 +18,6 @@ from typing import Any, Final
 import yaml
 from istio_aux import settings
 from istio_aux.model import sidecars
-from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.names import IGNORED, SUSPENDED, WEBHOOK_PORT
-from istio_aux.model.owners import resources_by_group
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode
 from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
@@ -98,16 +95,8 @@ def _rules() -> str:
     [namespaces, every] = rules.selected(Values(_APP, _MODEL, (_NAMESPACES, {})))
     sections: dict[str, Any] = {
         "constants": {
-            "application": APPLICATION,
-            "quit_commands": manifests.QUIT_COMMANDS,
-            "never_injected": IGNORED,
-            "proxy": PROXY,
-            "rule": manifests._CREATED_PODS,
-            "suspended": SUSPENDED,
-            "suspended_kinds": _pairs(resources_by_group()),
-            "variables": rules.policy_variables(),
-            "webhook_port": WEBHOOK_PORT,
-            **manifests._records(),
+            **manifests.CONSTANTS,
+            "suspended_kinds": _pairs(manifests.CONSTANTS["suspended_kinds"]),
         },
         "capability": manifests.CAPABILITY,
         "namespaces": {
