@@ -104,11 +104,10 @@ class IstioAuxCharm(ops.CharmBase):
             with self._step():
                 cluster.check_permissions(client, observed.model, leader=observed.leader)
             if self._problem:
-                self._read_checks(observed)
+                self._read_checks(observed.answer)
             else:
                 self._act(client, observed)
-        answer = None if self._starting else observed.answer
-        sidecar.answer(self, self._inputs.requesters, answer)
+        sidecar.answer(self, self._inputs.requesters, None if self._starting else observed.answer)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
@@ -138,7 +137,7 @@ class IstioAuxCharm(ops.CharmBase):
         choice = inputs.choose(applied=applied)
         with self._step():
             workload.ensure(client, self._container, inputs, choice.leaf, granted=granted)
-        self._read_checks(inputs)
+        self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
         issuers.publish(self.model, inputs.issuers, choice, process)
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
@@ -156,19 +155,17 @@ class IstioAuxCharm(ops.CharmBase):
             live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)
 
-    def _read_checks(self, inputs: Inputs) -> None:
-        """Note whether the workload serves or starts."""
-        answer = inputs.answer
+    def _read_checks(self, answer: probe.Answer | None) -> None:
+        """Note whether the workload, which said this, serves or starts."""
         if answer is None:
             return
         if answer.status:
             self.unit.set_workload_version(answer.status.version)
         with self._step():
-            check_is_up = workload.check_is_up(self._container)
-            if not answer.missing:
+            is_up, is_ready = workload.check_is_up(self._container), not answer.missing
+            if is_ready:
                 workload.relax(self._container)
-            self._serves = check_is_up and not answer.missing
-            self._starting = check_is_up and bool(answer.missing)
+            self._serves, self._starting = is_up and is_ready, is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)
