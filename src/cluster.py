@@ -1,7 +1,6 @@
 """The charm's access to the Kubernetes API server, and the kinds of object that the charm owns.
 
-Functions that act on the cluster raise a `ReconcileError` where the API server refuses or fails.
-Functions of a removal raise lightkube's own errors: Juju retries the hook.
+Functions raise a `ReconcileError` where the API server refuses a request or fails.
 """
 
 from __future__ import annotations
@@ -90,12 +89,13 @@ class ReconcileError(Exception):
     """Why a step of an event failed, in one line for the status.
 
     Attributes:
+        code: the status code of the API server's answer; 0 if that is not the reason.
         refused: the charm lacks a permission, which the user has to grant. Anything else may pass.
     """
 
-    def __init__(self, reason: str, *, refused: bool = False) -> None:
+    def __init__(self, reason: str, *, code: int = 0, refused: bool = False) -> None:
         super().__init__(reason)
-        self.refused = refused
+        self.code, self.refused = code, refused
 
 
 @dataclass(frozen=True)
@@ -148,29 +148,28 @@ def attempt(what: str) -> Generator[None]:
     """Raise a `ReconcileError` about `what` if the API server refuses a request or fails."""
     try:
         yield
-    except httpx2.HTTPStatusError as error:  # lightkube's ApiError is one of these.
-        # The second line, if any, is advice from the HTTP library.
-        reason = f"{what}: {str(error).partition(chr(10))[0]}"
-        refused = error.response.status_code in _REFUSALS and not _DENIED.search(reason)
-        raise ReconcileError(reason, refused=refused) from error
+    except httpx2.HTTPStatusError as error:
+        # lightkube's ApiError is one of these. For a kind that is not served there is none, because
+        # the answer is not a Status. The second line, if any, is advice from the HTTP library.
+        code, reason = error.response.status_code, f"{what}: {str(error).partition(chr(10))[0]}"
+        refused = code in _REFUSALS and not _DENIED.search(reason)
+        raise ReconcileError(reason, code=code, refused=refused) from error
     except httpx2.TransportError as error:
         raise ReconcileError(f"{what}: Kubernetes API server: {error}") from error
 
 
 @contextlib.contextmanager
-def leaving(what: str) -> Generator[None]:
-    """Go on with a removal when the API server refuses something about `what`, or it is gone.
+def tolerating_refusals() -> Generator[None]:
+    """Go on with a removal when the API server refuses a request, or the object is gone.
 
     Juju may remove the charm's permissions before the last hook (lp:1941655).
     """
     try:
         yield
-    except httpx2.HTTPStatusError as error:
-        # For a kind that is not served this is no ApiError: the answer is not a Status.
-        code = error.response.status_code
-        if code in _REFUSALS:
-            logger.warning("%s: %s", what, error)
-        elif code != 404:
+    except ReconcileError as error:
+        if error.code in _REFUSALS:
+            logger.warning("%s", error)
+        elif error.code != 404:
             raise
 
 
@@ -234,31 +233,27 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
     Resources of a kind that the API server does not serve are skipped.
     """
     for resource in resources:
-        kind, name = type(resource), _name(resource)
-        with attempt(f"{resource.kind} {name}"):
-            try:
+        kind, name = type(resource), f"{resource.kind} {_name(resource)}"
+        try:
+            with attempt(name):
                 client.apply(resource, field_manager=manager, force=True)
-            except httpx2.HTTPStatusError as error:
-                if not _is_not_served(kind, error):
-                    raise
-                logger.info(
-                    "%s %s: skipped: the cluster does not serve the kind (%s does)",
-                    resource.kind,
-                    name,
-                    NOT_EVERYWHERE[kind],
-                )
+        except ReconcileError as error:
+            if not _is_not_served(kind, error):
+                raise
+            why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
+            logger.info("%s: skipped: %s", name, why)
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool:
     """Tell whether the object is missing or has other labels or another spec than `wanted`."""
     kind: type[Any] = type(wanted)
-    with attempt(f"{wanted.kind} {_name(wanted)}"):
-        try:
+    try:
+        with attempt(f"{wanted.kind} {_name(wanted)}"):
             stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
-        except httpx2.HTTPStatusError as error:
-            if error.response.status_code != 404:
-                raise
-            return True
+    except ReconcileError as error:
+        if error.code != 404:
+            raise
+        return True
     goal = _as_dict(wanted)
     labels: dict[str, str] = stored["metadata"].get("labels", {})
     return stored.get("spec") != goal["spec"] or not (
@@ -268,42 +263,46 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool:
 
 def owned(
     client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> list[AnyResource] | None:
+) -> list[Found] | None:
     """Return the objects of `kind` with `labels`, None where the API server does not serve it."""
-    with attempt(kind.__name__):
-        return _labelled(client, kind, labels, model)
+    try:
+        return [*listed(client, kind, labels, namespace=model)]
+    except ReconcileError as error:
+        if _is_not_served(kind, error):
+            return None
+        raise
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
+    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
 ) -> None:
     """Delete objects that have `labels` and are not in `keep`."""
-    kept = {(resource.kind, _name(resource)) for resource in keep}
+    kept = {(type(resource), _name(resource)) for resource in keep}
     for kind in OWNED:
-        names = {name for other, name in kept if other == kind.__name__}
         try:
-            with attempt("owned objects"):
-                _delete(client, kind, labels, model, keep=names)
+            delete(client, kind, labels, model, keep={name for of, name in kept if of is kind})
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
                 raise
-            logger.warning("%s: %s", kind.__name__, error)
+            logger.warning("%s", error)
 
 
-def delete_owned(
-    client: Client, labels: Mapping[str, str], model: str, kinds: Iterable[type[Any]]
+def delete(
+    client: Client,
+    kind: type[Any],
+    labels: Mapping[str, str],
+    model: str,
+    keep: Collection[str] = (),
 ) -> bool:
-    """Delete the objects of `kinds` that have `labels`, in this order, for a removal.
-
-    Returns:
-        Whether anything was deleted.
-    """
-    deleted = False
-    for kind in kinds:
-        with leaving(f"{kind.__name__}: not deleted"):
-            deleted |= _delete(client, kind, labels, model)
-    return deleted
+    """Delete the objects with `labels` but those that `keep` names; tell whether there were any."""
+    present = owned(client, kind, labels, model) or ()
+    strays = [each.name for each in present if each.name not in keep]
+    for name in strays:
+        with attempt(f"{kind.__name__} {name}"):
+            client.delete(kind, name, namespace=model)
+        logger.info("%s %s: deleted", kind.__name__, name)
+    return bool(strays)
 
 
 def listed(
@@ -313,23 +312,23 @@ def listed(
     fields: Mapping[str, Any] = MappingProxyType({}),
     namespace: str | None = None,
 ) -> Iterator[Found]:
-    """Yield objects with these labels and fields; the namespace `*` stands for all.
-
-    Raises:
-        httpx2.HTTPError: the API server did not answer or refused.
-    """
-    for each in client.list(kind, namespace=namespace, labels=dict(labels), fields=dict(fields)):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
-        metadata = _as_dict(each)["metadata"]
-        yield Found(
-            kind=api_info(kind).resource.kind,
-            name=metadata["name"],
-            uid=metadata["uid"],
-            namespace=metadata.get("namespace", ""),
-            version=metadata.get("resourceVersion", ""),
-            labels=metadata.get("labels", {}),
-            annotations=metadata.get("annotations", {}),
-            grace=metadata.get("deletionGracePeriodSeconds") or 0,
-        )
+    """Yield objects with these labels and fields; the namespace `*` stands for all."""
+    name = api_info(kind).resource.kind
+    with attempt(name):
+        for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
+            kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
+        ):
+            metadata = _as_dict(each)["metadata"]
+            yield Found(
+                kind=name,
+                name=metadata["name"],
+                uid=metadata["uid"],
+                namespace=metadata.get("namespace", ""),
+                version=metadata.get("resourceVersion", ""),
+                labels=metadata.get("labels", {}),
+                annotations=metadata.get("annotations", {}),
+                grace=metadata.get("deletionGracePeriodSeconds") or 0,
+            )
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:
@@ -360,34 +359,6 @@ def request_token(client: Client, account: str, model: str) -> str:
     return status.token
 
 
-def _labelled(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> list[AnyResource] | None:
-    try:
-        # lightkube's label operators are untyped.
-        return [*client.list(kind, namespace=model, labels=dict(labels))]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    except httpx2.HTTPStatusError as error:
-        if _is_not_served(kind, error):
-            return None
-        raise
-
-
-def _delete(
-    client: Client,
-    kind: type[Any],
-    labels: Mapping[str, str],
-    model: str,
-    keep: Collection[str] = (),
-) -> bool:
-    """Delete the objects with `labels` but those that `keep` names; tell whether there were any."""
-    names = [_name(each) for each in _labelled(client, kind, labels, model) or ()]
-    strays = [name for name in names if name not in keep]
-    for name in strays:
-        client.delete(kind, name, namespace=model)
-        logger.info("%s %s: deleted", kind.__name__, name)
-    return bool(strays)
-
-
 def _as_dict(resource: AnyResource) -> dict[str, Any]:
     return resource.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
 
@@ -397,5 +368,5 @@ def _name(resource: AnyResource) -> str:
     return (metadata.name if metadata else None) or ""
 
 
-def _is_not_served(kind: type[Any], error: httpx2.HTTPStatusError) -> bool:
-    return kind in NOT_EVERYWHERE and error.response.status_code == 404
+def _is_not_served(kind: type[Any], error: ReconcileError) -> bool:
+    return kind in NOT_EVERYWHERE and error.code == 404

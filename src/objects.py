@@ -7,9 +7,8 @@ after the webhook took over.
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
 
-Functions for an event raise `cluster.ReconcileError`. Those for a removal raise httpx2.HTTPError
-when the API server fails, and Juju retries the hook. Every `transport` is where requests go, None
-for the network; tests set it.
+Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then. Every `transport`
+is where requests go, None for the network; tests set it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import httpx2
 from istio_aux.model import owners
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
 from istio_aux.model.policy import Capability, RacePolicy
-from lightkube import ApiError, Client, operators
+from lightkube import Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
@@ -97,26 +96,22 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     The cluster is asked on every event, because it may be upgraded.
     """
     if not all(one.application or one.refusal for one in inputs.requesters):
-        with attempt("Namespace"):
-            namespaces = [*cluster.listed(client, Namespace)]
-        requesters = sidecar.verified(inputs.requesters, namespaces)
+        requesters = sidecar.verified(inputs.requesters, [*cluster.listed(client, Namespace)])
         inputs = dataclasses.replace(inputs, requesters=requesters)
     if not inputs.leader:
         return inputs
     with attempt(f"Namespace {inputs.model}"):
         model = client.get(Namespace, inputs.model).metadata
     inputs = _with_admission(client, inputs)
+    revised = {_REVISION: operators.exists()}
+    injectors = cluster.listed(client, MutatingWebhookConfiguration, revised)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
-    with attempt("MutatingWebhookConfiguration and suspended Jobs"):
-        injectors = cluster.listed(
-            client, MutatingWebhookConfiguration, {_REVISION: operators.exists()}
-        )
-        return dataclasses.replace(
-            inputs,
-            owner=(model and model.uid) or "",
-            revisions=tuple(sorted({injector.labels[_REVISION] for injector in injectors})),
-            jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
-        )
+    return dataclasses.replace(
+        inputs,
+        owner=(model and model.uid) or "",
+        revisions=tuple(sorted({injector.labels[_REVISION] for injector in injectors})),
+        jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
+    )
 
 
 def _with_admission(client: Client, inputs: Inputs) -> Inputs:
@@ -137,15 +132,14 @@ def _with_admission(client: Client, inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, admission="policy", capability=known)
 
 
-def _rendered_for(policies: Iterable[Any]) -> Capability:
+def _rendered_for(policies: Iterable[Found]) -> Capability:
     """Return the capability that the policy was rendered for; it stays while nothing is known.
 
     Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
     it cannot find out.
     """
     for policy in policies:
-        annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
-        if (known := annotations.get(manifests.CAPABILITY)) in [*Capability]:
+        if (known := policy.annotations.get(manifests.CAPABILITY)) in [*Capability]:
             return Capability(known)
     return Capability.UNKNOWN
 
@@ -249,27 +243,22 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     if not inputs.leader or inputs.config is None:
         return ()
     wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
-    with attempt("Namespace"):
-        present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
-    reasons: list[str] = []
+    present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
     changes = [
-        (f"{name}: label not removed", namespace, False)
-        for name, namespace in present.items()
-        if _is_stray(namespace, owner, wanted)
+        (namespace, False) for namespace in present.values() if _is_stray(namespace, owner, wanted)
     ]
+    reasons: list[str] = []
     for name in wanted:
         if name not in present:
             reasons.append(f"{name}: not found")
         elif why := _obstacle(present[name].labels, live=live):
             reasons.append(f"{name}: {why}")
         elif INJECTION not in present[name].labels:
-            changes.append((name, present[name], True))
-    for what, namespace, enabled in changes:
+            changes.append((present[name], True))
+    for namespace, enabled in changes:
         try:
-            # A conflict, or somebody else's webhook.
-            with attempt(what):
-                _label(client, namespace, owner, enabled=enabled)
-        except ReconcileError as error:
+            _label(client, namespace, owner, enabled=enabled)
+        except ReconcileError as error:  # A conflict, or somebody else's webhook.
             reasons.append(str(error))
     return tuple(reasons)
 
@@ -298,8 +287,9 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
         labels={INJECTION: "enabled"} if enabled else None,
         annotations={INJECTED_BY: owner} if enabled else None,
     )
-    # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
-    client.apply(Namespace(metadata=ours), field_manager=owner, force=False)
+    with attempt(namespace.name if enabled else f"{namespace.name}: label not removed"):
+        # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
+        client.apply(Namespace(metadata=ours), field_manager=owner, force=False)
     done = "set" if enabled else "removed"
     logger.info("Namespace %s: label %s %s", namespace.name, INJECTION, done)
 
@@ -317,8 +307,7 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
 
 def withdraw(client: Client, app: str, model: str, patience: Patience) -> None:
     """Delete what changes new pods, and return when no API server asks the workload any more."""
-    labels = manifests.labels(app, model)
-    if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
+    if _delete(client, app, model, cluster.CHANGING_PODS):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(patience.webhook_gone)
 
@@ -332,18 +321,27 @@ def remove(
     pods it waits for.
     """
     resume_jobs(client, patience, tell)
-    cluster.delete_owned(client, manifests.labels(app, model), model, cluster.OWNED)
+    _delete(client, app, model, cluster.OWNED)
     # The workload created its Lease, without labels, and can no longer create another.
-    with cluster.leaving("Lease"):
+    with cluster.tolerating_refusals(), attempt("Lease"):
         client.delete(Lease, manifests.lease(app), namespace=model)
     resume_jobs(client, patience, tell)
     take_back_labels(client, app, model)
 
 
+def _delete(client: Client, app: str, model: str, kinds: Iterable[type[Any]]) -> bool:
+    """Delete what the application owns of these kinds, in this order; tell if there was any."""
+    labels, deleted = manifests.labels(app, model), False
+    for kind in kinds:
+        with cluster.tolerating_refusals():
+            deleted |= cluster.delete(client, kind, labels, model)
+    return deleted
+
+
 def take_back_labels(client: Client, app: str, model: str) -> None:
     """Remove every label of a namespace that the application set; a refusal is logged only."""
     owner = f"{model}/{app}"
-    with cluster.leaving(f"Namespace: label {INJECTION} not removed"):
+    with cluster.tolerating_refusals():
         for namespace in cluster.listed(client, Namespace):
             if _is_stray(namespace, owner):
                 _label(client, namespace, owner, enabled=False)
@@ -355,13 +353,12 @@ def _suspended(client: Client) -> Iterator[Found]:
     Anybody may set the label; with another value it is not the workload's.
     """
     for name, kind in _JOBS.items():
-        what = f"{name}: suspended Jobs not listed"
         try:
-            with cluster.leaving(what):
+            with cluster.tolerating_refusals():
                 yield from cluster.listed(client, kind, {SUSPENDED: SUSPENDED_FOR}, namespace="*")
         except RecursionError:
             # The API server stores documents that are thousands of levels deep.
-            logger.warning("%s: nested too deeply", what)
+            logger.warning("%s: suspended Jobs not listed: nested too deeply", name)
 
 
 def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
@@ -376,15 +373,19 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
     bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
     told: list[str] = []
     while jobs := [job for job in _suspended(client) if attempts[job.uid] < _ATTEMPTS]:
-        left = {job: _grace_periods(client, job) for job in jobs}
-        for job, periods in left.items():
+        had_none, bare = bare, set[str]()
+        waits: list[str] = []
+        for job in jobs:
+            periods = _grace_periods(client, job)
             # By this clock: a deletionTimestamp is by the API server's.
             end = begun + min(max(periods, default=0), patience.grace) + patience.longest
-            if (not periods and job.uid in bare) or time.monotonic() >= end:
+            if time.monotonic() >= end or (not periods and job.uid in had_none):
                 done = _resume(client, job, len(periods))
                 attempts[job.uid] += 1 if done else _ATTEMPTS
-        bare = {job.uid for job, periods in left.items() if not periods}
-        waits = [str(job) for job, periods in left.items() if periods and not attempts[job.uid]]
+            elif periods:
+                waits.append(str(job))
+            if not periods:
+                bare.add(job.uid)
         if waits and waits != told:
             tell(waits)
             told = waits
@@ -412,18 +413,17 @@ def _resume(client: Client, job: Found, pods: int) -> bool:
         "metadata": {**metadata, "labels": nothing, "annotations": nothing},
         "spec": {policy: suspend} if policy else suspend,
     }
+    kind, how = _JOBS[job.kind], PatchType.MERGE
     try:
-        client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
-            _JOBS[job.kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
-        )
-    except ApiError as error:
-        code = error.response.status_code
-        if code in {404, 409}:  # It is gone or has changed; the next look finds out.
-            logger.warning("%s: not resumed: %s", job, error)
+        with attempt(f"{job}: stays suspended"):
+            client.patch(kind, job.name, patch, namespace=job.namespace, patch_type=how)  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+    except ReconcileError as error:
+        if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
+            logger.info("%s: gone or changed meanwhile", job)
             return True
         path = ".".join(filter(None, ("spec", policy, "suspend")))
-        logger.error("%s: stays suspended: %s: set %s to false", job, error, path)
-        if code >= 500:
+        logger.error("%s: set %s to false", error, path)
+        if not 400 <= error.code < 500:
             raise
         return False
     if pods:

@@ -80,38 +80,25 @@ _FIRST: Final = "object.spec.containers[0]"
 _VALUE: Final = "variables.ports.distinct().sort().map(p, string(p)).join(',')"
 
 
-def except_ambient(selector: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `selector` of namespaces AND not of an ambient mesh, which has no sidecars."""
-    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), _NOT_AMBIENT]}
-
-
 def selected(values: Values) -> list[dict[str, Any]]:
     """Return the selectors of namespaces, each AND not kube-system."""
     never = _requirement(NAMESPACE_NAME, "NotIn", *NEVER_SELECTED)
-    return [
-        {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
-        for selector in values.namespace_selectors
-    ]
+    return [_narrowed(selector, never) for selector in values.namespace_selectors]
 
 
-def start_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
+def except_ambient(selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` of namespaces AND not of an ambient mesh, which has no sidecars."""
+    return _narrowed(selector, _NOT_AMBIENT)
 
-    These are those that `pods` matches, without those of `app`.
+
+def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the policy's `matchConstraints` that choose pods.
+
+    These are those that `pods` matches, without those of `app`, and without those whose labels
+    refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
+    the pod first.
     """
-    return {
-        "matchPolicy": "Equivalent",
-        "objectSelector": {
-            **pods,
-            "matchExpressions": [
-                *pods.get("matchExpressions", []),
-                # The label of the model's operator, without which Juju cannot repair any charm.
-                _requirement(JUJU_PODS[0][0], "DoesNotExist"),
-                # Our own pods: nobody answers a review of the first one.
-                _requirement(APPLICATION, "NotIn", app),
-            ],
-        },
-    }
+    return _matches(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT)
 
 
 # The API server evaluates every condition of a list, and each twice for a pod that changes: so
@@ -122,17 +109,6 @@ _POSSIBLE: Final = {
         f" && !({_HAS_ANNOTATIONS} && '{MIRROR}' in {_ANNOTATIONS})"
     )
 }
-
-
-def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `start_matches` without the pods whose labels refuse a sidecar.
-
-    Selectors cost next to nothing; whatever is CEL makes the API server convert the pod first.
-    """
-    matches = start_matches(app, pods)
-    refused = [_requirement(INJECT, "NotIn", "false"), _NOT_AMBIENT]
-    matches["objectSelector"]["matchExpressions"] += refused
-    return matches
 
 
 def webhook_conditions(values: Values) -> list[dict[str, str]]:
@@ -380,16 +356,8 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
             "name": f"{applications.model}.inject.istio-aux.io",
             "path": "/inject",
             "matches": {
-                "matchPolicy": "Equivalent",
+                **_matches({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS),
                 "namespaceSelector": {"matchExpressions": [named, _NOT_AMBIENT]},
-                "objectSelector": {
-                    "matchExpressions": [
-                        *chosen,
-                        _requirement(INJECT, "NotIn", "false"),
-                        _NOT_AMBIENT,
-                        *_NOT_JUJUS,
-                    ]
-                },
             },
             "conditions": _as_conditions(_POSSIBLE),
         }
@@ -401,25 +369,27 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     `pod_selector` narrows all but the last. Our own pods are not chosen. A pod in a namespace of
     two selectors is reviewed twice: the second review finds nothing to change.
     """
-    beside_policy = values.admission == "policy"
+    own, pods = _not_ours(values.app), values.pod_selector
+    if values.admission == "policy":
+        undone = _requirement(STARTED_BY, "DoesNotExist")
+        own = (*own, _NOT_REFUSED, _NOT_AMBIENT, undone)
     chosen = {
-        f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (
-            selector,
-            values.pod_selector,
-        )
+        f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
         for number, selector in enumerate(selected(values), 1)
     }
     if values.inject_namespaces:
         named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
-    for name, (namespaces, pods) in chosen.items():
-        matches = (policy_matches if beside_policy else start_matches)(values.app, pods)
-        if beside_policy:
-            undone = _requirement(STARTED_BY, "DoesNotExist")
-            matches["objectSelector"]["matchExpressions"].append(undone)
-        matches["namespaceSelector"] = except_ambient(namespaces)
-        conditions = webhook_conditions(values)
-        yield {"name": name, "path": "/mutate", "matches": matches, "conditions": conditions}
+    for name, (namespaces, some) in chosen.items():
+        yield {
+            "name": name,
+            "path": "/mutate",
+            "matches": {
+                **_matches(some, *own),
+                "namespaceSelector": except_ambient(namespaces),
+            },
+            "conditions": webhook_conditions(values),
+        }
 
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:
@@ -469,10 +439,29 @@ def _chosen(names: tuple[str, ...] | None, own: str | None) -> list[dict[str, An
     return [_requirement(APPLICATION, "In", *others)] if others else None
 
 
+def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
+    return (
+        # The label of the model's operator, without which Juju cannot repair any charm.
+        _requirement(JUJU_PODS[0][0], "DoesNotExist"),
+        # Our own pods: nobody answers a review of the first one.
+        _requirement(APPLICATION, "NotIn", app),
+    )
+
+
+def _matches(pods: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
+    return {"matchPolicy": "Equivalent", "objectSelector": _narrowed(pods, *more)}
+
+
+def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` AND more requirements."""
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), *more]}
+
+
 def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
+_NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")
 _NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
 _NOT_JUJUS: Final = tuple(
     _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")

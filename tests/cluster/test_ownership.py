@@ -43,7 +43,7 @@ import cluster as of_charm
 import manifests
 import objects
 from certificates import Leaf
-from cluster import Found
+from cluster import Found, ReconcileError
 from inputs import Inputs
 from issuers import Issuers
 from objects import Patience
@@ -133,7 +133,7 @@ def left(client: lightkube.Client, model: str) -> list[str]:
     for kind in OWNED:
         owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
         assert owned is not None
-        found += [f"{kind.__name__} {each.metadata and each.metadata.name}" for each in owned]
+        found += [f"{kind.__name__} {each.name}" for each in owned]
     return found
 
 
@@ -373,7 +373,7 @@ def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
     seen = Found(namespace, metadata.uid or "", {}, {})
     label(client, namespace, "disabled")
 
-    with pytest.raises(lightkube.ApiError, match="conflict"):
+    with pytest.raises(ReconcileError, match="conflict"):
         objects._label(client, seen, f"{LONG_MODEL}/{LONG_APP}", enabled=True)
 
     assert labels(client, namespace) == {"istio-injection": "disabled"}
@@ -382,7 +382,7 @@ def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
 def test_a_namespace_that_goes_between_look_and_act_is_not_made(client: lightkube.Client):
     gone = Found("gone", "8f1c2a5e-0000-4000-8000-000000000000", {}, {})
 
-    with pytest.raises(lightkube.ApiError):
+    with pytest.raises(ReconcileError):
         objects._label(client, gone, f"{LONG_MODEL}/{LONG_APP}", enabled=True)
 
     with pytest.raises(lightkube.ApiError, match="not found"):
