@@ -27,9 +27,7 @@ import certificates
 import cluster
 import objects
 import probe
-import wake
 import workload
-from certificates import Authority
 from cluster import ReconcileError
 from inputs import CONTAINER, observe
 from relations import istio
@@ -268,16 +266,16 @@ class Actions(ops.Object):
         inputs = observe(self._charm, self._transport)
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
-        if inputs.authority is None:
+        own = certificates.OwnAuthority(self._charm.model)
+        if not own.secret_id:
             raise RefusedError("there is no certificate authority yet")
         try:
-            certificates.replace_authority(self._charm.model, inputs.authority, inputs.now)
+            own.replace(inputs.now)
         except ops.ModelError as error:
             raise RefusedError(f"the certificate authority is not stored: {error}") from error
         # The next event goes on with it; Juju sends none to this unit.
-        wake.ensure(self._charm.unit.get_container(CONTAINER), event, wanted=True)
-        lost = "" if isinstance(inputs.authority, Authority) else inputs.authority.reason
-        return {"replaced": "true", "lost": lost}
+        workload.wake(self._charm.unit.get_container(CONTAINER), event, wanted=True)
+        return {"replaced": "true", "lost": own.reason}
 
     def _container(self) -> ops.Container:
         container = self._charm.unit.get_container(CONTAINER)

@@ -3,8 +3,8 @@
 
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
 `rules` render the objects, `objects` says which come and go in which order, `cluster` asks the API
-server. What it runs: `workload` with `certificates`; `wake` brings the charm back. What it says:
-`status` and `actions`, from what the workloads answer `probe`.
+server. What it runs: `workload` with `certificates`. What it says: `status` and `actions`, from
+what the workloads answer `probe`.
 
 A step of an event raises a `cluster.ReconcileError` when it fails. `_step` catches it and goes on:
 the status shows the first one, and no step hides what another one does.
@@ -25,15 +25,13 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
-import issuers
 import objects
 import probe
 import status
-import wake
 import workload
 from cluster import ReconcileError
 from inputs import CONTAINER, Inputs, observe
-from relations import cos, istio, sidecar, tls
+from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -60,8 +58,8 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._provider = tls.Requirer(self)
-        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, tls.ENDPOINT, *cos.ENDPOINTS)
+        self._pki = certificates.Requirer(self)
+        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
             self.on.install,
@@ -91,15 +89,15 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        self._provider.sync()
-        self._inputs = observed = observe(self, self.workload_transport, self._provider)
+        self._pki.sync()
+        own = certificates.OwnAuthority(self.model)
+        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
-            now, authority = observed.now, observed.authority
-            self._pending = certificates.keep_authority(self.model, authority, now)
+            self._pending = own.keep(observed.now)
         with cluster.connect(self.kubernetes_transport) as client:
             with self._step():
                 cluster.check_permissions(client, observed.model, leader=observed.leader)
@@ -111,7 +109,7 @@ class IstioAuxCharm(ops.CharmBase):
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
-        wake.ensure(self._container, event, wanted=waits)
+        workload.wake(self._container, event, wanted=waits)
 
     @contextlib.contextmanager
     def _step(self) -> Generator[None]:
@@ -133,14 +131,16 @@ class IstioAuxCharm(ops.CharmBase):
             objects.ensure(client, inputs)
         granted = self._problem is None
         applied = granted and inputs.values() is not None
-        issuers.note_trusted(self.model, inputs.issuers, applied=applied)
-        choice = inputs.choose(applied=applied)
+        if applied:
+            certificates.note_trusted(self.model, inputs.issuers)
+        leaf = inputs.issuers.choose(applied=applied)
         with self._step():
-            workload.ensure(client, self._container, inputs, choice.leaf, granted=granted)
+            workload.ensure(client, self._container, inputs, leaf, granted=granted)
         self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
-        issuers.publish(self.model, inputs.issuers, choice, process)
-        self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
+        answered = process.certificate if process else ""
+        certificates.publish(self.model, inputs.issuers, leaf, answered)
+        self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
                 units = probe.look(
@@ -173,7 +173,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _on_remove(self, event: ops.EventBase) -> None:
         self._leaves = True
-        wake.ensure(self._container, event, wanted=False)
+        workload.wake(self._container, event, wanted=False)
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return

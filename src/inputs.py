@@ -14,14 +14,11 @@ from istio_aux.model.policy import Capability, RacePolicy
 import certificates
 import cluster
 import config
-import issuers
 import probe
-from certificates import Authority, Leaf, Unreadable
+from certificates import Issuers, OwnAuthority, Requirer
 from config import Applications, Config, union
-from issuers import Choice, Issuers, Offer
 from manifests import Values
 from relations import istio, sidecar
-from relations.tls import Requirer
 
 CONTAINER: Final = "istio-aux"
 
@@ -37,9 +34,7 @@ class Inputs:
     config: Config | None  # None when an option is invalid.
     invalid: str  # Which options are invalid and why.
     container_ready: bool  # Pebble answers in the workload's container.
-    authority: Authority | Unreadable | None = field(repr=False)
     issuers: Issuers = field(repr=False)
-    offer: Offer | None = field(repr=False)  # None without the relation `certificates`.
     answer: probe.Answer | None = None  # Of the workload; None without its container.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
@@ -50,11 +45,6 @@ class Inputs:
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
-
-    def choose(self, *, applied: bool) -> Choice:
-        """Return what the unit serves; `applied` says that this event applied the caBundle."""
-        names = certificates.service_names(self.app, self.model)
-        return self.issuers.choose(self.issuers.bundle() if applied else (), names, self.now)
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
@@ -95,9 +85,10 @@ class Inputs:
 def observe(
     charm: ops.CharmBase,
     transport: httpx2.BaseTransport | None,
-    provider: Requirer | None = None,
+    own: OwnAuthority | None = None,
+    pki: Requirer | None = None,
 ) -> Inputs:
-    """Read the inputs, with what the `provider` of certificates offers. This changes nothing.
+    """Read the inputs, with what both providers of certificates offer. This changes nothing.
 
     `transport` is where requests to the workload go, None for the network; for tests.
     """
@@ -107,40 +98,21 @@ def observe(
         options = charm.load_config(Config, model=namespace)
     except ValueError as error:
         invalid = str(error)
-    leader, now = charm.unit.is_leader(), datetime.now(UTC)
-    container = charm.unit.get_container(CONTAINER)
+    now, container = datetime.now(UTC), charm.unit.get_container(CONTAINER)
     reachable = container.can_connect()
-    authority = certificates.read_authority(charm.model, leader=leader)
-    offer = provider.offer(now) if provider else None
-    names = certificates.service_names(charm.app.name, namespace)
-    known = authority if isinstance(authority, Authority) else None
     return Inputs(
         app=charm.app.name,
         model=namespace,
-        leader=leader,
+        leader=charm.unit.is_leader(),
         now=now,
         config=options,
         invalid=invalid,
         container_ready=reachable,
         answer=probe.ask(transport) if reachable else None,
-        authority=authority,
-        issuers=issuers.observe(
-            charm.model, known, _served(container), offer, names=names, now=now
+        issuers=certificates.observe(
+            charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),
-        offer=offer,
         control_planes=istio.control_planes(charm.model),
         requesters=sidecar.requesters(charm, namespace),
         ambient=istio.beside_ambient_mesh(charm.model),
     )
-
-
-def _served(container: ops.Container) -> Leaf:
-    """Return the certificate and key in the container; empty fields if they cannot be read."""
-    try:
-        with (
-            container.pull(certificates.TLS_CERTIFICATE) as chain,
-            container.pull(certificates.TLS_KEY) as key,
-        ):
-            return Leaf(chain.read(), key.read())
-    except (ops.pebble.Error, OSError):
-        return Leaf("", "")

@@ -13,7 +13,6 @@ from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, Troub
 from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed
 
-from certificates import Unreadable
 from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
 from relations import istio
@@ -63,8 +62,7 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     waiting = (
         "" if inputs.answer else f"waiting for Pebble in container {CONTAINER}",
         str(problem or ""),
-        inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
-        "" if inputs.authority else "waiting for the leader's certificate authority",
+        inputs.issuers.missing,
         f"workload: {inputs.answer.missing}" if inputs.answer and inputs.answer.missing else "",
     )
     if why := next(filter(None, waiting), ""):
@@ -139,7 +137,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield _some(notes.labels, "inject-namespaces: ")
     yield f"not applied: {notes.unapplied}" if notes.unapplied else ""
     yield _some(notes.silent)
-    yield f"certificates: {inputs.offer.reason}" if inputs.offer and inputs.offer.reason else ""
+    yield f"certificates: {inputs.issuers.refused}" if inputs.issuers.refused else ""
 
 
 def _selected(count: int, option: str) -> str:

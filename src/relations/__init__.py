@@ -1,7 +1,7 @@
 """The charm's relations.
 
-`istio` reads where Istio is, `tls` reads certificates of a PKI. `sidecar` serves charms that want a
-sidecar, `cos` the observability stack.
+`istio` reads where Istio is. `sidecar` serves charms that want a sidecar, `cos` the observability
+stack. `certificates` is in the module of that name.
 
 A relation that was removed by force may be listed for as long as its application lives, while Juju
 refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.

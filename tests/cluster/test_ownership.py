@@ -42,10 +42,9 @@ from lightkube.types import CascadeType, PatchType
 import cluster as of_charm
 import manifests
 import objects
-from certificates import Leaf
+from certificates import Issuers
 from cluster import Found, ReconcileError
 from inputs import Inputs
-from issuers import Issuers
 from objects import Patience
 
 APP = "istio-aux"
@@ -304,16 +303,13 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63
-NO_ISSUERS = Issuers("", {}, False, None, None, Leaf("", ""), "")
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{LONG_APP}"}
 
 
 def naming(*namespaces: str) -> Inputs:
     """The leader, whose option names these."""
     options = configured(LONG_MODEL, {"inject-namespaces": ",".join(namespaces)})
-    return Inputs(
-        LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, None, NO_ISSUERS, None
-    )
+    return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, Issuers())
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:

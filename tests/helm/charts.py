@@ -17,9 +17,8 @@ from lightkube import codecs
 
 import certificates
 import manifests
-from certificates import Leaf
+from certificates import Issuers
 from inputs import Inputs
-from issuers import Issuers
 
 APP, MODEL = "istio-aux", "mesh-jobs"
 Document = dict[str, Any]
@@ -52,7 +51,7 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
     """
     chosen = configured(MODEL, options)
     authority = certificates.make_authority(APP, MODEL)
-    issuers = Issuers("istio-aux/0", {}, True, None, authority, Leaf("", ""), "")
+    issuers = Issuers(silent=True, own=authority.certificate)
     inputs = Inputs(
         app=APP,
         model=MODEL,
@@ -61,9 +60,7 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
         config=chosen,
         invalid="",
         container_ready=True,
-        authority=authority,
         issuers=issuers,
-        offer=None,
         admission="policy" if admission == "policy" else "webhook",
         capability=Capability.NATIVE if chosen.start_mode == "native" else Capability.UNKNOWN,
     )

@@ -25,7 +25,6 @@ from ops import pebble, testing
 import certificates
 import objects
 import probe
-import wake
 import workload
 from charm import IstioAuxCharm
 
@@ -41,6 +40,16 @@ TEXTS = {
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
 PATIENCE = objects.Patience(pause=0.05, longest=0.5, webhook_gone=0.02)
+
+ROCK = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
+# What Pebble has when a container starts.
+STARTED: dict[str, Any] = {
+    "layers": {"rock": pebble.Layer({"services": ROCK["services"], "checks": ROCK["checks"]})},
+    "service_statuses": {},
+    "check_infos": frozenset(
+        {testing.CheckInfo("ready", level=pebble.CheckLevel.READY, threshold=1)}
+    ),
+}
 
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
@@ -208,7 +217,7 @@ class Unit:
     @property
     def wakes(self) -> bool:
         """Whether Pebble wakes the charm again after a while."""
-        status = self.container.service_statuses.get(wake.SERVICE)
+        status = self.container.service_statuses.get(workload.WAKE)
         return status is pebble.ServiceStatus.ACTIVE
 
     @property
@@ -269,7 +278,7 @@ def set_up(
     mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
     state = state or testing.State(
         leader=True,
-        containers={testing.Container(workload.CONTAINER, can_connect=True)},
+        containers={testing.Container(workload.CONTAINER, can_connect=True, **STARTED)},
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )

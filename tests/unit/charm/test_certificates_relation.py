@@ -16,7 +16,6 @@ from ops import testing
 
 import certificates
 from certificates import Leaf
-from relations import tls
 
 from .conftest import Copies, Unit, active, copies
 from .test_certificates import NAMES, handshake, kept, trusted
@@ -280,7 +279,7 @@ def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
     """The library observes events by private methods, whose errors would fail the hook."""
     with unit.ctx(unit.on.update_status(), unit.state) as manager:
         observers = manager.charm.framework._observers
-        path = manager.charm._provider.handle.path
+        path = manager.charm._pki.handle.path
         handlers = {method for observer, method, _, _ in observers if observer == path}
     assert handlers
-    assert handlers <= vars(tls.Requirer).keys()
+    assert handlers <= vars(certificates.Requirer).keys()

@@ -18,7 +18,7 @@ import certificates
 import manifests
 import workload
 from config import CHOICES
-from relations import cos, istio, sidecar, tls
+from relations import cos, istio, sidecar
 
 from .conftest import ROOT
 
@@ -59,7 +59,9 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
     # By endpoint: how many relations make sense, None for any number.
     requires = {
-        **dict.fromkeys((istio.PILOT, istio.METADATA, istio.SERVICE_MESH, tls.ENDPOINT), 1),
+        **dict.fromkeys(
+            (istio.PILOT, istio.METADATA, istio.SERVICE_MESH, certificates.ENDPOINT), 1
+        ),
         cos.LOGGING: None,
         cos.TRACING: 1,
         cos.CA: 1,
@@ -248,5 +250,5 @@ def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     # The workload's own default (settings.webhook-address) is what it listens on.
     assert "webhook-address" not in workload.settings(
         configured("m"),
-        workload.Names("model/app", "istio-aux-model-app", "model/app"),
+        {},
     )

@@ -18,7 +18,7 @@ from ops import pebble, testing
 
 import cluster
 import probe
-import wake
+import workload
 
 from .apiserver import ApiServer, endpoint
 from .conftest import Unit, active
@@ -206,7 +206,7 @@ def test_the_webhook_comes_once_the_last_unit_answers(new_unit: Unit) -> None:
 
 def woken(unit: Unit) -> object:
     """The event of the notice that Pebble's service `wake` sends."""
-    notice = testing.Notice(wake.KEY)
+    notice = testing.Notice(workload.WAKE_KEY)
     unit.change_container(notices=[notice])
     return unit.on.pebble_custom_notice(unit.container, notice)
 

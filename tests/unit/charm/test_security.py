@@ -29,9 +29,8 @@ import certificates
 import config
 import manifests
 import workload
-from certificates import Leaf
+from certificates import Issuers
 from inputs import Inputs
-from issuers import Issuers
 from manifests import Values
 
 from .conftest import ROOT
@@ -40,7 +39,7 @@ from .test_workload import NAMES
 TEXT = (ROOT / "SECURITY.md").read_text()
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
-ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
+ISSUERS = Issuers(silent=True, own=AUTHORITY.certificate)
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
 }
@@ -95,7 +94,7 @@ def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     inputs = Inputs(
         app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
         config=configured("kubeflow", options), invalid="",
-        container_ready=True, authority=AUTHORITY, issuers=ISSUERS, offer=None,
+        container_ready=True, issuers=ISSUERS,
     )  # fmt: skip
     values = inputs.values()
     assert values

@@ -30,13 +30,11 @@ import config
 import probe
 import workload
 
-from .conftest import ROOT, Unit, active
+from .conftest import ROCK, ROOT, Unit, active
 
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 CONFIG = configured("kubeflow")
-NAMES = workload.Names(
-    "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
-)
+NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
 
 
 def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
@@ -53,12 +51,11 @@ def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
 
 def test_the_pod_is_ready_when_its_workload_is_and_the_rock_brings_that_check() -> None:
     """Pebble takes a check that changes for new, and a new one for up."""
-    ready = workload.layer(CONFIG, NAMES).get("checks", {})["ready"]
+    ready = ROCK["checks"]["ready"]
 
-    assert ready.get("level") == "ready"
-    assert ready.get("http") == {"url": "http://localhost:8080/readyz"}
-    rock = yaml.safe_load((ROOT / "workload" / "rockcraft.yaml").read_text())
-    assert rock["checks"]["ready"] == ready
+    assert ready == workload.SINCE_READY | {"period": "1s", "timeout": "900ms", "threshold": 1}
+    assert ready["level"] == "ready"
+    assert ready["http"] == {"url": "http://localhost:8080/readyz"}
 
 
 def test_the_workload_reads_the_settings(unit: Unit) -> None:
@@ -187,7 +184,7 @@ REFUSALS = [
     ("pull", pebble.PathError("generic-file-error", "stale file handle"), "stale file handle"),
     ("add_layer", pebble.APIError({}, 400, "Bad Request", "plan: bad layer"), "plan: bad layer"),
     ("replan_services", pebble.TimeoutError("timed out waiting for change 3"), "change 3"),
-    ("get_plan", pebble.ProtocolError("no JSON"), "no JSON"),
+    ("get_checks", pebble.ConnectionError("no socket"), "no socket"),
 ]
 
 
