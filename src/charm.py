@@ -4,7 +4,7 @@
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
 `rules` render the objects, `objects` says which come and go in which order, `cluster` asks the API
 server. What it runs: `workload` with `certificates`. What it says: `status` and `actions`, from
-what the workloads answer: its own in `probe`, all in `endpoints`.
+what the workloads answer `probe`.
 
 A step of an event raises a `cluster.ReconcileError` when it fails. `_step` catches it and goes on:
 the status shows the first one, and no step hides what another one does.
@@ -25,7 +25,6 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
-import endpoints
 import objects
 import probe
 import status
@@ -55,7 +54,6 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs: Inputs | None = None
         self._problem: ReconcileError | None = None  # The first one.
         self._leaves = False
-        self._answer: probe.Probe | None = None
         self._serves = False
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
@@ -93,7 +91,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _reconcile(self, event: ops.EventBase) -> None:
         self._pki.sync()
         own = certificates.OwnAuthority(self.model)
-        self._inputs = observed = observe(self, own, self._pki)
+        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
@@ -104,10 +102,10 @@ class IstioAuxCharm(ops.CharmBase):
             with self._step():
                 cluster.check_permissions(client, observed.model, leader=observed.leader)
             if self._problem:
-                self._read_status()
+                self._read_checks(observed.answer)
             else:
                 self._act(client, observed)
-        sidecar.answer(self, self._inputs.requesters, None if self._starting else self._answer)
+        sidecar.answer(self, self._inputs.requesters, None if self._starting else observed.answer)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
@@ -125,7 +123,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _act(self, client: Client, inputs: Inputs) -> None:
         with self._step():
-            self._inputs = inputs = objects.resolve(client, inputs, self.workload_transport)
+            self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before the settings that need them, or
             # the first quits would be refused. The API server trusts an issuer before a unit serves
             # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
@@ -138,13 +136,14 @@ class IstioAuxCharm(ops.CharmBase):
         leaf = inputs.issuers.choose(applied=applied)
         with self._step():
             workload.ensure(client, self._container, inputs, leaf, granted=granted)
-        self._read_status()
-        answered = self._answer.certificate if self._answer else ""
+        self._read_checks(inputs.answer)
+        process = inputs.answer and inputs.answer.status
+        answered = process.certificate if process else ""
         certificates.publish(self.model, inputs.issuers, leaf, answered)
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
-                units = endpoints.look(
+                units = probe.look(
                     client, inputs.app, inputs.model, inputs.now, self.workload_transport
                 )
                 self._notes.silent = units.silent
@@ -153,22 +152,20 @@ class IstioAuxCharm(ops.CharmBase):
         transport = self.kubernetes_transport
         self._notes.unapplied = objects.admit_api_server(client, inputs, transport)
         with self._step():
-            live = bool(self._answer and self._answer.live)
+            live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)
 
-    def _read_status(self) -> None:
-        """Ask the workload for its state, if there is one."""
+    def _read_checks(self, answer: probe.Answer | None) -> None:
+        """Note whether the workload, which said this, serves or starts."""
+        if answer is None:
+            return
+        if answer.status:
+            self.unit.set_workload_version(answer.status.version)
         with self._step():
-            if not self._container.can_connect():
-                return
-            check_is_up = workload.check_is_up(self._container)
-            self._answer = answer = probe.ask(probe.STATUS_URL, self.workload_transport)
-            if answer.ready:
+            is_up, is_ready = workload.check_is_up(self._container), not answer.missing
+            if is_ready:
                 workload.relax(self._container)
-            self._serves = answer.ready and check_is_up
-            self._starting = check_is_up and not answer.ready
-            if answer.version:
-                self.unit.set_workload_version(answer.version)
+            self._serves, self._starting = is_up and is_ready, is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)
@@ -192,7 +189,7 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            unit_status = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            unit_status = status.of_unit(self._inputs, self._problem, self._notes)
             event.add_status(unit_status)
 
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+import httpx2
 import ops
 from istio_aux.model import sidecars
-from istio_aux.model.policy import RacePolicy
+from istio_aux.model.policy import Capability, RacePolicy
 
 import certificates
 import cluster
 import config
+import probe
 from certificates import Issuers, OwnAuthority, Requirer
 from config import Applications, Config, union
 from manifests import Values
@@ -33,11 +35,12 @@ class Inputs:
     invalid: str  # Which options are invalid and why.
     container_ready: bool  # Pebble answers in the workload's container.
     issuers: Issuers = field(repr=False)
+    answer: probe.Answer | None = None  # Of the workload; None without its container.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
-    capability: Literal["native", "classic", "unknown"] = "unknown"
+    capability: Capability = Capability.UNKNOWN
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
@@ -45,7 +48,7 @@ class Inputs:
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
-        named = self.config.inject_applications if self.config else ()
+        named = self.config.applications if self.config else ()
         return union([*named, *(one.application for one in self.requesters if one.application)])
 
     def values(self) -> Values | None:
@@ -66,9 +69,9 @@ class Inputs:
             start_mode=self.config.start_mode,
             peers=self.config.peers,
             admission=self.admission,
-            capability=self.capability,
+            capability=self.capability.value,
             inject=self.applications(),
-            inject_namespaces=self.config.inject_namespaces,
+            inject_namespaces=self.config.namespaces,
             repairs=RacePolicy(self.config.race_policy).restarts,
             # The workload must be able to resume what it suspended under earlier options.
             repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
@@ -80,16 +83,23 @@ class Inputs:
 
 
 def observe(
-    charm: ops.CharmBase, own: OwnAuthority | None = None, pki: Requirer | None = None
+    charm: ops.CharmBase,
+    transport: httpx2.BaseTransport | None,
+    own: OwnAuthority | None = None,
+    pki: Requirer | None = None,
 ) -> Inputs:
-    """Read the inputs, with what both providers of certificates offer. This changes nothing."""
+    """Read the inputs, with what both providers of certificates offer. This changes nothing.
+
+    `transport` is where requests to the workload go, None for the network; for tests.
+    """
     options: Config | None = None
     invalid, namespace = "", cluster.namespace()
     try:
-        options = config.load(charm.config, namespace)
-    except config.InvalidOptionError as error:
+        options = charm.load_config(Config, model=namespace)
+    except ValueError as error:
         invalid = str(error)
     now, container = datetime.now(UTC), charm.unit.get_container(CONTAINER)
+    reachable = container.can_connect()
     return Inputs(
         app=charm.app.name,
         model=namespace,
@@ -97,7 +107,8 @@ def observe(
         now=now,
         config=options,
         invalid=invalid,
-        container_ready=container.can_connect(),
+        container_ready=reachable,
+        answer=probe.ask(transport) if reachable else None,
         issuers=certificates.observe(
             charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),

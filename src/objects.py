@@ -39,7 +39,6 @@ from lightkube.types import PatchType
 
 import cluster
 import manifests
-import probe
 from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from relations import sidecar
@@ -91,10 +90,8 @@ class Patience:
     webhook_gone: float = 1.0
 
 
-def resolve(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Inputs:
-    """Return `inputs` with what the cluster says, and on the leader also the workload.
+def resolve(client: Client, inputs: Inputs) -> Inputs:
+    """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
@@ -105,7 +102,7 @@ def resolve(
         return inputs
     with attempt(f"Namespace {inputs.model}"):
         model = client.get(Namespace, inputs.model).metadata
-    inputs = _with_admission(client, inputs, transport)
+    inputs = _with_admission(client, inputs)
     revised = {_REVISION: operators.exists()}
     injectors = cluster.listed(client, MutatingWebhookConfiguration, revised)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
@@ -117,9 +114,7 @@ def resolve(
     )
 
 
-def _with_admission(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None
-) -> Inputs:
+def _with_admission(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with who changes new pods, and what Istio can do."""
     if inputs.config is None:
         return inputs
@@ -131,10 +126,10 @@ def _with_admission(
         return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
     if policies is None or admission == "webhook":
         return dataclasses.replace(inputs, admission="webhook")
-    known = probe.ask(probe.STATUS_URL, transport).capability if inputs.container_ready else None
-    return dataclasses.replace(
-        inputs, admission="policy", capability=known or _rendered_for(policies)
-    )
+    status = inputs.answer and inputs.answer.status
+    # It has no reason while it does not know.
+    known = status.capability if status and status.capability_why else _rendered_for(policies)
+    return dataclasses.replace(inputs, admission="policy", capability=known)
 
 
 def _rendered_for(policies: Iterable[Found]) -> Capability:
@@ -161,15 +156,13 @@ def ensure(client: Client, inputs: Inputs) -> None:
 
 
 @contextlib.contextmanager
-def evicting(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Generator[None]:
+def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
 
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    inputs = resolve(client, inputs, transport)
+    inputs = resolve(client, inputs)
     values = inputs.values()
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
@@ -249,7 +242,7 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     """
     if not inputs.leader or inputs.config is None:
         return ()
-    wanted, owner = inputs.config.inject_namespaces, f"{inputs.model}/{inputs.app}"
+    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
     present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
     changes = [
         (namespace, False) for namespace in present.values() if _is_stray(namespace, owner, wanted)

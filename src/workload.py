@@ -84,7 +84,7 @@ _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.Pebbl
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "inject-applications", "inject-namespaces", "seconds"}
+    {"admission", "inject-applications", "inject-namespaces", "model"}
 )
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,6 @@ def settings(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
     }
     return {
         **options_of_both,
-        **config.seconds,
         **names,
         "applications": APPLICATIONS,
         "tls-certificate": TLS_CERTIFICATE,
@@ -200,7 +199,7 @@ def ensure(
     }
     if config:
         # The settings name this file, so it comes first.
-        wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.inject_namespaces)
+        wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.namespaces)
         wanted[CONFIG] = _yaml(settings(config, known))
     for path, content in wanted.items():
         if _read(container, path) != content:

@@ -22,10 +22,10 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-import yaml
 from lab import meshed, tools
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
+from lab.options import configured
 from lab.versions import POLICY
 from lightkube.codecs import from_dict
 from lightkube.generic_resource import create_global_resource
@@ -40,7 +40,6 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import CascadeType, PatchType
 
 import cluster as of_charm
-import config
 import manifests
 import objects
 from certificates import Issuers
@@ -309,9 +308,7 @@ OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{
 
 def naming(*namespaces: str) -> Inputs:
     """The leader, whose option names these."""
-    described = yaml.safe_load((REPOSITORY / "config.yaml").read_text())["options"]
-    defaults = {name: option["default"] for name, option in described.items()}
-    options = config.load({**defaults, "inject-namespaces": ",".join(namespaces)}, LONG_MODEL)
+    options = configured(LONG_MODEL, {"inject-namespaces": ",".join(namespaces)})
     return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, Issuers())
 
 

@@ -23,8 +23,8 @@ import yaml
 from lab import Cluster, ports, tools
 from lab.deployed import ROOT
 from lab.juju.container import IDENTITIES
+from lab.options import configured
 
-import config
 import workload
 from relations import cos
 
@@ -148,8 +148,7 @@ def test_news_let_the_delays_begin_again(pebble: Any) -> None:
     assert (second - first).total_seconds() < FIRST * 2**4
 
 
-OPTIONS = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
+CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux"}
 
 
@@ -212,7 +211,8 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     (folder / "readyz").touch()
     lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="it to be so again")
 
-    target = cos._target("http://127.0.0.1:1/loki", {"product": "Juju"})
-    unit.add_layer("log-forwarding", {"log-targets": {"loki/0": target}}, combine=True)
+    to = {"location": "http://127.0.0.1:1/loki", "services": ["all"], "labels": {"product": "Juju"}}
+    targets: Any = {"loki/0": cos._TARGET | to}
+    unit.add_layer("log-forwarding", {"log-targets": targets}, combine=True)
     assert unit.get_plan().log_targets["loki/0"].services == ["all"]
     assert pebble.get_identities()["juju"].access == ops.pebble.IdentityAccess.ADMIN

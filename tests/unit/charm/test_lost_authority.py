@@ -107,7 +107,7 @@ def test_another_authority_is_made_at_once_and_the_units_change_over(
     unit.run()
     assert bundle(unit.api) == {*old, kept(unit).certificate}
     assert kept(unit).certificate not in old
-    for _ in range(3):
+    for _ in range(4):
         assert isinstance(unit.run(), testing.ActiveStatus)
     assert bundle(unit.api) == {kept(unit).certificate}
 

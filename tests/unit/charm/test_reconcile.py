@@ -17,7 +17,6 @@ from lab import ports
 from ops import pebble, testing
 
 import cluster
-import endpoints
 import probe
 import workload
 
@@ -159,7 +158,7 @@ def test_units_are_reached_directly_and_one_that_hangs_is_not_waited_for(
         socket.create_server(("127.0.0.3", port)),
         cluster.connect(httpx2.MockTransport(api.answer)) as client,
     ):
-        found = endpoints.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
+        found = probe.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
 
     (silent,) = found.silent
     assert silent.startswith(f"unit istio-aux/1: no answer at http://127.0.0.3:{port}/readyz: ")

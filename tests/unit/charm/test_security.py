@@ -21,6 +21,7 @@ from istio_aux.model.policy import Policy, Rung
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit
 from istio_aux.quit.state import Send
+from lab.options import configured
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 
@@ -90,10 +91,9 @@ def row(what: str, rights: str, where: str, when: str, policies: str) -> Row:
 
 def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the charm creates with these options."""
-    defaults = {name: option["default"] for name, option in OPTIONS.items()}
     inputs = Inputs(
         app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
-        config=config.load(defaults | dict(options), "kubeflow"), invalid="",
+        config=configured("kubeflow", options), invalid="",
         container_ready=True, issuers=ISSUERS,
     )  # fmt: skip
     values = inputs.values()
@@ -227,8 +227,7 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
 def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
     options = {"quit": mode, "sidecars": sidecars}
-    defaults = {name: option["default"] for name, option in OPTIONS.items()}
-    written = workload.settings(config.load(defaults | options, "m"), NAMES)
+    written = workload.settings(configured("m", options), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
     executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))

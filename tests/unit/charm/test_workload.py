@@ -22,18 +22,18 @@ from istio_aux.model.policy import (
     RacePolicy,
     StartMode,
 )
+from lab.options import configured
 from ops import pebble, testing
 from scenario import mocking
 
 import config
 import probe
 import workload
-from config import Applications
 
 from .conftest import ROCK, ROOT, Unit, active
 
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
+CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
 
 
@@ -154,8 +154,8 @@ def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
         CONFIG,
         admission="webhook",
         # The workload follows its file; only the charm reads the namespaces.
-        inject_applications=(Applications("kubeflow", None),),
-        inject_namespaces=("team-a",),
+        inject_applications="*",
+        inject_namespaces="team-a",
     )
 
     assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
