@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-import httpx2
 import ops
 from istio_aux.model import sidecars
 from istio_aux.model.policy import Capability, RacePolicy
@@ -84,7 +83,7 @@ class Inputs:
 
 def observe(
     charm: ops.CharmBase,
-    transport: httpx2.BaseTransport | None,
+    transport: probe.Transport,
     own: OwnAuthority | None = None,
     pki: Requirer | None = None,
 ) -> Inputs:
