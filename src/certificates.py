@@ -25,10 +25,10 @@ wrote.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 import ops
 from charmlibs.interfaces.tls_certificates import (
@@ -40,7 +40,6 @@ from charmlibs.interfaces.tls_certificates import (
 )
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import verification
 from istio_aux.model.text import quoted
 
@@ -67,16 +66,15 @@ _LONGEST_CHAIN: Final = 16_384
 # good: its record stays, and so does its label, which no other secret can have (juju#22310).
 _PATIENCE: Final = timedelta(hours=1)
 
-# Keys of the application's databag: which secret has the authority, and since when it is lost.
+# Keys of the application's databag in the peer relation: which secret has the authority, since when
+# that is lost, and which issuers units may use.
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
 _LOST_SINCE: Final = "authority-lost-since"
-_LABEL: Final = "certificate-authority"
 _TRUSTED: Final = "trusted-issuers"
-# Keys of a unit's databag, and of both.
-_ISSUERS: Final = "issuers"
-_REMOVED: Final = "removed-secret-revisions"
+_ISSUERS: Final = "issuers"  # A key of units.
+_REMOVED: Final = "removed-secret-revisions"  # A key of both.
+_LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -185,7 +183,7 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
         raise ValueError(str(error).partition("\n")[0][:100]) from error
     if not Certificate(x509_object=leaf).matches_private_key(PrivateKey.from_string(key)):
         raise ValueError("it has another key")
-    return Leaf("".join(one.public_bytes(Encoding.PEM).decode() for one in found), key)
+    return Leaf("".join(f"{Certificate(x509_object=each)}\n" for each in found), key)
 
 
 def life_left(certificate: str, now: datetime) -> float:
@@ -215,14 +213,12 @@ class OwnAuthority:
         self.secret_id = noted.get(_SECRET_ID, "")
         self.present: Authority | None = None
         self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
-        if self.secret_id:
-            self._read()
-
-    def _read(self) -> None:
+        if not self.secret_id:
+            return
         try:
             # All units learn of a new authority at once.
-            secret = self._model.get_secret(id=self.secret_id).get_content(refresh=True)
-            self.present = Authority(**secret)
+            content = model.get_secret(id=self.secret_id).get_content(refresh=True)
+            self.present = Authority(**content)
         except (ops.ModelError, TypeError) as error:
             self._lost = isinstance(error, (ops.SecretNotFoundError, TypeError))
             why = (str(error).strip() or type(error).__name__)[:100]
@@ -333,9 +329,9 @@ class Requirer(TLSCertificatesRequiresV4):
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         """Leave it to `remove_revision`, which removes a revision once."""
 
-    def _attempt(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | None:
+    def _attempt(self, work: Callable[..., T], *given: Any) -> T | None:
         try:
-            return work(*given, **named)
+            return work(*given)
         # The library parses what the provider writes, and raises errors of several libraries. An
         # exception would put this unit into an error state that only the provider can end.
         except Exception as error:
@@ -346,30 +342,18 @@ class Requirer(TLSCertificatesRequiresV4):
 
 @dataclass(frozen=True)
 class Issuers:
-    """What a unit knew when the event began, and what follows from it. Certificates are PEM.
+    """What a unit knew when the event began, and what follows from it. Certificates are PEM."""
 
-    Attributes:
-        before: the issuers that this unit has published.
-        others: those that other units have published.
-        silent: whether a unit has published none. It serves what `own` has signed.
-        trusted: what the leader has noted. None until it has noted anything: no configuration
-            exists then.
-        own: the application's own authority, empty while it is unknown.
-        served: what this unit serves, empty unless a client may accept it.
-        wants: what this unit wants to serve, empty if there is nothing.
-        missing: why the own authority offers nothing, in one line.
-        refused: why the PKI offers nothing, in one line.
-    """
-
-    before: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
-    silent: bool = False
+    before: frozenset[str] = frozenset()  # What this unit has published.
+    others: frozenset[str] = frozenset()  # What other units have published.
+    silent: bool = False  # A unit has published nothing. It serves what `own` has signed.
+    # What the leader has noted. None until it has noted anything: no configuration exists then.
     trusted: frozenset[str] | None = None
-    own: str = ""
-    served: Leaf = Leaf()
+    own: str = ""  # The application's own authority, empty while it is unknown.
+    served: Leaf = Leaf()  # Empty unless a client may accept it.
     wants: Leaf = Leaf()
-    missing: str = ""
-    refused: str = ""
+    missing: str = ""  # Why the own authority offers nothing, in one line.
+    refused: str = ""  # Why the PKI offers nothing, in one line.
 
     def needed(self) -> frozenset[str]:
         """Return the issuers that some unit needs, as far as the leader knows."""
@@ -433,7 +417,7 @@ def observe(
 def note_trusted(model: ops.Model, issuers: Issuers) -> None:
     """Note that the caBundle has the issuers that units need; leader only."""
     if (needed := issuers.needed()) and needed != issuers.trusted:
-        _note(model, model.app, {_TRUSTED: _text(needed)})
+        _note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
 
 
 def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, answered: str) -> None:
@@ -445,7 +429,7 @@ def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, answered: str) -> No
     if not leaf or answered != leaf.fingerprint:
         needs |= {issuers.served.issuer, *issuers.before}
     if (needs := needs - {""}) and needs != issuers.before:
-        _note(model, model.unit, {_ISSUERS: _text(needs)})
+        _note(model, model.unit, {_ISSUERS: "\n".join(sorted(needs))})
 
 
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
@@ -482,7 +466,3 @@ def _noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str,
 def _note(model: ops.Model, entity: ops.Application | ops.Unit, values: dict[str, str]) -> None:
     if relation := model.get_relation(PEERS):
         write(relation, entity, values)
-
-
-def _text(issuers: Iterable[str]) -> str:
-    return "\n".join(sorted(issuers)) + "\n"

@@ -42,7 +42,6 @@ CONFIG: Final = f"{_ETC}/config.yaml"
 KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
 APPLICATIONS: Final = f"{_ETC}/applications"
-_FILES: Final = (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, APPLICATIONS, CONFIG)
 
 # The pod's readiness: whether the Service sends reviews to this unit. The rock has a strict check,
 # because Pebble counts a new one as up until it fails: a unit without a workload is in no Service
@@ -166,7 +165,7 @@ def layer(config: Config, names: Mapping[str, str]) -> ops.pebble.LayerDict:
                 "timeout": "3s",
                 "threshold": 3,
                 "http": {"url": f"{STATUS_URL}/livez"},
-            },
+            }
         },
     }
 
@@ -179,39 +178,35 @@ def ensure(
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
     keeps its present settings. One without settings, as after a restart of its container, gets them
     nevertheless: without a workload every Job would hang.
+
+    Raises:
+        ReconcileError: there is no certificate to serve, or the API server gives no token.
+        ops.pebble.Error: Pebble refuses or fails.
     """
     if not inputs.container_ready:
         return
     if not leaf:
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
-    present = {path: _read(container, path) for path in _FILES}
+    config = inputs.config if granted or not _read(container, CONFIG) else None
+    known = names(inputs)
     wanted = {
         # The key comes first: the workload loads both when the certificate changes.
         TLS_KEY: leaf.private_key,
         TLS_CERTIFICATE: leaf.chain,
-        TOKEN: _token(client, present[TOKEN], inputs),
+        TOKEN: _token(client, _read(container, TOKEN), inputs),
         KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
     }
-    config = inputs.config if granted or not present[CONFIG] else None
-    if config is None:
-        write(container, present, wanted)
-        return
-    known = names(inputs)
-    # The settings name this file, so it comes first.
-    wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.namespaces)
-    wanted[CONFIG] = _yaml(settings(config, known))
-    write(container, present, wanted)
-    run(container, layer(config, known))
-
-
-def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Write the files of `wanted` that differ from `present`."""
-    changed = [path for path, content in wanted.items() if present.get(path) != content]
-    for path in changed:
-        container.push(path, wanted[path], make_dirs=True, permissions=0o600)
-    if changed:
-        logger.info("wrote %s", ", ".join(changed))
+    if config:
+        # The settings name this file, so it comes first.
+        wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.namespaces)
+        wanted[CONFIG] = _yaml(settings(config, known))
+    for path, content in wanted.items():
+        if _read(container, path) != content:
+            container.push(path, content, make_dirs=True, permissions=0o600)
+            logger.info("wrote %s", path)
+    if config:
+        run(container, layer(config, known))
 
 
 def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
@@ -223,8 +218,7 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
 def stop(container: ops.Container) -> None:
     """Stop the service if Pebble answers, so that it begins nothing more."""
     try:
-        if container.can_connect():
-            container.stop(SERVICE)
+        container.stop(SERVICE)
     except ops.pebble.Error as error:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
 
