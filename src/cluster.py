@@ -26,22 +26,11 @@ from lightkube.generic_resource import create_namespaced_resource  # pyright: ig
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingAdmissionPolicyBinding,
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding,
-)
+from lightkube.resources import admissionregistration_v1 as admission
+from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
-from lightkube.resources.rbac_authorization_v1 import (
-    ClusterRole,
-    ClusterRoleBinding,
-    Role,
-    RoleBinding,
-)
 
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
@@ -53,15 +42,15 @@ AuthorizationPolicy: Final = create_namespaced_resource(
 # The kinds that the application owns, in the order of deletion: first what changes new pods (see
 # `objects.withdraw`), and policies that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
-    MutatingWebhookConfiguration,
-    MutatingAdmissionPolicyBinding,
-    MutatingAdmissionPolicy,
-    ClusterRoleBinding,
-    ClusterRole,
-    RoleBinding,
-    Role,
-    ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicy,
+    admission.MutatingWebhookConfiguration,
+    admission.MutatingAdmissionPolicyBinding,
+    admission.MutatingAdmissionPolicy,
+    rbac.ClusterRoleBinding,
+    rbac.ClusterRole,
+    rbac.RoleBinding,
+    rbac.Role,
+    admission.ValidatingAdmissionPolicyBinding,
+    admission.ValidatingAdmissionPolicy,
     ServiceAccount,
     PeerAuthentication,
     AuthorizationPolicy,
@@ -69,10 +58,10 @@ OWNED: Final[tuple[type[Any], ...]] = (
 CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
-    ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
-    ValidatingAdmissionPolicy: "Kubernetes 1.30",
-    MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
-    MutatingAdmissionPolicy: "Kubernetes 1.36",
+    admission.ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
+    admission.ValidatingAdmissionPolicy: "Kubernetes 1.30",
+    admission.MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
+    admission.MutatingAdmissionPolicy: "Kubernetes 1.36",
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }

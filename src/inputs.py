@@ -42,7 +42,7 @@ class Inputs:
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
-    capability: Literal["native", "classic", "unknown"] = "unknown"
+    capability: str = "unknown"  # What Istio can do: see `istio_aux.model.policy.Capability`.
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
