@@ -100,8 +100,9 @@ class IstioAuxCharm(ops.CharmBase):
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
-            now, authority = observed.now, observed.authority
-            self._pending = certificates.keep_authority(self.model, authority, now)
+            self._pending = certificates.keep_authority(
+                self.model, observed.authority, observed.now
+            )
         with cluster.connect(self.kubernetes_transport) as client:
             with self._step():
                 cluster.check_permissions(client, observed.model, leader=observed.leader)

@@ -10,12 +10,12 @@ import contextlib
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
+import msgspec
 from istio_aux.model.names import TOKEN_LIFE
 from lightkube import Client
 from lightkube.codecs import AnyResource
@@ -87,21 +87,16 @@ class ReconcileError(Exception):
         self.code, self.refused = code, refused
 
 
-@dataclass(frozen=True)
-class Found:
-    """The metadata of an object that others own."""
+class Found(msgspec.Struct, frozen=True, rename="camel"):
+    """The metadata of an object."""
 
     name: str
     uid: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    kind: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     namespace: str = ""
-    version: str = ""
-    grace: int = 0  # Seconds that it has to end, once somebody has deleted it.
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+    resource_version: str = ""
+    deletion_grace_period_seconds: int = 0  # Zero while nobody has deleted it.
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -302,22 +297,11 @@ def listed(
     namespace: str | None = None,
 ) -> Iterator[Found]:
     """Yield objects with these labels and fields; the namespace `*` stands for all."""
-    name = api_info(kind).resource.kind
-    with attempt(name):
+    with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            metadata = _as_dict(each)["metadata"]
-            yield Found(
-                kind=name,
-                name=metadata["name"],
-                uid=metadata["uid"],
-                namespace=metadata.get("namespace", ""),
-                version=metadata.get("resourceVersion", ""),
-                labels=metadata.get("labels", {}),
-                annotations=metadata.get("annotations", {}),
-                grace=metadata.get("deletionGracePeriodSeconds") or 0,
-            )
+            yield msgspec.convert(_as_dict(each)["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:

@@ -339,18 +339,22 @@ def take_back_labels(client: Client, app: str, model: str) -> None:
                 _label(client, namespace, owner, enabled=False)
 
 
-def _suspended(client: Client) -> Iterator[Found]:
-    """Yield the Jobs that the workload suspended, of each kind that is served and may be listed.
+def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
+    """Yield kind and metadata of the Jobs that the workload suspended.
+
+    Kinds are left out that the API server does not serve, or that the charm may not list.
 
     Anybody may set the label; with another value it is not the workload's.
     """
-    for name, kind in _JOBS.items():
+    labels = {SUSPENDED: SUSPENDED_FOR}
+    for kind, resource in _JOBS.items():
         try:
             with cluster.tolerating_refusals():
-                yield from cluster.listed(client, kind, {SUSPENDED: SUSPENDED_FOR}, namespace="*")
+                for job in cluster.listed(client, resource, labels, namespace="*"):
+                    yield kind, job
         except RecursionError:
             # The API server stores documents that are thousands of levels deep.
-            logger.warning("%s: suspended Jobs not listed: nested too deeply", name)
+            logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
 
 
 def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
@@ -364,19 +368,19 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
     attempts = Counter[str]()
     bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
     told: list[str] = []
-    while jobs := [job for job in _suspended(client) if attempts[job.uid] < _ATTEMPTS]:
+    while jobs := [each for each in _suspended(client) if attempts[each[1].uid] < _ATTEMPTS]:
         had_none, bare = bare, set[str]()
         waits: list[str] = []
-        for job in jobs:
-            periods, now = _grace_periods(client, job), time.monotonic()
+        for kind, job in jobs:
+            periods, now = _grace_periods(client, kind, job), time.monotonic()
             # By this clock: a deletionTimestamp is by the API server's.
             grace = min(max(periods, default=0), patience.grace)
             late = now >= begun.setdefault(job.uid, now) + grace + patience.longest
             if late or (not periods and job.uid in had_none):
-                done = _resume(client, job, len(periods))
+                done = _resume(client, kind, job, len(periods))
                 attempts[job.uid] += 1 if done else _ATTEMPTS
             elif periods:
-                waits.append(str(job))
+                waits.append(f"{kind} {job.namespace}/{job.name}")
             if not periods:
                 bare.add(job.uid)
         if waits and waits != told:
@@ -386,33 +390,35 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
         time.sleep(patience.pause)
 
 
-def _grace_periods(client: Client, job: Found) -> list[int]:
+def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
     """Return of each pod that the Job deletes how long it may take to end, in seconds.
 
     Zero stands for a pod that nobody deletes.
     """
-    api = owners.KINDS[job.kind]
+    api = owners.KINDS[kind]
     fields = _UNFINISHED if api.keeps_finished else {}
     pods = cluster.listed(client, _POD, {api.job_name: job.name}, fields, job.namespace)
-    return [pod.grace for pod in pods]
+    return [pod.deletion_grace_period_seconds for pod in pods]
 
 
-def _resume(client: Client, job: Found, pods: int) -> bool:
+def _resume(client: Client, kind: str, job: Found, pods: int) -> bool:
     """Resume the Job if it has not changed; return False if the API server refuses it."""
     nothing = {SUSPENDED: None}
-    metadata = {"uid": job.uid, "resourceVersion": job.version}
-    suspend, policy = {"suspend": False}, owners.KINDS[job.kind].policy
+    metadata = {"uid": job.uid, "resourceVersion": job.resource_version}
+    suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
     patch = {
         "metadata": {**metadata, "labels": nothing, "annotations": nothing},
         "spec": {policy: suspend} if policy else suspend,
     }
-    kind, how = _JOBS[job.kind], PatchType.MERGE
+    name = f"{kind} {job.namespace}/{job.name}"
     try:
-        with attempt(f"{job}: stays suspended"):
-            client.patch(kind, job.name, patch, namespace=job.namespace, patch_type=how)  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+        with attempt(f"{name}: stays suspended"):
+            client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+                _JOBS[kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
+            )
     except ReconcileError as error:
         if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
-            logger.info("%s: gone or changed meanwhile", job)
+            logger.info("%s: gone or changed meanwhile", name)
             return True
         path = ".".join(filter(None, ("spec", policy, "suspend")))
         logger.error("%s: set %s to false", error, path)
@@ -421,7 +427,7 @@ def _resume(client: Client, job: Found, pods: int) -> bool:
         return False
     if pods:
         # A training job may fail if it is resumed while one of its pods terminates.
-        logger.warning("%s: resumed although %d of its pods still exist", job, pods)
+        logger.warning("%s: resumed although %d of its pods still exist", name, pods)
     else:
-        logger.info("%s: resumed", job)
+        logger.info("%s: resumed", name)
     return True
