@@ -178,10 +178,9 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         app, model = self.app.name, cluster.namespace()
+        stop, tell = lambda: workload.stop(self._container), status.tell_leaving(self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.withdraw(client, app, model, self.patience)
-            workload.stop(self._container)
-            objects.remove(client, app, model, self.patience, status.tell_leaving(self.unit))
+            objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._leaves:

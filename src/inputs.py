@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import ops
 from istio_aux.model import sidecars
-from istio_aux.model.policy import Capability, RacePolicy
+from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -39,7 +39,7 @@ class Inputs:
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
-    capability: Capability = Capability.UNKNOWN
+    capability: str = "unknown"  # What Istio can do: see `istio_aux.model.policy.Capability`.
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
@@ -68,7 +68,7 @@ class Inputs:
             start_mode=self.config.start_mode,
             peers=self.config.peers,
             admission=self.admission,
-            capability=self.capability.value,
+            capability=self.capability,
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,
             repairs=RacePolicy(self.config.race_policy).restarts,

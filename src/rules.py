@@ -98,7 +98,7 @@ def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
     refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
     the pod first.
     """
-    return _matches(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT)
+    return _equivalent(_narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT))
 
 
 # The API server evaluates every condition of a list, and each twice for a pod that changes: so
@@ -351,16 +351,11 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
         if chosen is None or applications.model in IGNORED:
             continue
         named = _requirement(NAMESPACE_NAME, "In", applications.model)
-        yield {
-            # A DNS subdomain, unique, and not one of Istio's.
-            "name": f"{applications.model}.inject.istio-aux.io",
-            "path": "/inject",
-            "matches": {
-                **_matches({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS),
-                "namespaceSelector": {"matchExpressions": [named, _NOT_AMBIENT]},
-            },
-            "conditions": _as_conditions(_POSSIBLE),
-        }
+        # A DNS subdomain, unique, and not one of Istio's.
+        name = f"{applications.model}.inject.istio-aux.io"
+        pods = _narrowed({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS)
+        conditions = _as_conditions(_POSSIBLE)
+        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods, conditions)
 
 
 def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
@@ -380,16 +375,20 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     if values.inject_namespaces:
         named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+    conditions = webhook_conditions(values)
     for name, (namespaces, some) in chosen.items():
-        yield {
-            "name": name,
-            "path": "/mutate",
-            "matches": {
-                **_matches(some, *own),
-                "namespaceSelector": except_ambient(namespaces),
-            },
-            "conditions": webhook_conditions(values),
-        }
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own), conditions)
+
+
+def _webhook(
+    name: str,
+    path: str,
+    namespaces: Mapping[str, Any],
+    pods: Mapping[str, Any],
+    conditions: Sequence[Mapping[str, str]],
+) -> dict[str, Any]:
+    matches = {"namespaceSelector": except_ambient(namespaces), **_equivalent(pods)}
+    return {"name": name, "path": path, "matches": matches, "conditions": conditions}
 
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:
@@ -448,8 +447,8 @@ def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _matches(pods: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
-    return {"matchPolicy": "Equivalent", "objectSelector": _narrowed(pods, *more)}
+def _equivalent(pods: Mapping[str, Any]) -> dict[str, Any]:
+    return {"matchPolicy": "Equivalent", "objectSelector": pods}
 
 
 def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
