@@ -6,8 +6,8 @@ What the charm reads: `config`, `relations`, `inputs`. What it owns in the clust
 server. What it runs: `workload` with `certificates`; `wake` brings the charm back. What it says:
 `status` and `actions`, from what the workloads answer: its own in `probe`, all in `endpoints`.
 
-A step of an event raises a `cluster.ReconcileError` when it fails. `_step` catches it and goes on:
-the status shows the first one, and no step hides what another one does.
+A step of an event that fails raises a `cluster.ReconcileError`. `_step` catches it: the next step
+follows, and the status shows the first one.
 """
 
 from __future__ import annotations
@@ -100,9 +100,8 @@ class IstioAuxCharm(ops.CharmBase):
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
-            self._pending = certificates.keep_authority(
-                self.model, observed.authority, observed.now
-            )
+            now, authority = observed.now, observed.authority
+            self._pending = certificates.keep_authority(self.model, authority, now)
         with cluster.connect(self.kubernetes_transport) as client:
             with self._step():
                 cluster.check_permissions(client, observed.model, leader=observed.leader)
@@ -127,8 +126,9 @@ class IstioAuxCharm(ops.CharmBase):
             self._problem = self._problem or problem
 
     def _act(self, client: Client, inputs: Inputs) -> None:
+        kubernetes, workloads = self.kubernetes_transport, self.workload_transport
         with self._step():
-            self._inputs = inputs = objects.resolve(client, inputs, self.workload_transport)
+            self._inputs = inputs = objects.resolve(client, inputs, workloads)
             # The order matters. Rights and policies exist before the settings that need them, or
             # the first quits would be refused. The API server trusts an issuer before a unit serves
             # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
@@ -145,14 +145,11 @@ class IstioAuxCharm(ops.CharmBase):
         self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
         if self._serves and inputs.leader and not self._problem:
             with self._step():
-                units = endpoints.look(
-                    client, inputs.app, inputs.model, inputs.now, self.workload_transport
-                )
+                units = endpoints.look(client, inputs.app, inputs.model, inputs.now, workloads)
                 self._notes.silent = units.silent
                 objects.complete(client, inputs, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        transport = self.kubernetes_transport
-        self._notes.unapplied = objects.admit_api_server(client, inputs, transport)
+        self._notes.unapplied = objects.admit_api_server(client, inputs, kubernetes)
         with self._step():
             live = bool(self._answer and self._answer.live)
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)
