@@ -194,11 +194,7 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
 def _may(client: Client, verb: str, group: str, resource: str, namespace: str = "") -> bool:
     resource, _, subresource = resource.partition("/")
     attributes = ResourceAttributes(
-        verb=verb,
-        group=group,
-        resource=resource,
-        subresource=subresource or None,
-        namespace=namespace or None,
+        verb=verb, group=group, resource=resource, subresource=subresource, namespace=namespace
     )
     spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
     try:

@@ -24,7 +24,7 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last six from the cluster."""
+    """The facts on which the charm decides. The leader adds the last seven from the cluster."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -43,6 +43,7 @@ class Inputs:
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
+    has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
 
     def applications(self) -> tuple[Applications, ...]:

@@ -99,13 +99,16 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     with attempt(f"Namespace {inputs.model}"):
         model = client.get(Namespace, inputs.model).metadata
     inputs = _with_admission(client, inputs)
-    revised = {_REVISION: operators.exists()}
-    injectors = cluster.listed(client, admission.MutatingWebhookConfiguration, revised)
+    webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
+    ours = manifests.webhook_configuration(inputs.app, inputs.model)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     return dataclasses.replace(
         inputs,
         owner=(model and model.uid) or "",
-        revisions=tuple(sorted({injector.labels[_REVISION] for injector in injectors})),
+        revisions=tuple(
+            sorted({each.labels[_REVISION] for each in webhooks if _REVISION in each.labels})
+        ),
+        has_webhook=any(each.name == ours for each in webhooks),
         jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
 
@@ -138,7 +141,7 @@ def ensure(client: Client, inputs: Inputs) -> None:
         return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
     cluster.apply(client, standing, manager=inputs.app)
-    if _has_webhook(client, inputs):
+    if inputs.has_webhook:
         cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
@@ -179,18 +182,13 @@ def complete(client: Client, inputs: Inputs, waits: str) -> None:
     values = inputs.values()
     if values is None:
         return
-    if _has_webhook(client, inputs):
+    if inputs.has_webhook:
         labels = manifests.labels(inputs.app, inputs.model)
         cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
     elif waits:
         raise ReconcileError(waits)
     else:
         cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
-
-
-def _has_webhook(client: Client, inputs: Inputs) -> bool:
-    labels = manifests.labels(inputs.app, inputs.model)
-    return bool(cluster.owned(client, admission.MutatingWebhookConfiguration, labels, inputs.model))
 
 
 def admit_api_server(

@@ -24,12 +24,9 @@ from istio_aux.model.annotations import (
     INCLUDED,
     INJECT,
     INJECTED,
-    JOBSET,
     MIRROR,
-    MPI_OPERATOR,
     NATIVE_SIDECAR,
     NO_SIGNAL,
-    OPERATOR,
     PEERS,
     PROXY_CONFIG,
     SIDECARS,
@@ -49,6 +46,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Peers, StartMode
+from istio_aux.model.sidecars import How
 
 if TYPE_CHECKING:
     from manifests import Values
@@ -192,24 +190,6 @@ def start_policy(values: Values) -> tuple[list[dict[str, str]], list[str]]:
     return [], [label, start]
 
 
-def policy_variables() -> list[dict[str, str]]:
-    """Return the policy's `variables`, which cost nothing until they are used: the ports."""
-    containers = (
-        "(object.spec.containers + object.spec.?initContainers.orValue([])"
-        ".filter(c, c.?restartPolicy.orValue('') == 'Always'))"
-        f".filter(c, c.name != '{PROXY}')"
-    )
-    ports = (
-        f"{containers}.map(c, c.?ports.orValue([])"
-        ".filter(p, p.?protocol.orValue('TCP') == 'TCP').map(p, p.containerPort)).flatten()"
-    )
-    without = (
-        f"has({_LABELS}) && ('{JOBSET}' in {_LABELS}"
-        f" || {_LABELS}[?'{OPERATOR}'] == optional.of('{MPI_OPERATOR}'))"
-    )
-    return [{"name": "ports", "expression": f"{without} ? [] : {ports}"}]
-
-
 def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": e} for name, e in conditions.items()]
 
@@ -265,7 +245,8 @@ def _lacks_ports(values: Values) -> str:
 def _may_have_sidecars(values: Values) -> str:
     """CEL: the pod names sidecars, or may get some that become native."""
     named = f"'{SIDECARS}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{SIDECARS}'] != ''"
-    ends = f" || {_ENDS}" if values.natives and values.capability == Capability.NATIVE else ""
+    natives = any(rule.how is How.NATIVE for rule in values.sidecars)
+    ends = f" || {_ENDS}" if natives and values.capability == Capability.NATIVE else ""
     return f"({_HAS_ANNOTATIONS} && {named}{ends})"
 
 
