@@ -169,21 +169,14 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
 
 
 def parse_selector(text: str) -> dict[str, Any]:
-    """Return the Kubernetes LabelSelector for kubectl's syntax; the empty text selects all.
-
-    Raises:
-        ValueError: `text` is not a label selector; the message is one line.
-    """
+    """Return the Kubernetes LabelSelector for a valid selector; the empty text selects all."""
     return _label_selector(selectors.parse(text))
 
 
 def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
-    """Return a LabelSelector for each of the selectors that `text` has, with `;` between them.
+    """Return a LabelSelector for each valid selector in `text`, with `;` between them.
 
     They are sorted, so that webhooks and bindings keep their names when only the order changes.
-
-    Raises:
-        ValueError: one is not a label selector, or empty, or too long; the message is one line.
     """
     found = selectors.parse_namespaces(text).alternatives
     return tuple(_label_selector(each) for each in sorted(found, key=str))
