@@ -224,17 +224,15 @@ class Actions(ops.Object):
             raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
         command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
-        if dry_run := event.params.get("dry-run", True):
+        if dry_run := event.params.get("dry-run") is not False:
             text, why = self._run([*command, "--dry-run"], timed=True)
         else:
             with self._evicting():
                 text, why = self._run(command, timed=True)
         if why and not text:
             raise RefusedError(why)
-        # Those that are kept come last.
-        judged = sorted(
-            map(json.loads, text.splitlines()), key=lambda pod: pod["outcome"] == "kept"
-        )
+        judged = [json.loads(line) for line in text.splitlines()]
+        judged.sort(key=lambda pod: pod["outcome"] == "kept")  # Those that are kept come last.
         lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in judged]
         pods, records = _fitting(lines, judged)
         outcomes = [pod["outcome"] for pod in judged]
@@ -256,10 +254,7 @@ class Actions(ops.Object):
             raise RefusedError(f"race-policy: {race}: {why}")
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
-        with (
-            cluster.connect(self._kubernetes) as client,
-            objects.evicting(client, inputs),
-        ):
+        with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
             yield
 
     @_action

@@ -37,10 +37,6 @@ T = TypeVar("T")
 Transport = httpx2.BaseTransport | None
 
 
-class NoAnswerError(ReconcileError):
-    """Why a workload gave no answer, in one line."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """What this unit's workload says of itself.
@@ -71,16 +67,16 @@ def ask(transport: Transport) -> Answer:
     """Return what the workload of this unit says."""
     try:
         status = _get(STATUS_URL, "status", ProcessStatus, transport)
-    except NoAnswerError as error:
+    except ReconcileError as error:
         return Answer(str(error))
-    return Answer("" if status.ready else "; ".join(status.missing), status)
+    return Answer("" if status.ready else "; ".join(status.missing) or "not ready", status)
 
 
 def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
     """Return at most `limit` pods in `states` that come after the pod `after`.
 
     Raises:
-        NoAnswerError: the workload at `url` does not answer.
+        ReconcileError: the workload at `url` does not answer.
     """
     return _get(url, "pods", PodPage, transport, state=list(states), after=after, limit=limit)
 
@@ -166,7 +162,7 @@ def _get(url: str, path: str, kind: type[T], transport: Transport, **query: Any)
             answer = client.get(f"{url}/{path}", params=query).raise_for_status()
         return msgspec.json.decode(answer.content, type=kind)
     except (httpx2.HTTPError, ValueError) as error:
-        raise NoAnswerError(f"no answer at {url}: {error}") from error
+        raise ReconcileError(f"no answer at {url}: {error}") from error
 
 
 def connect(transport: Transport = None) -> httpx2.Client:
