@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from time import monotonic
 from typing import Any, Final
 
-import httpx2
 import msgspec
 import ops
 import yaml
@@ -50,11 +49,22 @@ _RESULTS: Final = ("problem", "unknown", "note", "ok")
 _TROUBLED: Final = ("stuck", "blocked", "lost")
 
 Results = Mapping[str, Any]
-Finding = Mapping[str, str]
 
 
 class RefusedError(Exception):
     """Why the action fails, in one line that says what to do."""
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a check found; the workload's command `check` prints such objects."""
+
+    check: str
+    result: str  # One of `_RESULTS`.
+    what: str
+    do: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.result}: {self.check}: {self.what}" + (self.do and f"; to do: {self.do}")
 
 
 def _action(
@@ -69,6 +79,8 @@ def _action(
             results = answer(actions, event)
         except (RefusedError, ReconcileError) as refusal:
             event.fail(_bounded(str(refusal)))
+        except ops.pebble.Error as error:
+            event.fail(_bounded(str(workload.trouble(error))))
         else:
             event.set_results({key: _bounded(value, key) for key, value in results.items()})
 
@@ -81,13 +93,10 @@ class Actions(ops.Object):
     end = 0.0  # When the running action has to have its answer, by the monotonic clock.
 
     def __init__(
-        self,
-        charm: ops.CharmBase,
-        transport: httpx2.BaseTransport | None,
-        kubernetes: httpx2.BaseTransport | None = None,
+        self, charm: ops.CharmBase, transport: probe.Transport, kubernetes: probe.Transport
     ) -> None:
         super().__init__(charm, "actions")
-        self._charm = charm
+        self._charm, self._container = charm, charm.unit.get_container(CONTAINER)
         self._transport, self._kubernetes = transport, kubernetes
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
         self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
@@ -135,17 +144,14 @@ class Actions(ops.Object):
         limit, after = event.params.get("limit", PAGE), event.params.get("after", "")
         if after:
             _expect_pod("after", after)
-        return probe.page(url, states, after=after, limit=limit, transport=self._transport)
+        return probe.page(url, states, after, limit, self._transport)
 
     @_action
     def _on_explain(self, event: ops.ActionEvent) -> Results:
         _expect_pod("pod", event.params["pod"])
         # The options with which the workload runs: those of Juju may be invalid by now.
-        try:
-            with self._container().pull(workload.CONFIG) as file:
-                settings = yaml.safe_load(file)
-        except ops.pebble.Error as error:
-            raise RefusedError(f"container {CONTAINER}: {error}") from error
+        with self._container.pull(workload.CONFIG) as file:
+            settings = yaml.safe_load(file)
         options = ("sidecars", "pod-selector", "applications")
         given = [word for name in options for word in (f"--{name}", settings[name])]
         text, why = self._run(["explain", "--output", "text", *given, event.params["pod"]])
@@ -157,38 +163,33 @@ class Actions(ops.Object):
             native = status is not None and status.capability is Capability.NATIVE
             known = (status and status.capability_why) or "not known yet whether Istio can do more"
             new = f"{'native' if native else 'held, not native'}; {known}"
-        return {"explanation": text.strip(), "new-pods": new}
+        return {"explanation": text, "new-pods": new}
 
     @_action
     def _on_run_check(self, _: ops.ActionEvent) -> Results:
         found = [*self._charms_findings(), *self._workloads_findings()]
-        found.sort(key=lambda each: _RESULTS.index(each["result"]))
-        works = all(each["result"] in {"ok", "note"} for each in found)
-        lines = [
-            f"{each['result']}: {each['check']}: {each['what']}"
-            + (f"; to do: {each['do']}" if each.get("do") else "")
-            for each in found
-        ]
-        shown, records = _fitting(lines, found)
+        found.sort(key=lambda each: _RESULTS.index(each.result))
+        works = all(each.result in {"ok", "note"} for each in found)
+        shown, records = _fitting(map(str, found), map(msgspec.to_builtins, found))
         return {"works": str(works).lower(), "findings": shown, "json": records}
 
     def _charms_findings(self) -> Iterator[Finding]:
         """Yield what only the charm knows: its options, its rights, its units."""
         inputs = observe(self._charm, self._transport)
         if inputs.invalid:
-            yield _finding("options", "problem", inputs.invalid, "correct it with `juju config`")
+            yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
         if why := istio.disagreement(inputs.control_planes):
-            yield _finding("relations", "problem", why, "remove one of these relations")
+            yield Finding("relations", "problem", why, "remove one of these relations")
         with cluster.connect(self._kubernetes) as client:
             try:
                 cluster.check_permissions(client, inputs.model, leader=True)
-                yield _finding("trust", "ok", "the charm has its rights")
+                yield Finding("trust", "ok", "the charm has its rights")
             except ReconcileError as error:
                 if error.refused:
                     trust = f"run `juju trust {inputs.app} --scope=cluster`"
-                    yield _finding("trust", "problem", f"the charm may not {error}", trust)
+                    yield Finding("trust", "problem", f"the charm may not {error}", trust)
                 else:
-                    yield _finding("trust", "unknown", str(error))
+                    yield Finding("trust", "unknown", str(error))
             try:
                 model, now = inputs.model, inputs.now
                 units = probe.look(client, inputs.app, model, now, self._transport)
@@ -197,24 +198,24 @@ class Actions(ops.Object):
                 silent = [str(error)]
         for why in silent:
             do = "see `juju status`; units answer each other on port 8080"
-            yield _finding("units", "problem", why, do)
+            yield Finding("units", "problem", why, do)
         if not silent:
-            yield _finding("units", "ok", "every unit behind the Service answers")
+            yield Finding("units", "ok", "every unit behind the Service answers")
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
-            yield _finding("workload", "problem", inputs.answer.missing, do)
+            yield Finding("workload", "problem", inputs.answer.missing, do)
 
     def _workloads_findings(self) -> Iterator[Finding]:
         """Yield what the workload's command `check` finds, with the rights of the workload."""
         command = ["check", "--config", workload.CONFIG, "--output", "json"]
         try:
             text, why = self._run(command, timed=True)
-        except RefusedError as error:
-            text, why = "", str(error)
-        yield from map(json.loads, text.splitlines())
+        except ops.pebble.Error as error:
+            text, why = "", str(workload.trouble(error))
+        yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
-            yield _finding("workload", "unknown", f"it checked nothing: {last}")
+            yield Finding("workload", "unknown", f"it checked nothing: {last}")
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -223,17 +224,15 @@ class Actions(ops.Object):
             raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
         command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
-        if dry_run := event.params.get("dry-run", True):
+        if dry_run := event.params.get("dry-run") is not False:
             text, why = self._run([*command, "--dry-run"], timed=True)
         else:
             with self._evicting():
                 text, why = self._run(command, timed=True)
         if why and not text:
             raise RefusedError(why)
-        # Those that are kept come last.
-        judged = sorted(
-            map(json.loads, text.splitlines()), key=lambda pod: pod["outcome"] == "kept"
-        )
+        judged = [json.loads(line) for line in text.splitlines()]
+        judged.sort(key=lambda pod: pod["outcome"] == "kept")  # Those that are kept come last.
         lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in judged]
         pods, records = _fitting(lines, judged)
         outcomes = [pod["outcome"] for pod in judged]
@@ -255,10 +254,7 @@ class Actions(ops.Object):
             raise RefusedError(f"race-policy: {race}: {why}")
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
-        with (
-            cluster.connect(self._kubernetes) as client,
-            objects.evicting(client, inputs),
-        ):
+        with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
             yield
 
     @_action
@@ -274,35 +270,23 @@ class Actions(ops.Object):
         except ops.ModelError as error:
             raise RefusedError(f"the certificate authority is not stored: {error}") from error
         # The next event goes on with it; Juju sends none to this unit.
-        workload.wake(self._charm.unit.get_container(CONTAINER), event, wanted=True)
+        workload.wake(self._container, event, wanted=True)
         return {"replaced": "true", "lost": own.reason}
-
-    def _container(self) -> ops.Container:
-        container = self._charm.unit.get_container(CONTAINER)
-        if not container.can_connect():
-            raise RefusedError(f"container {CONTAINER}: Pebble does not answer")
-        return container
 
     def _run(self, command: Sequence[str], *, timed: bool = False) -> tuple[str, str]:
         """Run the workload's command line; return stdout, and why it failed, empty if it did not.
 
         A command with an option `--timeout` is `timed`: it answers with what it has by then.
         """
-        container, (name, *arguments) = self._container(), command
+        name, *arguments = command
         patience = max(_AROUND + 1, self.end - monotonic() - _AFTER)
         argv = ["istio-aux", name, "--kubeconfig", workload.KUBECONFIG, *arguments]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
-            return container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
+            return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
             text, why = str(error.stdout or ""), str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
-        except (ops.pebble.Error, TimeoutError) as error:
-            raise RefusedError(f"container {CONTAINER}: {error}") from error
-
-
-def _finding(check: str, result: str, what: str, do: str = "") -> Finding:
-    return {"check": check, "result": result, "what": what, **({"do": do} if do else {})}
 
 
 def _listed(page: PodPage) -> Results:

@@ -41,9 +41,10 @@ from charmlibs.interfaces.tls_certificates import (
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509 import verification
+from istio_aux.model.text import quoted
 
 import cluster
-from relations import active, shown, write
+from relations import active, write
 
 ENDPOINT: Final = "certificates"
 PEERS: Final = "peers"
@@ -310,7 +311,7 @@ class Requirer(TLSCertificatesRequiresV4):
                 return Offer(reason=f"the certificate of {provider} is refused: {error}")
         for request in self.get_csrs_from_requirer_relation_data():
             if denied := self.get_request_error(request.certificate_signing_request):
-                why = shown(f"{denied.error.name}: {denied.error.message}")
+                why = quoted(f"{denied.error.name}: {denied.error.message}")
                 return Offer(reason=f"{provider} denies the certificate: {why}")
         return Offer(reason=f"waiting for the certificate of {provider}")
 
@@ -332,7 +333,7 @@ class Requirer(TLSCertificatesRequiresV4):
         # The library parses what the provider writes, and raises errors of several libraries. An
         # exception would put this unit into an error state that only the provider can end.
         except Exception as error:
-            self._failure = f"the certificate cannot be read: {shown(str(error) or repr(error))}"
+            self._failure = f"the certificate cannot be read: {quoted(str(error) or repr(error))}"
             logger.warning("%s: %s", ENDPOINT, self._failure)
             return None
 

@@ -6,8 +6,8 @@ What the charm reads: `config`, `relations`, `inputs`. What it owns in the clust
 server. What it runs: `workload` with `certificates`. What it says: `status` and `actions`, from
 what the workloads answer `probe`.
 
-A step of an event raises a `cluster.ReconcileError` when it fails. `_step` catches it and goes on:
-the status shows the first one, and no step hides what another one does.
+A step of an event that fails raises a `cluster.ReconcileError`. `_step` catches it: the next step
+follows, and the status shows the first one.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class IstioAuxCharm(ops.CharmBase):
             self._problem = self._problem or problem
 
     def _act(self, client: Client, inputs: Inputs) -> None:
+        kubernetes, workloads = self.kubernetes_transport, self.workload_transport
         with self._step():
             self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before the settings that need them, or
@@ -143,14 +144,11 @@ class IstioAuxCharm(ops.CharmBase):
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
-                units = probe.look(
-                    client, inputs.app, inputs.model, inputs.now, self.workload_transport
-                )
+                units = probe.look(client, inputs.app, inputs.model, inputs.now, workloads)
                 self._notes.silent = units.silent
                 objects.complete(client, inputs, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        transport = self.kubernetes_transport
-        self._notes.unapplied = objects.admit_api_server(client, inputs, transport)
+        self._notes.unapplied = objects.admit_api_server(client, inputs, kubernetes)
         with self._step():
             live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)
@@ -178,10 +176,9 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         app, model = self.app.name, cluster.namespace()
+        stop, tell = lambda: workload.stop(self._container), status.tell_leaving(self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.withdraw(client, app, model, self.patience)
-            workload.stop(self._container)
-            objects.remove(client, app, model, self.patience, status.tell_leaving(self.unit))
+            objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._leaves:

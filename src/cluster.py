@@ -10,12 +10,12 @@ import contextlib
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
+import msgspec
 from istio_aux.model.names import TOKEN_LIFE
 from lightkube import Client
 from lightkube.codecs import AnyResource
@@ -26,22 +26,11 @@ from lightkube.generic_resource import create_namespaced_resource  # pyright: ig
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingAdmissionPolicyBinding,
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding,
-)
+from lightkube.resources import admissionregistration_v1 as admission
+from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
-from lightkube.resources.rbac_authorization_v1 import (
-    ClusterRole,
-    ClusterRoleBinding,
-    Role,
-    RoleBinding,
-)
 
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
@@ -53,15 +42,15 @@ AuthorizationPolicy: Final = create_namespaced_resource(
 # The kinds that the application owns, in the order of deletion: first what changes new pods (see
 # `objects.withdraw`), and policies that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
-    MutatingWebhookConfiguration,
-    MutatingAdmissionPolicyBinding,
-    MutatingAdmissionPolicy,
-    ClusterRoleBinding,
-    ClusterRole,
-    RoleBinding,
-    Role,
-    ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicy,
+    admission.MutatingWebhookConfiguration,
+    admission.MutatingAdmissionPolicyBinding,
+    admission.MutatingAdmissionPolicy,
+    rbac.ClusterRoleBinding,
+    rbac.ClusterRole,
+    rbac.RoleBinding,
+    rbac.Role,
+    admission.ValidatingAdmissionPolicyBinding,
+    admission.ValidatingAdmissionPolicy,
     ServiceAccount,
     PeerAuthentication,
     AuthorizationPolicy,
@@ -69,10 +58,10 @@ OWNED: Final[tuple[type[Any], ...]] = (
 CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
-    ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
-    ValidatingAdmissionPolicy: "Kubernetes 1.30",
-    MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
-    MutatingAdmissionPolicy: "Kubernetes 1.36",
+    admission.ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
+    admission.ValidatingAdmissionPolicy: "Kubernetes 1.30",
+    admission.MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
+    admission.MutatingAdmissionPolicy: "Kubernetes 1.36",
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }
@@ -98,21 +87,16 @@ class ReconcileError(Exception):
         self.code, self.refused = code, refused
 
 
-@dataclass(frozen=True)
-class Found:
-    """The metadata of an object that others own."""
+class Found(msgspec.Struct, frozen=True, rename="camel"):
+    """The metadata of an object."""
 
     name: str
     uid: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    kind: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     namespace: str = ""
-    version: str = ""
-    grace: int = 0  # Seconds that it has to end, once somebody has deleted it.
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
+    resource_version: str = ""
+    deletion_grace_period_seconds: int = 0  # Zero while nobody has deleted it.
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -210,11 +194,7 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
 def _may(client: Client, verb: str, group: str, resource: str, namespace: str = "") -> bool:
     resource, _, subresource = resource.partition("/")
     attributes = ResourceAttributes(
-        verb=verb,
-        group=group,
-        resource=resource,
-        subresource=subresource or None,
-        namespace=namespace or None,
+        verb=verb, group=group, resource=resource, subresource=subresource, namespace=namespace
     )
     spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
     try:
@@ -313,22 +293,11 @@ def listed(
     namespace: str | None = None,
 ) -> Iterator[Found]:
     """Yield objects with these labels and fields; the namespace `*` stands for all."""
-    name = api_info(kind).resource.kind
-    with attempt(name):
+    with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            metadata = _as_dict(each)["metadata"]
-            yield Found(
-                kind=name,
-                name=metadata["name"],
-                uid=metadata["uid"],
-                namespace=metadata.get("namespace", ""),
-                version=metadata.get("resourceVersion", ""),
-                labels=metadata.get("labels", {}),
-                annotations=metadata.get("annotations", {}),
-                grace=metadata.get("deletionGracePeriodSeconds") or 0,
-            )
+            yield msgspec.convert(_as_dict(each)["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:

@@ -7,6 +7,7 @@ option and the workload keeps its last good settings.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 EXPECTED_APPLICATIONS: Final = (
     "applications separated by commas, each as app, model/app, * for all of this model or model/*"
     " for all of another"
+)
+
+
+_APPLICATION: Final = re.compile(
+    rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )
 
 
@@ -112,17 +118,10 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
     Raises:
         ValueError: the message is one line that names the bad entries.
     """
-    named = {entry: entry.rpartition("/") for entry in _entries(text)}
-    bad = [
-        entry
-        for entry, (owner, slash, name) in named.items()
-        if not (_is_label(owner if slash else model) and (name == EVERY or _is_label(name)))
-    ]
-    _expect_none(bad, EXPECTED_APPLICATIONS)
-    found = [(owner or model, name) for owner, _, name in named.values()]
-    _expect_none(
-        [owner for owner, _ in found if owner in IGNORED], "models that Istio does not ignore"
-    )
+    entries = _entries(text)
+    _expect(entries, _APPLICATION.fullmatch, EXPECTED_APPLICATIONS)
+    found = [(owner or model, name) for owner, _, name in (e.rpartition("/") for e in entries)]
+    _expect([owner for owner, _ in found], _is_heeded, "models that Istio does not ignore")
     return union(Applications(owner, None if name == EVERY else (name,)) for owner, name in found)
 
 
@@ -158,32 +157,20 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
         ValueError: the message is one line that names the bad entries.
     """
     names = _entries(text)
-    _expect_none(
-        [name for name in names if not _is_label(name)],
-        "names of namespaces separated by commas",
-    )
-    _expect_none(
-        [name for name in names if name in IGNORED], "namespaces that Istio does not ignore"
-    )
+    _expect(names, DNS_LABEL.fullmatch, "names of namespaces separated by commas")
+    _expect(names, _is_heeded, "namespaces that Istio does not ignore")
     return tuple(sorted(set(names)))
 
 
 def parse_selector(text: str) -> dict[str, Any]:
-    """Return the Kubernetes LabelSelector for kubectl's syntax; the empty text selects all.
-
-    Raises:
-        ValueError: `text` is not a label selector; the message is one line.
-    """
+    """Return the Kubernetes LabelSelector for a valid selector; the empty text selects all."""
     return _label_selector(selectors.parse(text))
 
 
 def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
-    """Return a LabelSelector for each of the selectors that `text` has, with `;` between them.
+    """Return a LabelSelector for each valid selector in `text`, with `;` between them.
 
     They are sorted, so that webhooks and bindings keep their names when only the order changes.
-
-    Raises:
-        ValueError: one is not a label selector, or empty, or too long; the message is one line.
     """
     found = selectors.parse_namespaces(text).alternatives
     return tuple(_label_selector(each) for each in sorted(found, key=str))
@@ -209,8 +196,8 @@ def _expect_choice(name: str, value: str) -> None:
         raise ValueError(f"{json.dumps(value)}: {expected}")
 
 
-def _expect_none(bad: list[str], expected: str) -> None:
-    if bad:
+def _expect(entries: Iterable[str], is_good: Callable[[str], object], expected: str) -> None:
+    if bad := [entry for entry in entries if not is_good(entry)]:
         raise ValueError(f"{', '.join(map(json.dumps, bad))}: expected {expected}")
 
 
@@ -218,5 +205,5 @@ def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",")] if text.strip() else []
 
 
-def _is_label(text: str) -> bool:
-    return DNS_LABEL.fullmatch(text) is not None
+def _is_heeded(namespace: str) -> bool:
+    return namespace not in IGNORED

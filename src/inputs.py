@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-import httpx2
 import ops
 from istio_aux.model import sidecars
-from istio_aux.model.policy import Capability, RacePolicy
+from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -25,7 +24,7 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last six from the cluster."""
+    """The facts on which the charm decides. The leader adds the last seven from the cluster."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -40,10 +39,11 @@ class Inputs:
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
-    capability: Capability = Capability.UNKNOWN
+    capability: str = "unknown"  # What Istio can do: see `istio_aux.model.policy.Capability`.
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
+    has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
 
     def applications(self) -> tuple[Applications, ...]:
@@ -69,7 +69,7 @@ class Inputs:
             start_mode=self.config.start_mode,
             peers=self.config.peers,
             admission=self.admission,
-            capability=self.capability.value,
+            capability=self.capability,
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,
             repairs=RacePolicy(self.config.race_policy).restarts,
@@ -84,7 +84,7 @@ class Inputs:
 
 def observe(
     charm: ops.CharmBase,
-    transport: httpx2.BaseTransport | None,
+    transport: probe.Transport,
     own: OwnAuthority | None = None,
     pki: Requirer | None = None,
 ) -> Inputs:

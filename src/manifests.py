@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
+from istio_aux.model.annotations import JOBSET, MPI_OPERATOR, OPERATOR
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.election import HONOURED, LONGEST
@@ -30,7 +31,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
-from istio_aux.model.sidecars import How, SidecarRule
+from istio_aux.model.sidecars import SidecarRule
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
@@ -57,8 +58,11 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "event_actions": EVENT_ACTIONS,
     "event_kinds": ("Pod", *KINDS),
     "event_reasons": EVENT_REASONS,
+    "jobset": JOBSET,
     "lease_life": int(HONOURED),
+    "mpi_operator": MPI_OPERATOR,
     "never_injected": IGNORED,
+    "operator": OPERATOR,
     "proxy": PROXY,
     "quit_commands": QUIT_COMMANDS,
     "rule": {
@@ -70,7 +74,6 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     },
     "suspended": SUSPENDED,
     "suspended_kinds": resources_by_group(),
-    "variables": rules.policy_variables(),
     "webhook_port": WEBHOOK_PORT,
 }
 
@@ -104,11 +107,6 @@ class Values:
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
-
-    @property
-    def natives(self) -> bool:
-        """Whether other sidecars become native."""
-        return any(rule.how is How.NATIVE for rule in self.sidecars)
 
 
 def service_account(app: str) -> str:

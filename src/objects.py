@@ -28,11 +28,7 @@ from istio_aux.model.policy import Capability, RacePolicy
 from lightkube import Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-)
+from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
 from lightkube.types import PatchType
@@ -103,13 +99,16 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     with attempt(f"Namespace {inputs.model}"):
         model = client.get(Namespace, inputs.model).metadata
     inputs = _with_admission(client, inputs)
-    revised = {_REVISION: operators.exists()}
-    injectors = cluster.listed(client, MutatingWebhookConfiguration, revised)
+    webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
+    ours = manifests.webhook_configuration(inputs.app, inputs.model)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     return dataclasses.replace(
         inputs,
         owner=(model and model.uid) or "",
-        revisions=tuple(sorted({injector.labels[_REVISION] for injector in injectors})),
+        revisions=tuple(
+            sorted({each.labels[_REVISION] for each in webhooks if _REVISION in each.labels})
+        ),
+        has_webhook=any(each.name == ours for each in webhooks),
         jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
 
@@ -118,30 +117,21 @@ def _with_admission(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with who changes new pods, and what Istio can do."""
     if inputs.config is None:
         return inputs
-    admission, labels = inputs.config.admission, manifests.labels(inputs.app, inputs.model)
-    narrowing = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
+    by, labels = inputs.config.admission, manifests.labels(inputs.app, inputs.model)
+    narrowing = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
     inputs = dataclasses.replace(inputs, dry_runs=narrowing is not None)
-    policies = cluster.owned(client, MutatingAdmissionPolicy, labels, inputs.model)
-    if admission == "policy" and policies is None:
+    policies = cluster.owned(client, admission.MutatingAdmissionPolicy, labels, inputs.model)
+    if by == "policy" and policies is None:
         return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
-    if policies is None or admission == "webhook":
+    if policies is None or by == "webhook":
         return dataclasses.replace(inputs, admission="webhook")
     status = inputs.answer and inputs.answer.status
-    # It has no reason while it does not know.
-    known = status.capability if status and status.capability_why else _rendered_for(policies)
-    return dataclasses.replace(inputs, admission="policy", capability=known)
-
-
-def _rendered_for(policies: Iterable[Found]) -> Capability:
-    """Return the capability that the policy was rendered for; it stays while nothing is known.
-
-    Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
-    it cannot find out.
-    """
-    for policy in policies:
-        if (known := policy.annotations.get(manifests.CAPABILITY)) in [*Capability]:
-            return Capability(known)
-    return Capability.UNKNOWN
+    # While the workload or istiod restarts, nothing is known, without a reason: the policy stays as
+    # it is. `unknown` with a reason is an answer: the workload cannot find out.
+    known = status.capability if status and status.capability_why else None
+    rendered = [each.annotations.get(manifests.CAPABILITY) for each in policies]
+    capability = known or next(filter(None, rendered), Capability.UNKNOWN)
+    return dataclasses.replace(inputs, admission="policy", capability=capability)
 
 
 def ensure(client: Client, inputs: Inputs) -> None:
@@ -151,7 +141,7 @@ def ensure(client: Client, inputs: Inputs) -> None:
         return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
     cluster.apply(client, standing, manager=inputs.app)
-    if _has_webhook(client, inputs):
+    if inputs.has_webhook:
         cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
@@ -192,18 +182,13 @@ def complete(client: Client, inputs: Inputs, waits: str) -> None:
     values = inputs.values()
     if values is None:
         return
-    if _has_webhook(client, inputs):
+    if inputs.has_webhook:
         labels = manifests.labels(inputs.app, inputs.model)
         cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
     elif waits:
         raise ReconcileError(waits)
     else:
         cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
-
-
-def _has_webhook(client: Client, inputs: Inputs) -> bool:
-    labels = manifests.labels(inputs.app, inputs.model)
-    return bool(cluster.owned(client, MutatingWebhookConfiguration, labels, inputs.model))
 
 
 def admit_api_server(
@@ -294,38 +279,37 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
     logger.info("Namespace %s: label %s %s", namespace.name, INJECTION, done)
 
 
-# The order of a removal, which may fail and begin again at any point:
-# 1. What changes new pods goes: nobody would quit what the policy holds, and calls of the webhook
-#    would fail. What follows may take as long as pods take to end.
-# 2. The workload stops, so that it suspends no more Jobs.
-# 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never gets
-#    further, a workload that runs again can do it.
-# 4. The workload's account loses its roles, then the policies that narrow them go.
-# 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
-# 6. The labels of namespaces go. Somebody else's webhook may refuse that.
-
-
-def withdraw(client: Client, app: str, model: str, patience: Patience) -> None:
-    """Delete what changes new pods, and return when no API server asks the workload any more."""
-    if _delete(client, app, model, cluster.CHANGING_PODS):
-        # Nothing tells when every API server has noticed, and the last hook has no next event.
-        time.sleep(patience.webhook_gone)
-
-
 def remove(
-    client: Client, app: str, model: str, patience: Patience, tell: Callable[[list[str]], None]
+    client: Client,
+    app: str,
+    model: str,
+    patience: Patience,
+    *,
+    stop_workload: Callable[[], None],
+    tell: Callable[[list[str]], None],
 ) -> None:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    Call it after `withdraw`, when the workload of the unit has stopped. `tell` gets the Jobs whose
-    pods it waits for.
+    This may fail and begin again at any point. `tell` gets the Jobs whose pods it waits for.
     """
+    # What changes new pods goes first: nobody would quit what the policy holds, and calls of the
+    # webhook would fail. What follows may take as long as pods take to end.
+    if _delete(client, app, model, cluster.CHANGING_PODS):
+        # Nothing tells when every API server has noticed, and the last hook has no next event.
+        time.sleep(patience.webhook_gone)
+    # It suspends no more Jobs.
+    stop_workload()
+    # The workload still has its rights: if this hook never gets further, a workload that runs again
+    # can resume them.
     resume_jobs(client, patience, tell)
+    # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED)
     # The workload created its Lease, without labels, and can no longer create another.
     with cluster.tolerating_refusals(), attempt("Lease"):
         client.delete(Lease, manifests.lease(app), namespace=model)
+    # Until then, another unit's workload may have suspended one more.
     resume_jobs(client, patience, tell)
+    # Somebody else's webhook may refuse that.
     take_back_labels(client, app, model)
 
 
@@ -347,18 +331,22 @@ def take_back_labels(client: Client, app: str, model: str) -> None:
                 _label(client, namespace, owner, enabled=False)
 
 
-def _suspended(client: Client) -> Iterator[Found]:
-    """Yield the Jobs that the workload suspended, of each kind that is served and may be listed.
+def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
+    """Yield kind and metadata of the Jobs that the workload suspended.
+
+    Kinds are left out that the API server does not serve, or that the charm may not list.
 
     Anybody may set the label; with another value it is not the workload's.
     """
-    for name, kind in _JOBS.items():
+    labels = {SUSPENDED: SUSPENDED_FOR}
+    for kind, resource in _JOBS.items():
         try:
             with cluster.tolerating_refusals():
-                yield from cluster.listed(client, kind, {SUSPENDED: SUSPENDED_FOR}, namespace="*")
+                for job in cluster.listed(client, resource, labels, namespace="*"):
+                    yield kind, job
         except RecursionError:
             # The API server stores documents that are thousands of levels deep.
-            logger.warning("%s: suspended Jobs not listed: nested too deeply", name)
+            logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
 
 
 def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
@@ -368,22 +356,23 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
     pods are waited for, whenever they change. A Job that the API server refuses to change, or that
     has changed at each of some attempts, stays suspended, and the log names it.
     """
-    begun = time.monotonic()
+    begun: dict[str, float] = {}  # The time of the first look at a Job, by its UID.
     attempts = Counter[str]()
     bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
     told: list[str] = []
-    while jobs := [job for job in _suspended(client) if attempts[job.uid] < _ATTEMPTS]:
+    while jobs := [each for each in _suspended(client) if attempts[each[1].uid] < _ATTEMPTS]:
         had_none, bare = bare, set[str]()
         waits: list[str] = []
-        for job in jobs:
-            periods = _grace_periods(client, job)
+        for kind, job in jobs:
+            periods, now = _grace_periods(client, kind, job), time.monotonic()
             # By this clock: a deletionTimestamp is by the API server's.
-            end = begun + min(max(periods, default=0), patience.grace) + patience.longest
-            if time.monotonic() >= end or (not periods and job.uid in had_none):
-                done = _resume(client, job, len(periods))
+            grace = min(max(periods, default=0), patience.grace)
+            late = now >= begun.setdefault(job.uid, now) + grace + patience.longest
+            if late or (not periods and job.uid in had_none):
+                done = _resume(client, kind, job, len(periods))
                 attempts[job.uid] += 1 if done else _ATTEMPTS
             elif periods:
-                waits.append(str(job))
+                waits.append(f"{kind} {job.namespace}/{job.name}")
             if not periods:
                 bare.add(job.uid)
         if waits and waits != told:
@@ -393,33 +382,35 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
         time.sleep(patience.pause)
 
 
-def _grace_periods(client: Client, job: Found) -> list[int]:
+def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
     """Return of each pod that the Job deletes how long it may take to end, in seconds.
 
     Zero stands for a pod that nobody deletes.
     """
-    api = owners.KINDS[job.kind]
+    api = owners.KINDS[kind]
     fields = _UNFINISHED if api.keeps_finished else {}
     pods = cluster.listed(client, _POD, {api.job_name: job.name}, fields, job.namespace)
-    return [pod.grace for pod in pods]
+    return [pod.deletion_grace_period_seconds for pod in pods]
 
 
-def _resume(client: Client, job: Found, pods: int) -> bool:
+def _resume(client: Client, kind: str, job: Found, pods: int) -> bool:
     """Resume the Job if it has not changed; return False if the API server refuses it."""
     nothing = {SUSPENDED: None}
-    metadata = {"uid": job.uid, "resourceVersion": job.version}
-    suspend, policy = {"suspend": False}, owners.KINDS[job.kind].policy
+    metadata = {"uid": job.uid, "resourceVersion": job.resource_version}
+    suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
     patch = {
         "metadata": {**metadata, "labels": nothing, "annotations": nothing},
         "spec": {policy: suspend} if policy else suspend,
     }
-    kind, how = _JOBS[job.kind], PatchType.MERGE
+    name = f"{kind} {job.namespace}/{job.name}"
     try:
-        with attempt(f"{job}: stays suspended"):
-            client.patch(kind, job.name, patch, namespace=job.namespace, patch_type=how)  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+        with attempt(f"{name}: stays suspended"):
+            client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+                _JOBS[kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
+            )
     except ReconcileError as error:
         if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
-            logger.info("%s: gone or changed meanwhile", job)
+            logger.info("%s: gone or changed meanwhile", name)
             return True
         path = ".".join(filter(None, ("spec", policy, "suspend")))
         logger.error("%s: set %s to false", error, path)
@@ -428,7 +419,7 @@ def _resume(client: Client, job: Found, pods: int) -> bool:
         return False
     if pods:
         # A training job may fail if it is resumed while one of its pods terminates.
-        logger.warning("%s: resumed although %d of its pods still exist", job, pods)
+        logger.warning("%s: resumed although %d of its pods still exist", name, pods)
     else:
-        logger.info("%s: resumed", job)
+        logger.info("%s: resumed", name)
     return True

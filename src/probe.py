@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
-from istio_aux.model.answers import PAGE, PodPage, ProcessStatus
+from istio_aux.model.answers import PodPage, ProcessStatus
 from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
 from lightkube import Client
 from lightkube.resources.core_v1 import Pod
@@ -34,10 +34,7 @@ _TIMEOUT: Final = 2.0
 PATIENCE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
-
-
-class NoAnswerError(ReconcileError):
-    """Why a workload gave no answer, in one line."""
+Transport = httpx2.BaseTransport | None
 
 
 @dataclass(frozen=True)
@@ -66,27 +63,20 @@ class Endpoints:
     silent: tuple[str, ...] = ()
 
 
-def ask(transport: httpx2.BaseTransport | None = None) -> Answer:
+def ask(transport: Transport) -> Answer:
     """Return what the workload of this unit says."""
     try:
         status = _get(STATUS_URL, "status", ProcessStatus, transport)
-    except NoAnswerError as error:
+    except ReconcileError as error:
         return Answer(str(error))
-    return Answer("" if status.ready else "; ".join(status.missing), status)
+    return Answer("" if status.ready else "; ".join(status.missing) or "not ready", status)
 
 
-def page(
-    url: str,
-    states: Sequence[str],
-    *,
-    after: str = "",
-    limit: int = PAGE,
-    transport: httpx2.BaseTransport | None = None,
-) -> PodPage:
-    """Return the pods in `states` that come after the pod `after`.
+def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
+    """Return at most `limit` pods in `states` that come after the pod `after`.
 
     Raises:
-        NoAnswerError: the workload at `url` does not answer.
+        ReconcileError: the workload at `url` does not answer.
     """
     return _get(url, "pods", PodPage, transport, state=list(states), after=after, limit=limit)
 
@@ -105,11 +95,7 @@ def url_of_pod(client: Client, pod: str, model: str) -> str:
 
 
 def look(
-    client: Client,
-    app: str,
-    model: str,
-    now: datetime,
-    transport: httpx2.BaseTransport | None = None,
+    client: Client, app: str, model: str, now: datetime, transport: Transport = None
 ) -> Endpoints:
     """Ask the workload of each ready endpoint of the application's Service."""
     with cluster.attempt(f"EndpointSlices of Service {app}"):
@@ -170,18 +156,16 @@ def _url(address: str) -> str:
     return f"http://{host}:{STATUS_PORT}"
 
 
-def _get(
-    url: str, path: str, kind: type[T], transport: httpx2.BaseTransport | None, **query: Any
-) -> T:
+def _get(url: str, path: str, kind: type[T], transport: Transport, **query: Any) -> T:
     try:
         with connect(transport) as client:
             answer = client.get(f"{url}/{path}", params=query).raise_for_status()
         return msgspec.json.decode(answer.content, type=kind)
     except (httpx2.HTTPError, ValueError) as error:
-        raise NoAnswerError(f"no answer at {url}: {error}") from error
+        raise ReconcileError(f"no answer at {url}: {error}") from error
 
 
-def connect(transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
+def connect(transport: Transport = None) -> httpx2.Client:
     """Return a client for status ports."""
     # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
     # authorities are not loaded, which takes longer than the request.

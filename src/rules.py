@@ -24,12 +24,9 @@ from istio_aux.model.annotations import (
     INCLUDED,
     INJECT,
     INJECTED,
-    JOBSET,
     MIRROR,
-    MPI_OPERATOR,
     NATIVE_SIDECAR,
     NO_SIGNAL,
-    OPERATOR,
     PEERS,
     PROXY_CONFIG,
     SIDECARS,
@@ -49,6 +46,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Peers, StartMode
+from istio_aux.model.sidecars import How
 
 if TYPE_CHECKING:
     from manifests import Values
@@ -98,7 +96,7 @@ def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
     refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
     the pod first.
     """
-    return _matches(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT)
+    return _equivalent(_narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT))
 
 
 # The API server evaluates every condition of a list, and each twice for a pod that changes: so
@@ -192,24 +190,6 @@ def start_policy(values: Values) -> tuple[list[dict[str, str]], list[str]]:
     return [], [label, start]
 
 
-def policy_variables() -> list[dict[str, str]]:
-    """Return the policy's `variables`, which cost nothing until they are used: the ports."""
-    containers = (
-        "(object.spec.containers + object.spec.?initContainers.orValue([])"
-        ".filter(c, c.?restartPolicy.orValue('') == 'Always'))"
-        f".filter(c, c.name != '{PROXY}')"
-    )
-    ports = (
-        f"{containers}.map(c, c.?ports.orValue([])"
-        ".filter(p, p.?protocol.orValue('TCP') == 'TCP').map(p, p.containerPort)).flatten()"
-    )
-    without = (
-        f"has({_LABELS}) && ('{JOBSET}' in {_LABELS}"
-        f" || {_LABELS}[?'{OPERATOR}'] == optional.of('{MPI_OPERATOR}'))"
-    )
-    return [{"name": "ports", "expression": f"{without} ? [] : {ports}"}]
-
-
 def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": e} for name, e in conditions.items()]
 
@@ -265,7 +245,8 @@ def _lacks_ports(values: Values) -> str:
 def _may_have_sidecars(values: Values) -> str:
     """CEL: the pod names sidecars, or may get some that become native."""
     named = f"'{SIDECARS}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{SIDECARS}'] != ''"
-    ends = f" || {_ENDS}" if values.natives and values.capability == Capability.NATIVE else ""
+    natives = any(rule.how is How.NATIVE for rule in values.sidecars)
+    ends = f" || {_ENDS}" if natives and values.capability == Capability.NATIVE else ""
     return f"({_HAS_ANNOTATIONS} && {named}{ends})"
 
 
@@ -351,16 +332,11 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
         if chosen is None or applications.model in IGNORED:
             continue
         named = _requirement(NAMESPACE_NAME, "In", applications.model)
-        yield {
-            # A DNS subdomain, unique, and not one of Istio's.
-            "name": f"{applications.model}.inject.istio-aux.io",
-            "path": "/inject",
-            "matches": {
-                **_matches({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS),
-                "namespaceSelector": {"matchExpressions": [named, _NOT_AMBIENT]},
-            },
-            "conditions": _as_conditions(_POSSIBLE),
-        }
+        # A DNS subdomain, unique, and not one of Istio's.
+        name = f"{applications.model}.inject.istio-aux.io"
+        pods = _narrowed({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS)
+        conditions = _as_conditions(_POSSIBLE)
+        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods, conditions)
 
 
 def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
@@ -380,16 +356,20 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     if values.inject_namespaces:
         named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+    conditions = webhook_conditions(values)
     for name, (namespaces, some) in chosen.items():
-        yield {
-            "name": name,
-            "path": "/mutate",
-            "matches": {
-                **_matches(some, *own),
-                "namespaceSelector": except_ambient(namespaces),
-            },
-            "conditions": webhook_conditions(values),
-        }
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own), conditions)
+
+
+def _webhook(
+    name: str,
+    path: str,
+    namespaces: Mapping[str, Any],
+    pods: Mapping[str, Any],
+    conditions: Sequence[Mapping[str, str]],
+) -> dict[str, Any]:
+    matches = {"namespaceSelector": except_ambient(namespaces), **_equivalent(pods)}
+    return {"name": name, "path": path, "matches": matches, "conditions": conditions}
 
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:
@@ -448,8 +428,8 @@ def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _matches(pods: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
-    return {"matchPolicy": "Equivalent", "objectSelector": _narrowed(pods, *more)}
+def _equivalent(pods: Mapping[str, Any]) -> dict[str, Any]:
+    return {"matchPolicy": "Equivalent", "objectSelector": pods}
 
 
 def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:

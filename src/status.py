@@ -39,15 +39,10 @@ class Notes:
 
 
 def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
-    """Return the unit's status.
+    """Return the unit's status; `problem` is why its work in the cluster failed.
 
     It is the first problem that needs the user, else the first that passes by itself, else the
     facts about a unit that works.
-
-    Args:
-        inputs: what the charm observed.
-        problem: why its work in the cluster failed.
-        notes: what an admin should know of a unit that works.
     """
     blocked = (
         inputs.invalid,

@@ -22,8 +22,9 @@ import msgspec
 import ops
 import yaml
 from istio_aux.model.names import STATUS_PORT
+from istio_aux.model.text import quoted
 
-from relations import active, shown, write
+from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
@@ -68,12 +69,8 @@ class Topology:
 
     def labels(self) -> dict[str, str]:
         """Return the labels of its unit's series and log lines."""
-        return {
-            "juju_model": self.model,
-            "juju_model_uuid": self.model_uuid,
-            "juju_application": self.application,
-            "juju_unit": self.unit,
-        }
+        named = ("model", "model_uuid", "application", "unit")
+        return {f"juju_{name}": getattr(self, name) for name in named}
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
@@ -102,20 +99,17 @@ def trace(charm: ops.CharmBase) -> ops.Object | None:
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
     topology = Topology.of(charm)
+    # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
+    address, unit = socket.getfqdn(), topology.unit
+    place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
     for relation in active(charm.model, METRICS):
-        address = {
-            # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
-            "prometheus_scrape_unit_address": socket.getfqdn(),
-            "prometheus_scrape_unit_name": topology.unit,
-        }
-        write(relation, charm.unit, address)
+        write(relation, charm.unit, place)
     if not charm.unit.is_leader():
         return
     metadata = json.dumps(asdict(topology))
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in active(charm.model, METRICS):
-        rules = json.dumps(alert_rules(topology))
-        jobs = json.dumps([targets])
+        rules, jobs = json.dumps(alert_rules(topology)), json.dumps([targets])
         shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
         write(relation, charm.app, shared)
     for relation in active(charm.model, DASHBOARD):
@@ -129,6 +123,8 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
 
     A Pebble that does not answer or refuses is logged; the next event tries again.
     """
+    if not container.can_connect():
+        return
     topology = Topology.of(charm)
     labels = {"product": "Juju", "charm": topology.charm_name, **topology.labels()}
     wanted: dict[str, ops.pebble.LogTargetDict] = {
@@ -138,12 +134,12 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
         if (url := _url(unit.name, relation.data[unit].get("endpoint")))
     }
     try:
-        present = container.get_plan().log_targets if container.can_connect() else {}
+        present = container.get_plan().log_targets
         # Layers cannot be deleted. A target without services gets nothing.
         for name in present.keys() - wanted.keys():
             wanted[name] = {**_TARGET, "location": present[name].location, "services": ["-all"]}
         changed = {name: it for name, it in wanted.items() if present.get(name) != it}
-        if changed and container.can_connect():
+        if changed:
             container.add_layer(_LAYER, {"log-targets": changed}, combine=True)
             logger.info("logs: forwarding changed for %s", ", ".join(sorted(changed)))
     except ops.pebble.Error as error:
@@ -194,5 +190,5 @@ def _url(unit: str, text: str | None) -> str:
             return url
     except (ValueError, RecursionError):
         pass
-    logger.warning("%s: endpoint %s: expected a URL", unit, shown(text))
+    logger.warning("%s: endpoint %s: expected a URL", unit, quoted(text))
     return ""

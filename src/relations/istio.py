@@ -15,8 +15,9 @@ from typing import Final
 import ops
 import yaml
 from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.text import quoted
 
-from relations import active, shown, write
+from relations import active, write
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
@@ -85,7 +86,7 @@ def parse(endpoint: str, databag: Mapping[str, str]) -> ControlPlane:
     except ValueError as error:
         return ControlPlane(None, f"{endpoint}: {error}")
     if not DNS_LABEL.fullmatch(namespace):
-        why = f"{shown(namespace)}: expected the name of a namespace"
+        why = f"{quoted(namespace)}: expected the name of a namespace"
         return ControlPlane(None, f"{endpoint}: {why}")
     return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
 
@@ -107,7 +108,7 @@ def _pilot(databag: Mapping[str, str]) -> str:
     others = ", ".join(sorted(databag.keys() - {_VERSIONS, "data"}))
     if others and "data" not in databag:
         expected = f"expected {_VERSIONS} and data, as istio-pilot writes"
-        raise ValueError(f"keys {shown(others)}: {expected}")
+        raise ValueError(f"keys {quoted(others)}: {expected}")
     if "data" not in databag:
         raise ValueError("the service is not set yet")
     text = databag["data"]
@@ -116,8 +117,8 @@ def _pilot(databag: Mapping[str, str]) -> str:
         loaded = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
         service = _SERVICE.fullmatch(loaded["service-name"])
     except (yaml.YAMLError, RecursionError, LookupError, TypeError):
-        raise ValueError(f"data {shown(text)}: expected a service-name") from None
+        raise ValueError(f"data {quoted(text)}: expected a service-name") from None
     if not service:
-        name = shown(loaded["service-name"])
+        name = quoted(loaded["service-name"])
         raise ValueError(f"service-name {name}: expected <service>.<namespace>.svc")
     return service["namespace"]

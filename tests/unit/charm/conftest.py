@@ -82,6 +82,7 @@ class Workload:
     def __init__(self) -> None:
         self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
         self.running = True
+        self.asked = 0  # How often for /status.
         self.missing: list[str] = []
         self.namespaces = ["team-a", "team-b"]
         self.stuck: list[dict[str, str]] = []
@@ -112,6 +113,7 @@ class Workload:
         if request.url.path == "/pods":
             return self._list(request.url)
         assert str(request.url) == f"{probe.STATUS_URL}/status"
+        self.asked += 1
         status = {
             "ready": not self.missing,
             "missing": self.missing,

@@ -144,7 +144,7 @@ def test_the_namespace_is_the_second_part_of_the_services_name(service: str) -> 
         (VERSIONS | {"data": "!!bool a"}, 'data "!!bool a": expected a service-name'),
         (VERSIONS | {"data": "- a"}, 'data "- a": expected a service-name'),
         (VERSIONS | {"data": "service-name: [a]"}, 'data "service-name: [a]": expected a service-'),
-        (VERSIONS | {"data": "[" * 1000}, f'data "{"[" * 60}"…: expected a service-name'),
+        (VERSIONS | {"data": "[" * 1000}, f'data "{"[" * 60}…": expected a service-name'),
         (
             VERSIONS | {"data": "service-name: istiod.example.com"},
             'service-name "istiod.example.com": expected <service>.<namespace>.svc',
