@@ -18,7 +18,7 @@ import certificates
 from certificates import Leaf
 
 from .conftest import Copies, Unit, active, copies
-from .test_certificates import NAMES, handshake, kept, trusted
+from .test_certificates import NAMES, handshake, kept, served, trusted
 
 RELATION = testing.Relation("certificates", remote_app_name="pki")
 
@@ -39,10 +39,6 @@ def write(unit: Unit, data: dict[str, str]) -> Any:
     others = {one for one in unit.state.relations if one.id != RELATION.id}
     changed = dataclasses.replace(relation(unit), remote_app_data=data)
     return unit.run(unit.on.relation_changed(changed), relations={*others, changed})
-
-
-def served(unit: Unit) -> Leaf:
-    return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
 
 
 def settle(unit: Unit) -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from ops import testing
 
-from certificates import Leaf
-
 from .conftest import Unit
 from .test_actions import failure, results
-from .test_certificates import DOWN, bundle, fail, handshake, kept, trusted
+from .test_certificates import DOWN, bundle, fail, handshake, kept, served, trusted
 
 
 def lost_for(unit: Unit, minutes: float) -> None:
@@ -55,8 +53,7 @@ def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
     assert "authority-lost-since" not in noted(unit)
     for _ in range(5):
         status = unit.run()
-        served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
-        assert handshake(served, trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
+        assert handshake(served(unit), trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
     assert bundle(unit.api) == {kept(unit).certificate} != {old}
     assert isinstance(status, testing.ActiveStatus)
     assert "authority-lost-since" not in noted(unit)
