@@ -1,23 +1,34 @@
-"""The application's certificate authority, the units' certificates, and when a token is late.
+"""The units' certificates: who issues them, what a unit serves, and which issuers are trusted.
 
-The application has one authority of its own. The leader keeps it in a Juju secret, and each unit
-signs its own leaf certificate. Everything is renewed after half its life. With the relation
-`certificates`, each unit serves what the provider issues instead. `issuers` decides which one.
+Two providers each make a unit an `Offer`: the application's own authority and, with the relation
+`certificates`, a PKI, which comes first.
+
+All units share one webhook configuration, which has one caBundle. Their certificates have different
+issuers while the application's authority is replaced, and while the relation `certificates` comes,
+goes or changes. No unit may serve a certificate that the API server does not trust. A new issuer
+takes these steps:
+
+1. A unit publishes two issuers in the peer relation: of the certificate that it serves, and of the
+   certificate that it wants to serve.
+2. The leader applies a caBundle with the issuers of all units. Then the leader notes these issuers
+   as trusted, in the peer relation.
+3. The unit serves the new certificate once its issuer is noted.
+
+An old issuer takes two events to go. In the first, no unit publishes it any more, and the leader
+removes it from the trusted issuers. In a later event, the leader removes it from the caBundle.
+
+Juju stores a hook's data when the hook succeeds. A hook may change the cluster and then fail. So
+each step relies on the data that Juju had when the event began, and not on data that the event
+wrote.
 """
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import hashlib
-import json
 import logging
-import re
-import ssl
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import ops
 from charmlibs.interfaces.tls_certificates import (
@@ -25,75 +36,68 @@ from charmlibs.interfaces.tls_certificates import (
     CertificateRequestAttributes,
     CertificateSigningRequest,
     PrivateKey,
-    TLSCertificatesError,
+    TLSCertificatesRequiresV4,
 )
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509 import verification
+from istio_aux.model.text import quoted
 
-from relations import write
+import cluster
+from relations import active, write
+
+ENDPOINT: Final = "certificates"
+PEERS: Final = "peers"
+TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
+TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 
 # The one number for the life of the application's own authority: SECURITY.md says it, too. A leaf
 # must expire before its authority, which has a year left when it is replaced. Half of a leaf's life
 # leaves a month in which the controller may be away.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
-# A certificate with less than 1/20 of its life left was not renewed in time. The rest is for the
-# units to change to another one.
-_LAST_PART: Final = 20
-
-PEERS: Final = "peers"
-TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
-TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
-# Keys of the application's databag: which secret has the authority, and since when it is lost.
-_SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
-_SECRET_LABEL: Final = "authority-secret-label"  # noqa: S105 - a key, not a secret
-_LOST_SINCE: Final = "authority-lost-since"
-_LABEL: Final = "certificate-authority"
-# How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
-# good: its record stays, and so does its label, which no other secret can have (juju#22310).
-PATIENCE: Final = timedelta(hours=1)
-_REMOVED: Final = "removed-secret-revisions"
+# The part of its life that is left when a certificate of our own is renewed; and when one of the
+# PKI was not renewed in time: the rest is for the units to change to another one. The library drops
+# its request by then, and asks for a new certificate.
+_RENEWED: Final = 1 / 2
+_LATE: Final = 1 / 20
 # What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
 _LONGEST_CHAIN: Final = 16_384
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
+# good: its record stays, and so does its label, which no other secret can have (juju#22310).
+_PATIENCE: Final = timedelta(hours=1)
+
+# Keys of the application's databag in the peer relation: which secret has the authority, since when
+# that is lost, and which issuers units may use.
+_SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
+_LOST_SINCE: Final = "authority-lost-since"
+_TRUSTED: Final = "trusted-issuers"
+_ISSUERS: Final = "issuers"  # A key of units.
+_REMOVED: Final = "removed-secret-revisions"  # A key of both.
+_LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs leaves. All fields are PEM."""
+    """What signs leaves, in PEM. Its fields are those of the Juju secret that holds it."""
 
     certificate: str
-    private_key: str = field(repr=False)
-
-    def to_secret(self) -> dict[str, str]:
-        """Return the content of the Juju secret that holds this authority."""
-        return {"certificate": self.certificate, "private-key": self.private_key}
-
-    @classmethod
-    def from_secret(cls, content: Mapping[str, str]) -> Authority:
-        """Return the authority that `to_secret` wrote."""
-        return cls(content["certificate"], content["private-key"])
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """There is an authority, and Juju does not hand it out now; `reason` is one line.
-
-    It is `lost` if Juju says that the secret has no content. That may pass, or stay for good.
-    """
-
-    reason: str
-    lost: bool = False
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a unit serves. Both fields are PEM; the chain is the leaf, then what has signed it."""
+    """What a unit serves, in PEM: the leaf, then what has signed it. It may be empty."""
 
-    chain: str
-    private_key: str = field(repr=False)
+    chain: str = ""
+    private_key: str = field(default="", repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.chain)
 
     @property
     def issuer(self) -> str:
@@ -102,129 +106,28 @@ class Leaf:
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of the leaf, as the workload reports it; empty if there is no leaf."""
-        first = next(iter(parse_bundle(self.chain)), "")
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest() if first else ""
+        """The SHA-256 of the leaf, as the workload reports it."""
+        return x509.load_pem_x509_certificate(self.chain.encode()).fingerprint(SHA256()).hex()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a provider offers to this unit: a leaf, or the reason why there is none, in one line.
+
+    A provider that is not there has neither.
+    """
+
+    leaf: Leaf = Leaf()
+    reason: str = ""
 
 
 def parse_bundle(text: str) -> list[str]:
-    """Return the certificates in a PEM text, normalised; what is no certificate is left out."""
-    certificates: list[str] = []
-    for block in _PEM.findall(text):
-        with contextlib.suppress(ValueError):
-            parsed = x509.load_pem_x509_certificate(block.encode())
-            certificates.append(Certificate(x509_object=parsed).raw)
-    return certificates
-
-
-def read_authority(model: ops.Model, *, leader: bool) -> Authority | Unreadable | None:
-    """Return the authority, None while the leader has not made or published it.
-
-    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So it counts
-    as absent only for a leader that has never published an id and has no secret with the label.
-    """
-    noted = _noted(model)
-    known = noted.get(_SECRET_ID)
-    if not known and not leader:
-        return None
-    label = noted.get(_SECRET_LABEL, _LABEL)
+    """Return the certificates in a PEM text, normalised; none if one of them cannot be read."""
     try:
-        # Only the leader finds an application's secret by its label.
-        secret = model.get_secret(label=label) if leader else model.get_secret(id=known)
-        # All units learn of a new authority at once.
-        return Authority.from_secret(secret.get_content(refresh=True))
-    except (ops.ModelError, KeyError) as error:
-        if isinstance(error, ops.SecretNotFoundError) and not known:
-            return None
-        lost = isinstance(error, (ops.SecretNotFoundError, KeyError))
-        why = (str(error).strip() or type(error).__name__)[:100]
-        if lost and (since := _lost_since(noted)):
-            why += f"; the leader makes another one at {since + PATIENCE:%H:%M}Z"
-        reason = f"the secret with the certificate authority cannot be read: {why}"
-        return Unreadable(reason, lost=lost)
-
-
-def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now: datetime) -> bool:
-    """Store the first authority, its successor in time, or another one for a lost one; leader only.
-
-    Juju stores a secret when the hook succeeds, so this event goes on with `present`.
-
-    Returns:
-        Whether the next event may find another authority.
-    """
-    relation, noted = model.get_relation(PEERS), _noted(model)
-    if relation is None:
-        return False
-    # A backend that is away for another reason does not take another secret either, and the hook
-    # would fail at its end.
-    lost = isinstance(present, Unreadable) and present.lost
-    since = (_lost_since(noted) or now) if lost else None
-    write(relation, model.app, {_LOST_SINCE: since.isoformat(timespec="seconds") if since else ""})
-    due = present is None or bool(since and now >= since + PATIENCE)
-    try:
-        if isinstance(present, Authority):
-            due = is_due(present.certificate, now)
-            if _SECRET_ID not in noted:
-                secret = model.get_secret(label=noted.get(_SECRET_LABEL, _LABEL))
-                write(relation, model.app, {_SECRET_ID: secret.id or secret.get_info().id})
-        if due:
-            replace_authority(model, present, now)
-    except ops.ModelError as error:
-        logger.warning("certificate authority: not stored: %s", error)
-    return due or isinstance(present, Unreadable)
-
-
-def replace_authority(
-    model: ops.Model, present: Authority | Unreadable | None, now: datetime
-) -> None:
-    """Store another authority; leader only. What the API server trusts stays, as at a renewal.
-
-    Raises:
-        ops.ModelError: Juju does not take the secret.
-    """
-    relation = model.get_relation(PEERS)
-    assert relation is not None  # There is one before any authority.
-    made = make_authority(model.app.name, model.name).to_secret()
-    label = _noted(model).get(_SECRET_LABEL, _LABEL)
-    if isinstance(present, Authority):
-        model.get_secret(label=label).set_content(made)
-        return
-    if present is not None:
-        label = f"{_LABEL}-{now:%Y%m%d%H%M%S}"
-    secret = model.app.add_secret(made, label=label)
-    noted = {_SECRET_ID: secret.id or "", _SECRET_LABEL: label, _LOST_SINCE: ""}
-    write(relation, model.app, noted)
-
-
-def _noted(model: ops.Model) -> Mapping[str, str]:
-    relation = model.get_relation(PEERS)
-    return relation.data[model.app] if relation else {}
-
-
-def _lost_since(noted: Mapping[str, str]) -> datetime | None:
-    text = noted.get(_LOST_SINCE)
-    return datetime.fromisoformat(text) if text else None
-
-
-def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
-    """Remove a revision that nobody uses, once.
-
-    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794). Removing
-    one that is gone would fail the hook at its end. So removed revisions are noted.
-    """
-    relation = model.get_relation(PEERS)
-    try:
-        info = event.secret.get_info()
-        if relation is None or event.revision >= info.revision:
-            return
-        owner = model.app if model.unit.is_leader() else model.unit
-        removed = relation.data[owner].get(_REMOVED, "").split()
-        name = f"{info.id}/{event.revision}"
-        if name not in removed:
-            event.remove_revision()
-            write(relation, owner, {_REMOVED: " ".join([*removed, name])})
-    except ops.ModelError as error:
-        logger.info("secret %s: not removed: %s", event.secret.id, error)
+        parsed = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        return []
+    return [Certificate(x509_object=each).raw for each in parsed]
 
 
 def service_names(app: str, model: str) -> tuple[str, ...]:
@@ -244,106 +147,320 @@ def make_authority(app: str, model: str) -> Authority:
 def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     """Return a new leaf for `names`, signed by `authority`."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
-    attributes = CertificateRequestAttributes(common_name=names[0], sans_dns=frozenset(names))
+    attributes = CertificateRequestAttributes(common_name=names[0], sans_dns=names)
     certificate = Certificate.generate(
         CertificateSigningRequest.generate(attributes, key),
         Certificate.from_string(authority.certificate),
-        PrivateKey.from_string(authority.private_key),
+        PrivateKey.from_string(authority.key),
         LEAF_VALIDITY,
     )
-    return Leaf(_chain(certificate.raw, authority.certificate), key.raw)
+    return Leaf(f"{certificate}\n{authority.certificate}\n", key.raw)
 
 
-def is_due(certificate: str, now: datetime) -> bool:
-    """Tell whether more than half of a PEM certificate's life is over."""
-    parsed = Certificate.from_string(certificate)
-    life = parsed.expiry_time - parsed.validity_start_time
-    return now >= parsed.validity_start_time + life / 2
+def renewed(served: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> Leaf:
+    """Return `served` for half its life if `authority` has signed it, or a new leaf."""
+    good = served.issuer == authority.certificate and life_left(served.chain, now) > _RENEWED
+    return served if good else issue(authority, names)
 
 
-def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> bool:
-    """Tell whether a unit may go on serving `leaf`."""
-    if not (leaf.chain and leaf.private_key):
-        return False
-    try:
-        certificate = Certificate.from_string(leaf.chain)
-        key = PrivateKey.from_string(leaf.private_key)
-    except (ValueError, TLSCertificatesError):  # The container's file is not PEM.
-        return False
-    return (
-        leaf.chain == _chain(certificate.raw, authority.certificate)
-        and certificate.matches_private_key(key)
-        and certificate.sans_dns == set(names)
-        and not is_due(leaf.chain, now)
-    )
+def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Leaf:
+    """Return the leaf of a chain with what has signed it: the API server trusts no more than that.
 
-
-def is_valid(leaf: Leaf, names: tuple[str, ...], now: datetime) -> bool:
-    """Tell whether the API server accepts `leaf` if it trusts its issuer."""
-    certificate, issuer = (*parse_bundle(leaf.chain), "", "")[:2]
-    try:
-        key = PrivateKey.from_string(leaf.private_key)
-    except (ValueError, TLSCertificatesError):
-        return False
-    return bool(
-        issuer
-        and Certificate(certificate).matches_private_key(key)
-        and not _refusal(certificate, issuer, names, now)
-    )
-
-
-def lasts(leaf: Leaf, now: datetime) -> bool:
-    """Tell whether a valid leaf lasts long enough for the units to change to another one."""
-    parsed = Certificate(leaf.chain)
-    life = parsed.expiry_time - parsed.validity_start_time
-    return now < parsed.expiry_time - life / _LAST_PART
-
-
-def accept(
-    offered: str, chain: Iterable[str], key: str, names: tuple[str, ...], now: datetime
-) -> Leaf | str:
-    """Return the leaf that a provider has issued with its issuer, or why a unit cannot serve it.
-
-    The issuer is the certificate that has signed the leaf, so the API server trusts no more than
-    that.
+    Raises:
+        ValueError: no client would accept it.
     """
-    candidates = list(chain)
-    if sum(map(len, (offered, *candidates))) > _LONGEST_CHAIN:
-        return f"its chain is longer than {_LONGEST_CHAIN} characters"
-    refusals: list[str] = []
-    for issuer in candidates:
-        if not (why := _refusal(offered, issuer, names, now)):
-            leaf = Leaf(_chain(offered, issuer), key)
-            return leaf if lasts(leaf, now) else "it is about to expire"
-        refusals.append(why)
-    return refusals[0] if refusals else "it comes without its issuer"
-
-
-def _refusal(certificate: str, issuer: str, names: tuple[str, ...], now: datetime) -> str:
-    """Return why a client that trusts `issuer` alone refuses `certificate`, or the empty text."""
+    if len(chain) > _LONGEST_CHAIN:
+        raise ValueError(f"its chain is longer than {_LONGEST_CHAIN} characters")
+    leaf, *issuers = x509.load_pem_x509_certificates(chain.encode())
+    if not issuers:
+        raise ValueError("it comes without its issuer")
+    # Clients differ in what they accept; this one is as strict as browsers are.
+    policy = verification.PolicyBuilder().store(verification.Store(issuers)).time(now)
+    # The name that the API server verifies.
+    verifier = policy.build_server_verifier(x509.DNSName(names[2]))
     try:
-        anchor, leaf = (x509.load_pem_x509_certificate(p.encode()) for p in (issuer, certificate))
-        # Clients differ in what they accept; this one is as strict as browsers are.
-        policy = verification.PolicyBuilder().store(verification.Store([anchor])).time(now)
-        # The name that the API server verifies.
-        policy.build_server_verifier(x509.DNSName(names[2])).verify(leaf, [])
-    except (ValueError, verification.VerificationError) as error:
-        return str(error).partition("\n")[0][:100] or type(error).__name__
-    return ""
+        found = verifier.verify(leaf, [])
+    except verification.VerificationError as error:
+        raise ValueError(str(error).partition("\n")[0][:100]) from error
+    if not Certificate(x509_object=leaf).matches_private_key(PrivateKey.from_string(key)):
+        raise ValueError("it has another key")
+    return Leaf("".join(f"{Certificate(x509_object=each)}\n" for each in found), key)
 
 
-def token_is_late(token: str, now: datetime) -> bool:
-    """Tell whether less than a third is left of the life that the API server granted a token."""
+def life_left(certificate: str, now: datetime) -> float:
+    """Return which part of the life of a PEM certificate is left."""
+    parsed = Certificate.from_string(certificate)
+    return (parsed.expiry_time - now) / (parsed.expiry_time - parsed.validity_start_time)
+
+
+class OwnAuthority:
+    """The application's own authority, which the leader keeps in a Juju secret.
+
+    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So there is no
+    authority only while no secret is noted.
+
+    Attributes:
+        secret_id: which secret has it, empty while the leader has not made one.
+        present: the authority when the event began, None if it cannot be read.
+        reason: why it is not present, in one line.
+    """
+
+    def __init__(self, model: ops.Model) -> None:
+        self._model = model
+        noted = _noted(model, model.app)
+        since = noted.get(_LOST_SINCE)
+        self._lost_since = datetime.fromisoformat(since) if since else None
+        self._lost = False  # Juju says that the secret has no content: for a while, or for good.
+        self.secret_id = noted.get(_SECRET_ID, "")
+        self.present: Authority | None = None
+        self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
+        if not self.secret_id:
+            return
+        try:
+            # All units learn of a new authority at once.
+            content = model.get_secret(id=self.secret_id).get_content(refresh=True)
+            self.present = Authority(**content)
+        except (ops.ModelError, TypeError) as error:
+            self._lost = isinstance(error, (ops.SecretNotFoundError, TypeError))
+            why = (str(error).strip() or type(error).__name__)[:100]
+            if self._lost and self._lost_since:
+                why += f"; the leader makes another one at {self._lost_since + _PATIENCE:%H:%M}Z"
+            self.reason = f"the secret with the certificate authority cannot be read: {why}"
+
+    def offer(self, served: Leaf, names: tuple[str, ...], now: datetime) -> Offer:
+        """Return what the unit, which serves `served`, is to serve."""
+        if not self.present:
+            return Offer(reason=self.reason)
+        return Offer(renewed(served, self.present, names, now))
+
+    def keep(self, now: datetime) -> bool:
+        """Store the first authority, a successor in time, or another for a lost one; leader only.
+
+        Juju stores a secret when the hook succeeds, so this event goes on with the present one.
+
+        Returns:
+            Whether the next event may find another authority.
+        """
+        if not self._model.get_relation(PEERS):
+            return False
+        # A backend that is away for another reason does not take another secret either, and the
+        # hook would fail at its end.
+        since = (self._lost_since or now) if self._lost else None
+        noted = since.isoformat(timespec="seconds") if since else ""
+        _note(self._model, self._model.app, {_LOST_SINCE: noted})
+        if self.present:
+            due = life_left(self.present.certificate, now) <= _RENEWED
+        else:
+            due = not self.secret_id or bool(since and now >= since + _PATIENCE)
+        if due:
+            try:
+                self.replace(now)
+            except ops.ModelError as error:
+                logger.warning("certificate authority: not stored: %s", error)
+        return due or not self.present
+
+    def replace(self, now: datetime) -> None:
+        """Store another authority; leader only. What the API server trusts stays, as at a renewal.
+
+        Raises:
+            ops.ModelError: Juju does not take the secret.
+        """
+        app = self._model.app
+        made = asdict(make_authority(app.name, self._model.name))
+        if self.present:
+            self._model.get_secret(id=self.secret_id).set_content(made)
+            return
+        secret = app.add_secret(made, label=f"{_LABEL}-{now:%Y%m%d%H%M%S%f}")
+        _note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
+
+
+class Requirer(TLSCertificatesRequiresV4):
+    """The relation `certificates` (interface `tls-certificates`): a certificate of a PKI.
+
+    The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both.
+    Bad data of a provider, or a failing secret, makes it raise errors, which would fail the hook
+    until the other side changes. Here such an error becomes the reason, and the next event tries
+    again.
+    """
+
+    def __init__(self, charm: ops.CharmBase) -> None:
+        self._failure = ""
+        names = service_names(charm.app.name, cluster.namespace())
+        self._request = CertificateRequestAttributes(common_name=names[0], sans_dns=names)
+        super().__init__(charm, ENDPOINT, [self._request], key_algorithm="ecdsa")
+
+    def offer(self, names: tuple[str, ...], now: datetime) -> Offer:
+        """Return what the PKI has issued to this unit, or why that cannot be served."""
+        if not (relations := active(self.model, ENDPOINT)):
+            return Offer()
+        provider = relations[-1].app.name
+        found = None if self._failure else self._attempt(self._offer, provider, names, now)
+        return found or Offer(reason=self._failure)
+
+    def _offer(self, provider: str, names: tuple[str, ...], now: datetime) -> Offer:
+        given, key = self.get_assigned_certificate(self._request)
+        if given and given.revoked:
+            return Offer(reason=f"{provider} has revoked the certificate")
+        if given and key:
+            # The issuer is mostly `ca`. Of a chain that is longer, it is the second certificate.
+            issuers = [one for one in (given.ca, *given.chain) if one != given.certificate]
+            chain = "\n".join(map(str, (given.certificate, *issuers)))
+            try:
+                return Offer(verified(chain, key.raw, names, now))
+            except ValueError as error:
+                return Offer(reason=f"the certificate of {provider} is refused: {error}")
+        for request in self.get_csrs_from_requirer_relation_data():
+            if denied := self.get_request_error(request.certificate_signing_request):
+                why = quoted(f"{denied.error.name}: {denied.error.message}")
+                return Offer(reason=f"{provider} denies the certificate: {why}")
+        return Offer(reason=f"waiting for the certificate of {provider}")
+
+    def _configure(self, _: ops.EventBase | None = None) -> None:
+        self._attempt(super()._configure)
+
+    def _on_relation_broken(self, event: ops.RelationBrokenEvent) -> None:
+        self._attempt(super()._on_relation_broken, event)
+
+    def _on_secret_expired(self, event: ops.SecretExpiredEvent) -> None:
+        self._attempt(super()._on_secret_expired, event)
+
+    def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
+        """Leave it to `remove_revision`, which removes a revision once."""
+
+    def _attempt(self, work: Callable[..., T], *given: Any) -> T | None:
+        try:
+            return work(*given)
+        # The library parses what the provider writes, and raises errors of several libraries. An
+        # exception would put this unit into an error state that only the provider can end.
+        except Exception as error:
+            self._failure = f"the certificate cannot be read: {quoted(str(error) or repr(error))}"
+            logger.warning("%s: %s", ENDPOINT, self._failure)
+            return None
+
+
+@dataclass(frozen=True)
+class Issuers:
+    """What a unit knew when the event began, and what follows from it. Certificates are PEM."""
+
+    before: frozenset[str] = frozenset()  # What this unit has published.
+    others: frozenset[str] = frozenset()  # What other units have published.
+    silent: bool = False  # A unit has published nothing. It serves what `own` has signed.
+    # What the leader has noted. None until it has noted anything: no configuration exists then.
+    trusted: frozenset[str] | None = None
+    own: str = ""  # The application's own authority, empty while it is unknown.
+    served: Leaf = Leaf()  # Empty unless a client may accept it.
+    wants: Leaf = Leaf()
+    missing: str = ""  # Why the own authority offers nothing, in one line.
+    refused: str = ""  # Why the PKI offers nothing, in one line.
+
+    def needed(self) -> frozenset[str]:
+        """Return the issuers that some unit needs, as far as the leader knows."""
+        issuers = self.before | self.others | {self.wants.issuer}
+        if self.silent:  # Unknown is not unneeded.
+            issuers |= {self.own} | (self.trusted or frozenset())
+        return issuers - {""}
+
+    def bundle(self) -> tuple[str, ...]:
+        """Return the certificates of the caBundle, in a stable order."""
+        return tuple(sorted(self.needed() | (self.trusted or frozenset())))
+
+    def choose(self, *, applied: bool) -> Leaf:
+        """Return what this unit serves from now on; it may have `applied` the caBundle itself."""
+        own = frozenset({self.own})
+        trusted = own if self.trusted is None else self.trusted
+        if applied:
+            trusted = trusted.union(self.bundle())
+        # The next leader knows only what is published.
+        known = self.before or own
+        return self.wants if self.wants.issuer in trusted & known else self.served
+
+
+def observe(
+    model: ops.Model,
+    container: ops.Container,
+    own: OwnAuthority,
+    pki: Requirer | None,
+    now: datetime,
+) -> Issuers:
+    """Read what the units have published, what this one serves, and what providers offer to it.
+
+    While the PKI offers nothing, the unit goes on with what it had from elsewhere, until shortly
+    before its end. After that it is the own authority's turn, as without the relation.
+    """
+    names = service_names(model.app.name, cluster.namespace())
+    served = _served(container, names, now)
+    ours = own.offer(served, names, now)
+    theirs = pki.offer(names, now) if pki else Offer()
+    wants = theirs.leaf or ours.leaf or served
+    if theirs.reason and served and served.issuer != ours.leaf.issuer:
+        wants = served if life_left(served.chain, now) > _LATE else wants
+    relation = model.get_relation(PEERS)
+    units = (model.unit, *(relation.units if relation else ()))
+    texts = [_noted(model, unit).get(_ISSUERS, "") for unit in units]
+    before, *others = (frozenset(parse_bundle(text)) for text in texts)
+    trusted = _noted(model, model.app).get(_TRUSTED)
+    return Issuers(
+        before=before,
+        others=frozenset[str]().union(*others),
+        silent=not all(texts),
+        trusted=frozenset(parse_bundle(trusted)) if trusted else None,
+        own=ours.leaf.issuer,
+        served=served,
+        wants=wants,
+        missing=ours.reason,
+        refused=theirs.reason,
+    )
+
+
+def note_trusted(model: ops.Model, issuers: Issuers) -> None:
+    """Note that the caBundle has the issuers that units need; leader only."""
+    if (needed := issuers.needed()) and needed != issuers.trusted:
+        _note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
+
+
+def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, answered: str) -> None:
+    """Publish the issuers that this unit needs from now on.
+
+    Until the workload has `answered` with the fingerprint of `leaf`, what was published stays.
+    """
+    needs = frozenset({issuers.wants.issuer, leaf.issuer})
+    if not leaf or answered != leaf.fingerprint:
+        needs |= {issuers.served.issuer, *issuers.before}
+    if (needs := needs - {""}) and needs != issuers.before:
+        _note(model, model.unit, {_ISSUERS: "\n".join(sorted(needs))})
+
+
+def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
+    """Remove a revision that nobody uses, once.
+
+    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794). Removing
+    one that is gone would fail the hook at its end. So removed revisions are noted.
+    """
     try:
-        payload = token.split(".")[1]
-        claims: dict[str, Any] = json.loads(
-            base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-        )
-        issued, expires = float(claims["iat"]), float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError):
-        return True
-    return expires - now.timestamp() < (expires - issued) / 3
+        info = event.secret.get_info()
+        owner = model.app if (info.label or "").startswith(_LABEL) else model.unit
+        removed = _noted(model, owner).get(_REMOVED, "").split()
+        name = f"{info.id}/{event.revision}"
+        if event.revision < info.revision and name not in removed:
+            event.remove_revision()
+            _note(model, owner, {_REMOVED: " ".join([*removed, name])})
+    except ops.ModelError as error:
+        logger.info("secret %s: not removed: %s", event.secret.id, error)
 
 
-def _chain(certificate: str, issuer: str) -> str:
-    return f"{certificate}\n{issuer}\n"
+def _served(container: ops.Container, names: tuple[str, ...], now: datetime) -> Leaf:
+    try:
+        with container.pull(TLS_CERTIFICATE) as chain, container.pull(TLS_KEY) as key:
+            return verified(chain.read(), key.read(), names, now)
+    except (ops.pebble.Error, OSError, ValueError):
+        return Leaf()
+
+
+def _noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, str]:
+    relation = model.get_relation(PEERS)
+    return relation.data[entity] if relation else {}
+
+
+def _note(model: ops.Model, entity: ops.Application | ops.Unit, values: dict[str, str]) -> None:
+    if relation := model.get_relation(PEERS):
+        write(relation, entity, values)

@@ -2,16 +2,20 @@
 """The istio-aux charm: its events, and the order in which it acts.
 
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
-`rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
-and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
-with `certificates`; `wake` brings the charm back. What it says: `status` and `actions`, from what
-the workloads answer: its own in `probe`, all in `endpoints`.
+`rules` render the objects, `objects` says which come and go in which order, `cluster` asks the API
+server. What it runs: `workload` with `certificates`. What it says: `status` and `actions`, from
+what the workloads answer `probe`.
+
+A step of an event that fails raises a `cluster.ReconcileError`. `_step` catches it: the next step
+follows, and the status shows the first one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+from collections.abc import Generator
 
 import httpx2
 import ops
@@ -21,19 +25,13 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
-import endpoints
-import injectionlabels
-import issuers
 import objects
-import permissions
 import probe
 import status
-import suspended
-import wake
 import workload
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs, observe
-from relations import cos, istio, sidecar, tls
+from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -47,22 +45,21 @@ class IstioAuxCharm(ops.CharmBase):
     # Where HTTP goes, None for the network; for tests.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
-    patience = suspended.Patience()
+    patience = objects.Patience()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
-        self._problem: Problem | None = None
+        self._problem: ReconcileError | None = None  # The first one.
         self._leaves = False
-        self._answer: probe.Probe | None = None
         self._serves = False
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._provider = tls.Requirer(self)
-        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, tls.ENDPOINT, *cos.ENDPOINTS)
+        self._pki = certificates.Requirer(self)
+        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
             self.on.install,
@@ -92,80 +89,81 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        self._provider.sync()
-        self._inputs = observed = observe(self, self._provider)
+        self._pki.sync()
+        own = certificates.OwnAuthority(self.model)
+        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
-            now, authority = observed.now, observed.authority
-            self._pending = certificates.keep_authority(self.model, authority, now)
-        needed = permissions.needed(observed.model, leader=observed.leader)
+            self._pending = own.keep(observed.now)
         with cluster.connect(self.kubernetes_transport) as client:
-            self._problem = permissions.missing(client, needed)
+            with self._step():
+                cluster.check_permissions(client, observed.model, leader=observed.leader)
             if self._problem:
-                self._read_status()
+                self._read_checks(observed.answer)
             else:
-                self._problem = self._act(client, observed)
-        sidecar.answer(self, self._inputs.requesters, None if self._starting else self._answer)
-        if self._problem:
-            logger.warning("%s", self._problem.reason)
+                self._act(client, observed)
+        sidecar.answer(self, self._inputs.requesters, None if self._starting else observed.answer)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
-        wake.ensure(self._container, event, wanted=waits)
+        workload.wake(self._container, event, wanted=waits)
 
-    def _act(self, client: Client, observed: Inputs) -> Problem | None:
-        resolved = objects.resolve(client, observed, self.workload_transport)
-        if isinstance(resolved, Problem):
-            problem, inputs = resolved, observed
-        else:
-            self._inputs = inputs = resolved
+    @contextlib.contextmanager
+    def _step(self) -> Generator[None]:
+        """Catch why a step fails: the status shows the first problem, and the next step follows."""
+        try:
+            yield
+        except (ReconcileError, ops.pebble.Error) as error:
+            problem = error if isinstance(error, ReconcileError) else workload.trouble(error)
+            logger.warning("%s", problem)
+            self._problem = self._problem or problem
+
+    def _act(self, client: Client, inputs: Inputs) -> None:
+        kubernetes, workloads = self.kubernetes_transport, self.workload_transport
+        with self._step():
+            self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before the settings that need them, or
             # the first quits would be refused. The API server trusts an issuer before a unit serves
             # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
             # for the leader; they retry their quits.)
-            problem = objects.ensure(client, inputs)
-        applied = inputs.values() is not None and not problem
-        issuers.note_trusted(self.model, inputs.issuers, applied=applied)
-        choice = inputs.choose(applied=applied)
-        failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
-        unseen = self._read_status()
-        issuers.publish(self.model, inputs.issuers, choice, self._answer)
-        self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
-        problem = problem or failure or unseen
-        if self._serves and inputs.leader and not problem:
-            answering = endpoints.look(
-                client, inputs.app, inputs.model, inputs.now, self.workload_transport
-            )
-            self._notes.silent = answering.silent
-            problem = objects.complete(client, inputs, answering.problem)
+            objects.ensure(client, inputs)
+        granted = self._problem is None
+        applied = granted and inputs.values() is not None
+        if applied:
+            certificates.note_trusted(self.model, inputs.issuers)
+        leaf = inputs.issuers.choose(applied=applied)
+        with self._step():
+            workload.ensure(client, self._container, inputs, leaf, granted=granted)
+        self._read_checks(inputs.answer)
+        process = inputs.answer and inputs.answer.status
+        answered = process.certificate if process else ""
+        certificates.publish(self.model, inputs.issuers, leaf, answered)
+        self._pending |= leaf.issuer != inputs.issuers.wants.issuer
+        if self._serves and inputs.leader and not self._problem:
+            with self._step():
+                units = probe.look(client, inputs.app, inputs.model, inputs.now, workloads)
+                self._notes.silent = units.silent
+                objects.complete(client, inputs, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
-        live = bool(self._answer and self._answer.live)
-        labels = injectionlabels.ensure(client, inputs, live=live)
-        if isinstance(labels, Problem):
-            return problem or labels
-        self._notes.labels = labels
-        return problem
+        self._notes.unapplied = objects.admit_api_server(client, inputs, kubernetes)
+        with self._step():
+            live = bool(process and process.injector_live)
+            self._notes.labels = objects.label_namespaces(client, inputs, live=live)
 
-    def _read_status(self) -> Problem | None:
-        """Ask the workload for its state; return the problem if Pebble fails."""
-        try:
-            if not self._container.can_connect() or not workload.is_planned(self._container):
-                return None
-            check_is_up = workload.check_is_up(self._container)
-            self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
-            if self._answer.ready:
+    def _read_checks(self, answer: probe.Answer | None) -> None:
+        """Note whether the workload, which said this, serves or starts."""
+        if answer is None:
+            return
+        if answer.status:
+            self.unit.set_workload_version(answer.status.version)
+        with self._step():
+            is_up, is_ready = workload.check_is_up(self._container), not answer.missing
+            if is_ready:
                 workload.relax(self._container)
-        except ops.pebble.Error as error:
-            return workload.trouble(error)
-        self._serves = self._answer.ready and check_is_up
-        self._starting = check_is_up and not self._answer.ready
-        if self._answer.version:
-            self.unit.set_workload_version(self._answer.version)
-        return None
+            self._serves, self._starting = is_up and is_ready, is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)
@@ -173,15 +171,14 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _on_remove(self, event: ops.EventBase) -> None:
         self._leaves = True
-        wake.ensure(self._container, event, wanted=False)
+        workload.wake(self._container, event, wanted=False)
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
         app, model = self.app.name, cluster.namespace()
+        stop, tell = lambda: workload.stop(self._container), status.tell_leaving(self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.withdraw(client, app, model, self.patience)
-            workload.stop(self._container)
-            objects.remove(client, app, model, self.patience, status.tell_leaving(self.unit))
+            objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._leaves:
@@ -189,7 +186,7 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            unit_status = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            unit_status = status.of_unit(self._inputs, self._problem, self._notes)
             event.add_status(unit_status)
 
 

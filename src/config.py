@@ -7,22 +7,18 @@ option and the workload keeps its last good settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
-from istio_aux.model.policy import (
-    DeadProxy,
-    Peers,
-    QuitMode,
-    RacePolicy,
-    StartMode,
-    replaced,
-)
+from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, StartMode, replaced
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
@@ -48,8 +44,9 @@ EXPECTED_APPLICATIONS: Final = (
 )
 
 
-class InvalidOptionError(ValueError):
-    """One or more options have an invalid value. The message names each of them."""
+_APPLICATION: Final = re.compile(
+    rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,15 @@ class Applications:
     names: tuple[str, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    """Valid options, named as in `config.yaml`; lists are sorted.
+    """Valid options, as `ops.CharmBase.load_config` reads them.
 
-    `seconds` has all options that are numbers, by name. Only the workload uses them.
+    Raises:
+        ValueError: one clause for each bad option: name, value, what is allowed.
     """
 
+    model: str  # Of the charm: `inject-applications` may leave it out.
     namespace_selectors: str
     pod_selector: str
     inject_selector: str
@@ -75,83 +74,66 @@ class Config:
     sidecars: str
     admission: str
     quit: str
+    quit_grace: int
     dead_proxy: str
     race_policy: str
-    inject_applications: tuple[Applications, ...]
-    inject_namespaces: tuple[str, ...]
+    inject_applications: str
+    inject_namespaces: str
     log_level: str
-    seconds: Mapping[str, int]
 
+    def __post_init__(self) -> None:
+        checks: dict[str, Callable[[Any], object]] = {
+            "namespace-selectors": selectors.parse_namespaces,
+            "pod-selector": selectors.parse,
+            "inject-selector": selectors.parse,
+            "inject-applications": partial(parse_applications, model=self.model),
+            "inject-namespaces": parse_namespaces,
+            "sidecars": sidecars.parse,
+            "quit-grace": _expect_seconds,
+            **{name: partial(_expect_choice, name) for name in CHOICES},
+        }
+        problems: list[str] = []
+        for name, check in checks.items():
+            try:
+                check(getattr(self, name.replace("-", "_")))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
 
-def load(options: Mapping[str, object], model: str) -> Config:
-    """Return the options, defaults included, as a `Config`; `model` is the charm's.
+    @property
+    def applications(self) -> tuple[Applications, ...]:
+        """What `inject-applications` names."""
+        return parse_applications(self.inject_applications, self.model)
 
-    Raises:
-        InvalidOptionError: one clause for each bad option: name, value, what is allowed.
-    """
-    parsers: dict[str, Callable[[Any], object]] = {
-        "namespace-selectors": _checked(selectors.parse_namespaces),
-        "pod-selector": _checked(selectors.parse),
-        "inject-selector": _checked(selectors.parse),
-        "inject-applications": lambda text: parse_applications(text, model),
-        "inject-namespaces": parse_namespaces,
-        "sidecars": _checked(sidecars.parse),
-    }
-    seconds = {name: value for name, value in options.items() if type(value) is int}
-    values = {name: value for name, value in options.items() if name not in seconds}
-    problems: list[str] = []
-    for name, parse in parsers.items():
-        try:
-            values[name] = parse(options[name])
-        except ValueError as error:
-            problems.append(f"{name}: {error}")
-    for name, value in seconds.items():
-        if value < 0:
-            problems.append(f"{name}: {value}: expected seconds, 0 or more")
-    for name, allowed in CHOICES.items():
-        if options[name] not in allowed:
-            expected = f"expected {alternatives(allowed)}{replaced(f'{name}={options[name]}')}"
-            problems.append(f"{name}: {json.dumps(options[name])}: {expected}")
-    if problems:
-        raise InvalidOptionError("; ".join(problems))
-    fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**fields, seconds=seconds)
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """What `inject-namespaces` names."""
+        return parse_namespaces(self.inject_namespaces)
 
 
 def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
-    """Return the applications that `text` names, one entry for each model, sorted.
-
-    The syntax is that of `EXPECTED_APPLICATIONS`. An entry without a model belongs to `model`.
+    """Return what `text` names (`EXPECTED_APPLICATIONS`), one entry for each model, sorted.
 
     Raises:
         ValueError: the message is one line that names the bad entries.
     """
-    requested: list[Applications] = []
-    wrong: list[str] = []
-    for entry in _entries(text):
-        where, slash, name = entry.rpartition("/")
-        where = where if slash else model
-        if _is_label(where) and (name == EVERY or _is_label(name)):
-            requested.append(Applications(where, None if name == EVERY else (name,)))
-        else:
-            wrong.append(entry)
-    if wrong:
-        raise ValueError(f"{_quoted(wrong)}: expected {EXPECTED_APPLICATIONS}")
-    if never := [each.model for each in requested if each.model in IGNORED]:
-        raise ValueError(f"{_quoted(never)}: expected models that Istio does not ignore")
-    return union(requested)
+    entries = _entries(text)
+    _expect(entries, _APPLICATION.fullmatch, EXPECTED_APPLICATIONS)
+    found = [(owner or model, name) for owner, _, name in (e.rpartition("/") for e in entries)]
+    _expect([owner for owner, _ in found], _is_heeded, "models that Istio does not ignore")
+    return union(Applications(owner, None if name == EVERY else (name,)) for owner, name in found)
 
 
 def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
     """Return the same applications with one entry for each model, sorted."""
-    models: dict[str, tuple[str, ...] | None] = {}
+    models = defaultdict[str, set[str]](set)
     for each in applications:
-        before = models.get(each.model, ())
-        if each.names is None or before is None:
-            models[each.model] = None
-        else:
-            models[each.model] = tuple(sorted({*before, *each.names}))
-    return tuple(Applications(model, names) for model, names in sorted(models.items()))
+        models[each.model].update((EVERY,) if each.names is None else each.names)
+    return tuple(
+        Applications(model, None if EVERY in names else tuple(sorted(names)))
+        for model, names in sorted(models.items())
+    )
 
 
 def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()) -> str:
@@ -174,30 +156,21 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: the message is one line that names the bad entries.
     """
-    entries = _entries(text)
-    if wrong := [entry for entry in entries if not _is_label(entry)]:
-        raise ValueError(f"{_quoted(wrong)}: expected names of namespaces separated by commas")
-    if never := [entry for entry in entries if entry in IGNORED]:
-        raise ValueError(f"{_quoted(never)}: expected namespaces that Istio does not ignore")
-    return tuple(sorted(set(entries)))
+    names = _entries(text)
+    _expect(names, DNS_LABEL.fullmatch, "names of namespaces separated by commas")
+    _expect(names, _is_heeded, "namespaces that Istio does not ignore")
+    return tuple(sorted(set(names)))
 
 
 def parse_selector(text: str) -> dict[str, Any]:
-    """Return the Kubernetes LabelSelector for kubectl's syntax; the empty text selects all.
-
-    Raises:
-        ValueError: `text` is not a label selector; the message is one line.
-    """
+    """Return the Kubernetes LabelSelector for a valid selector; the empty text selects all."""
     return _label_selector(selectors.parse(text))
 
 
 def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
-    """Return a LabelSelector for each of the selectors that `text` has, with `;` between them.
+    """Return a LabelSelector for each valid selector in `text`, with `;` between them.
 
     They are sorted, so that webhooks and bindings keep their names when only the order changes.
-
-    Raises:
-        ValueError: one is not a label selector, or empty, or too long; the message is one line.
     """
     found = selectors.parse_namespaces(text).alternatives
     return tuple(_label_selector(each) for each in sorted(found, key=str))
@@ -212,23 +185,25 @@ def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
     return {"matchExpressions": expressions} if expressions else {}
 
 
-def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a parser that leaves a text as it is, if `parse` takes it."""
-
-    def check(text: str) -> str:
-        parse(text)
-        return text
-
-    return check
+def _expect_seconds(value: int) -> None:
+    if value < 0:
+        raise ValueError(f"{value}: expected seconds, 0 or more")
 
 
-def _is_label(text: str) -> bool:
-    return DNS_LABEL.fullmatch(text) is not None
+def _expect_choice(name: str, value: str) -> None:
+    if value not in CHOICES[name]:
+        expected = f"expected {alternatives(CHOICES[name])}{replaced(f'{name}={value}')}"
+        raise ValueError(f"{json.dumps(value)}: {expected}")
+
+
+def _expect(entries: Iterable[str], is_good: Callable[[str], object], expected: str) -> None:
+    if bad := [entry for entry in entries if not is_good(entry)]:
+        raise ValueError(f"{', '.join(map(json.dumps, bad))}: expected {expected}")
 
 
 def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",")] if text.strip() else []
 
 
-def _quoted(entries: Sequence[str]) -> str:
-    return ", ".join(map(json.dumps, entries))
+def _is_heeded(namespace: str) -> bool:
+    return namespace not in IGNORED

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
+from istio_aux.model.annotations import JOBSET, MPI_OPERATOR, OPERATOR
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.election import HONOURED, LONGEST
@@ -22,8 +23,6 @@ from istio_aux.model.names import (
     EVENT_CONTROLLER,
     EVENT_REASONS,
     IGNORED,
-    NAMESPACE_NAME,
-    NEVER_SELECTED,
     REQUEST_PORTS,
     STATUS_PORT,
     SUSPENDED,
@@ -32,7 +31,7 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
-from istio_aux.model.sidecars import How, SidecarRule
+from istio_aux.model.sidecars import SidecarRule
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
@@ -50,12 +49,32 @@ QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, Non
 # Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
 
-_CREATED_PODS: Final = {
-    "apiGroups": [""],
-    "apiVersions": ["v1"],
-    "operations": ["CREATE"],
-    "resources": ["pods"],
-    "scope": "Namespaced",
+# Names in the templates whose values depend on nothing; the chart has them, too.
+CONSTANTS: Final[Mapping[str, Any]] = {
+    "application": APPLICATION,
+    "checkpoint": CHECKPOINT,
+    "checkpoint_size": LONGEST,
+    "controller": EVENT_CONTROLLER,
+    "event_actions": EVENT_ACTIONS,
+    "event_kinds": ("Pod", *KINDS),
+    "event_reasons": EVENT_REASONS,
+    "jobset": JOBSET,
+    "lease_life": int(HONOURED),
+    "mpi_operator": MPI_OPERATOR,
+    "never_injected": IGNORED,
+    "operator": OPERATOR,
+    "proxy": PROXY,
+    "quit_commands": QUIT_COMMANDS,
+    "rule": {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+        "scope": "Namespaced",
+    },
+    "suspended": SUSPENDED,
+    "suspended_kinds": resources_by_group(),
+    "webhook_port": WEBHOOK_PORT,
 }
 
 # libyaml where PyYAML has it: parsing took most of the time of an event.
@@ -88,11 +107,6 @@ class Values:
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
-
-    @property
-    def natives(self) -> bool:
-        """Whether other sidecars become native."""
-        return any(rule.how is How.NATIVE for rule in self.sidecars)
 
 
 def service_account(app: str) -> str:
@@ -127,51 +141,8 @@ def render_access(values: Values) -> list[AnyResource]:
 
     In this order, no right exists before the policy that narrows it.
     """
-    user = f"system:serviceaccount:{values.model}:{service_account(values.app)}"
-    policy = _render(
-        "policy.yaml.j2",
-        values,
-        user=user,
-        never_injected=IGNORED,
-        injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
-        application=APPLICATION,
-        selected=" || ".join(
-            f"({rules.selector_expression(each, labels='variables.labels')})"
-            for each in _selected(values)
-        ),
-        chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
-        proxy=PROXY,
-        commands={
-            PROXY: QUIT_COMMANDS,
-            **{rule.container: [rule.command] for rule in values.sidecars if rule.command},
-        },
-    )
-    policy += _render("records.yaml.j2", values, user=user, **_records())
-    if values.repairs_jobs:
-        policy += _render(
-            "jobs.yaml.j2",
-            values,
-            user=user,
-            suspended_kinds=resources_by_group(),
-            suspended=SUSPENDED,
-            job_variables=_job_variables(),
-        )
-    # The default revision has no suffix (istio webhook.go, injection-cm).
-    suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
-    roles = _render(
-        "access.yaml.j2",
-        values,
-        acts=values.acts,
-        deletes=values.acts and values.deletes,
-        dry_runs=values.dry_runs,
-        injection_policies=[
-            f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
-        ],
-        repairs=values.repairs,
-        repairs_jobs=values.repairs_jobs,
-        suspended_kinds=resources_by_group(),
-    )
-    return _render("account.yaml.j2", values) + policy + roles
+    jobs = ["jobs"] if values.repairs_jobs else []
+    return _render(values, "account", "policy", "records", *jobs, "access")
 
 
 def render_start_policy(values: Values) -> list[AnyResource]:
@@ -179,153 +150,23 @@ def render_start_policy(values: Values) -> list[AnyResource]:
 
     Each selector of namespaces has a binding.
     """
-    if values.admission != "policy":
-        return []
-    conditions, mutations = rules.start_policy(
-        values.start_mode,
-        values.capability,
-        values.peers,
-        values.inject_selector,
-        natives=values.natives,
-    )
-    return _render(
-        "start.yaml.j2",
-        values,
-        conditions=conditions,
-        variables=rules.policy_variables(),
-        mutations=mutations,
-        annotations={CAPABILITY: values.capability},
-        matches=rules.policy_matches(values.app, values.pod_selector),
-        rule=_CREATED_PODS,
-        bindings=[
-            {
-                # No name of an application has a dot.
-                "name": webhook_configuration(values.app, values.model)
-                + (f".{number}" if number > 1 else ""),
-                "namespaces": rules.except_ambient(selector),
-            }
-            for number, selector in enumerate(_selected(values), 1)
-        ],
-    )
+    return _render(values, "start") if values.admission == "policy" else []
 
 
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
-    beside_policy = values.admission == "policy"
-    conditions = (
-        rules.webhook_conditions_beside_policy(
-            values.start_mode,
-            values.capability,
-            values.peers,
-            values.inject_selector,
-            natives=values.natives,
-        )
-        if beside_policy
-        else rules.webhook_conditions()
-    )
-    return _render(
-        "webhook.yaml.j2",
-        values,
-        ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
-        ca_from="",  # The chart's, where cert-manager signs.
-        rule=_CREATED_PODS,
-        webhooks=[
-            *rules.start_webhooks(
-                values.app,
-                _selected(values),
-                values.pod_selector,
-                values.inject_namespaces,
-                conditions,
-                beside_policy=beside_policy,
-            ),
-            *rules.inject_webhooks(values.app, values.model, values.inject),
-        ],
-    )
+    return _render(values, "webhook")
 
 
 def render_mesh(values: Values) -> list[AnyResource]:
     """Return what lets the API server reach a workload whose own pods are in a mesh."""
-    return _render("mesh.yaml.j2", values, ambient=values.ambient, status_port=STATUS_PORT)
+    return _render(values, "mesh")
 
 
 def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
     admission = render_start_policy(values) + render_webhook(values)
     return render_access(values) + admission + render_mesh(values)
-
-
-def _selected(values: Values) -> list[dict[str, Any]]:
-    """Return the selectors of namespaces, each AND not kube-system."""
-    never = {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(NEVER_SELECTED)}
-    return [
-        {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
-        for selector in values.namespace_selectors
-    ]
-
-
-def _records() -> dict[str, Any]:
-    """Return what the policy for the Lease and Events is rendered from."""
-    return {
-        "controller": EVENT_CONTROLLER,
-        "event_actions": EVENT_ACTIONS,
-        "event_reasons": EVENT_REASONS,
-        "event_kinds": ("Pod", *KINDS),
-        "lease_life": int(HONOURED),
-        "checkpoint": CHECKPOINT,
-        "checkpoint_size": LONGEST,
-    }
-
-
-def _job_variables() -> dict[str, str]:
-    """Return the `variables` of the policy for Jobs: the update suspends or resumes, no more."""
-    marked, was_marked = (
-        f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
-    )
-    suspends, suspended = (f"variables.{run}.?suspend.orValue(false)" for run in ("run", "oldRun"))
-    # The workload's own note has 200 characters. An annotation may have 256 KiB.
-    signed = (
-        f"variables.labels['{SUSPENDED}'] == 'sidecar'"
-        f" && size(variables.notes[?'{SUSPENDED}'].orValue('')) <= 512"
-    )
-    unchanged = (
-        f"(!variables.training || {_same('spec', 'oldSpec', but='runPolicy')})",
-        _same("run", "oldRun", but="suspend"),
-        _same("labels", "oldLabels", but=SUSPENDED),
-        _same("notes", "oldNotes", but=SUSPENDED),
-        *(
-            f"object.metadata.?{field} == oldObject.metadata.?{field}"
-            for field in ("finalizers", "ownerReferences")
-        ),
-    )
-    return {
-        # A training job has `suspend` in `spec.runPolicy`, all others in their spec.
-        "training": "request.resource.group == 'kubeflow.org'",
-        # `dyn`: the kinds differ in the rest.
-        "spec": "dyn(object.spec)",
-        "oldSpec": "dyn(oldObject.spec)",
-        **{
-            run: f"variables.training ? {spec}.?runPolicy.orValue({{}}) : {spec}"
-            for run, spec in (("run", "variables.spec"), ("oldRun", "variables.oldSpec"))
-        },
-        "labels": "object.metadata.?labels.orValue({})",
-        "oldLabels": "oldObject.metadata.?labels.orValue({})",
-        "notes": "object.metadata.?annotations.orValue({})",
-        "oldNotes": "oldObject.metadata.?annotations.orValue({})",
-        "unchanged": " && ".join(unchanged),
-        # Who marks what somebody else suspended could resume it next.
-        "ours": (
-            f"{marked} ? {suspends} && !{suspended} && {signed} : !{suspends} && {was_marked}"
-        ),
-    }
-
-
-def _same(new: str, old: str, but: str) -> str:
-    """CEL: two maps are the same but for the key `but`."""
-    new, old = f"variables.{new}", f"variables.{old}"
-    return (
-        f"{new}.all(k, k == '{but}' || k in {old} && {new}[k] == {old}[k])"
-        f" && {old}.all(k, k == '{but}' || k in {new})"
-    )
 
 
 @functools.cache
@@ -342,38 +183,82 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _render(template: str, values: Values, **more: Any) -> list[AnyResource]:
-    app, model = values.app, values.model
-    text = (
-        _environment()
-        .get_template(template)
-        .render(
-            app=app,
-            model=model,
-            labels=labels(app, model),
-            lease=lease(app),
-            policy=f"istio-aux-{model}-{app}",
-            role=f"{model}-{app}-workload",
-            service_account=service_account(app),
-            webhook_configuration=webhook_configuration(app, model),
-            webhook_port=WEBHOOK_PORT,
-            **more,
-        )
-    )
-    documents: list[dict[str, Any]] = [*yaml.load_all(text, Loader=_LOADER)]
+def _render(values: Values, *templates: str) -> list[AnyResource]:
+    context = _context(values)
+    texts = [_environment().get_template(f"{name}.yaml.j2").render(context) for name in templates]
+    documents = [each for text in texts for each in yaml.load_all(text, Loader=_LOADER)]
+    # A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is
+    # in its Namespace goes with it anyway.
+    # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
+    # these at once. Otherwise it does so when the Namespace is gone, pods and all.
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "name": values.model,
+        "uid": values.owner,
+        "blockOwnerDeletion": True,
+    }
     for document in documents:
         if values.owner and "namespace" not in document["metadata"]:
-            document["metadata"]["ownerReferences"] = [_owner(model, values.owner)]
+            document["metadata"]["ownerReferences"] = [owner]
     return [codecs.from_dict(document) for document in documents]
 
 
-def _owner(model: str, uid: str) -> dict[str, Any]:
-    """Return the reference that deletes a cluster-scoped object with the model's Namespace.
-
-    A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is in
-    the namespace goes with it anyway.
-    """
-    # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
-    # these at once. Otherwise it does so when the Namespace is gone, pods and all.
-    owner = {"apiVersion": "v1", "kind": "Namespace", "name": model, "uid": uid}
-    return {**owner, "blockOwnerDeletion": True}
+def _context(values: Values) -> dict[str, Any]:
+    """Return every name that is in a template."""
+    app, model = values.app, values.model
+    selected = rules.selected(values)
+    conditions, mutations = rules.start_policy(values)
+    configuration = webhook_configuration(app, model)
+    # The default revision has no suffix (istio webhook.go, injection-cm).
+    suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
+    return {
+        **CONSTANTS,
+        "app": app,
+        "model": model,
+        "labels": labels(app, model),
+        "lease": lease(app),
+        "policy": f"istio-aux-{model}-{app}",
+        "role": f"{model}-{app}-workload",
+        "service_account": service_account(app),
+        "user": f"system:serviceaccount:{model}:{service_account(app)}",
+        "webhook_configuration": configuration,
+        # What the workload may do.
+        "acts": values.acts,
+        "deletes": values.acts and values.deletes,
+        "dry_runs": values.dry_runs,
+        "repairs": values.repairs,
+        "repairs_jobs": values.repairs_jobs,
+        "commands": {
+            PROXY: QUIT_COMMANDS,
+            **{rule.container: [rule.command] for rule in values.sidecars if rule.command},
+        },
+        "injection_policies": [
+            f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
+        ],
+        "injected": json.dumps(rules.injected(values)),
+        "selected": " || ".join(
+            f"({rules.selector_expression(each, labels='variables.labels')})" for each in selected
+        ),
+        "chosen": rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
+        # The start policy.
+        "annotations": {CAPABILITY: values.capability},
+        "bindings": [
+            {
+                # No name of an application has a dot.
+                "name": f"{configuration}.{number}" if number > 1 else configuration,
+                "namespaces": rules.except_ambient(selector),
+            }
+            for number, selector in enumerate(selected, 1)
+        ],
+        "conditions": conditions,
+        "matches": rules.policy_matches(app, values.pod_selector),
+        "mutations": mutations,
+        # The webhook.
+        "ca_bundle": base64.b64encode(values.ca_bundle.encode()).decode(),
+        "ca_from": "",  # The chart's, where cert-manager signs.
+        "webhooks": [*rules.start_webhooks(values), *rules.inject_webhooks(values)],
+        # The mesh of the workload's own pods.
+        "ambient": values.ambient,
+        "status_port": STATUS_PORT,
+    }

@@ -1,4 +1,4 @@
-"""What the leader does in the cluster for an event, and in which order.
+"""What the leader does in the cluster for an event and for a removal, and in which order.
 
 The API server learns of each object separately, within a second and in any order. So the webhook
 leaves to the policy only pods that the policy has changed, and the policy is deleted one event
@@ -7,7 +7,8 @@ after the webhook took over.
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
 
-Every `transport` is where requests go, None for the network; tests set it.
+Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then. Every `transport`
+is where requests go, None for the network; tests set it.
 """
 
 from __future__ import annotations
@@ -16,29 +17,27 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Generator
-from typing import Any, Final, Literal, get_args
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import httpx2
-from istio_aux.model.policy import RacePolicy
-from lightkube import Client
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-)
+from istio_aux.model import owners
+from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
+from istio_aux.model.policy import Capability, RacePolicy
+from lightkube import Client, operators
+from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources import admissionregistration_v1 as admission
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
+from lightkube.types import PatchType
 
 import cluster
-import injectionlabels
 import manifests
-import probe
-import suspended
-from cluster import Problem
+from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from relations import sidecar
-
-Capability = Literal["native", "classic", "unknown"]
 
 _NOT_SERVED: Final = (
     'admission: "policy": expected auto or webhook, because the API server does not serve'
@@ -50,78 +49,130 @@ _REVISION: Final = "istio.io/rev"
 # Seconds that the API server has to ask Istio's validator. An istiod that hangs takes the 10 s of
 # its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
 _VALIDATOR_PATIENCE: Final = 3.0
+# The label that the default revision's webhook selects (istio-discovery chart
+# mutatingwebhook.yaml).
+INJECTION: Final = "istio-injection"
+# The application that set the label, as model/application.
+INJECTED_BY: Final = "istio-aux.io/injection"
+
+# How often a Job that changes at the same time is read and patched again.
+_ATTEMPTS: Final = 5
+# The kinds of Job that the workload can suspend.
+_JOBS: Final[dict[str, type[Any]]] = {
+    kind: create_namespaced_resource(group, version, kind, owners.resource(kind))
+    for kind, api in owners.KINDS.items()
+    for group, _, version in [api.version.partition("/")]
+}
+# A generic resource: lightkube checks the fields of its own Pod, and only metadata is needed.
+_POD: Final = create_namespaced_resource("", "v1", "Pod", "pods")
+# Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
+_UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
 logger = logging.getLogger(__name__)
 
 
-def resolve(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Inputs | Problem:
-    """Return `inputs` with what the cluster says, and on the leader also the workload.
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How long a removal waits, in seconds."""
+
+    # Between two looks at the pods of suspended Jobs. A Job is resumed when two in a row find none:
+    # its controller learns of the last pod's end before.
+    pause: float = 2.0
+    # A Job is resumed then even if it has pods left, counted from the end of their grace periods.
+    longest: float = 30.0
+    # How much of a grace period is waited for, as by the workload: its author chooses it.
+    grace: float = 3600.0
+    # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
+    webhook_gone: float = 1.0
+
+
+def resolve(client: Client, inputs: Inputs) -> Inputs:
+    """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
-    known = _with_verified(client, inputs)
-    if isinstance(known, Problem) or not inputs.leader:
-        return known
-    inputs = known
-    owner = cluster.namespace_uid(client, inputs.model)
-    if isinstance(owner, Problem):
-        return owner
-    decided = _with_admission(client, dataclasses.replace(inputs, owner=owner), transport)
-    if isinstance(decided, Problem):
-        return decided
-    return cluster.attempt(
-        "MutatingWebhookConfiguration and suspended Jobs", lambda: _with_others(client, decided)
+    if not all(one.application or one.refusal for one in inputs.requesters):
+        requesters = sidecar.verified(inputs.requesters, [*cluster.listed(client, Namespace)])
+        inputs = dataclasses.replace(inputs, requesters=requesters)
+    if not inputs.leader:
+        return inputs
+    with attempt(f"Namespace {inputs.model}"):
+        model = client.get(Namespace, inputs.model).metadata
+    inputs = _with_admission(client, inputs)
+    webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
+    ours = manifests.webhook_configuration(inputs.app, inputs.model)
+    race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
+    return dataclasses.replace(
+        inputs,
+        owner=(model and model.uid) or "",
+        revisions=tuple(
+            sorted({each.labels[_REVISION] for each in webhooks if _REVISION in each.labels})
+        ),
+        has_webhook=any(each.name == ours for each in webhooks),
+        jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
 
 
-def ensure(client: Client, inputs: Inputs) -> Problem | None:
+def _with_admission(client: Client, inputs: Inputs) -> Inputs:
+    """Return `inputs` with who changes new pods, and what Istio can do."""
+    if inputs.config is None:
+        return inputs
+    by, labels = inputs.config.admission, manifests.labels(inputs.app, inputs.model)
+    narrowing = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
+    inputs = dataclasses.replace(inputs, dry_runs=narrowing is not None)
+    policies = cluster.owned(client, admission.MutatingAdmissionPolicy, labels, inputs.model)
+    if by == "policy" and policies is None:
+        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
+    if policies is None or by == "webhook":
+        return dataclasses.replace(inputs, admission="webhook")
+    status = inputs.answer and inputs.answer.status
+    # While the workload or istiod restarts, nothing is known, without a reason: the policy stays as
+    # it is. `unknown` with a reason is an answer: the workload cannot find out.
+    known = status.capability if status and status.capability_why else None
+    rendered = [each.annotations.get(manifests.CAPABILITY) for each in policies]
+    capability = known or next(filter(None, rendered), Capability.UNKNOWN)
+    return dataclasses.replace(inputs, admission="policy", capability=capability)
+
+
+def ensure(client: Client, inputs: Inputs) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
-    values = _values(client, inputs)
-    if values is None or isinstance(values, Problem):
-        return values
+    values = inputs.values()
+    if values is None:
+        return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
-    webhook = manifests.render_webhook(values)
-    if problem := cluster.apply(client, standing, manager=inputs.app):
-        return problem
-    present = cluster.any_exists(client, webhook)
-    if isinstance(present, Problem):
-        return present
-    return cluster.apply(client, webhook, manager=inputs.app) if present else None
+    cluster.apply(client, standing, manager=inputs.app)
+    if inputs.has_webhook:
+        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
 @contextlib.contextmanager
-def evicting(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Generator[Problem | None]:
+def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
 
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    resolved = resolve(client, inputs, transport)
-    values = resolved if isinstance(resolved, Problem) else _values(client, resolved)
-    if isinstance(values, Problem):
-        yield values
-        return
+    inputs = resolve(client, inputs)
+    values = inputs.values()
     if values is None:
-        yield Problem(inputs.invalid or "waiting for the leader's certificate authority")
-        return
+        raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
 
-    def apply(values: manifests.Values) -> Problem | None:
+    def apply(values: manifests.Values) -> None:
         access = manifests.render_access(values)
         roles = [each for each in access if each.kind == "ClusterRole"]
-        return cluster.apply(client, roles, manager=inputs.app)
+        cluster.apply(client, roles, manager=inputs.app)
 
     try:
-        yield apply(dataclasses.replace(values, repairs=True))
+        apply(dataclasses.replace(values, repairs=True))
+        yield
     finally:
-        if problem := apply(values):
-            logger.warning("%s: the next event takes the right to evict away", problem.reason)
+        try:
+            apply(values)
+        except ReconcileError as error:
+            logger.warning("%s: the next event takes the right to evict away", error)
 
 
-def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem | None:
+def complete(client: Client, inputs: Inputs, waits: str) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration is created unless the unit `waits` for its
@@ -130,15 +181,14 @@ def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem |
     """
     values = inputs.values()
     if values is None:
-        return None
-    webhook = manifests.render_webhook(values)
-    present = cluster.any_exists(client, webhook)
-    if isinstance(present, Problem):
-        return present
-    if not present:
-        return waits or cluster.apply(client, webhook, manager=inputs.app)
-    labels = manifests.labels(inputs.app, inputs.model)
-    return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+        return
+    if inputs.has_webhook:
+        labels = manifests.labels(inputs.app, inputs.model)
+        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+    elif waits:
+        raise ReconcileError(waits)
+    else:
+        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
 def admit_api_server(
@@ -154,138 +204,222 @@ def admit_api_server(
         Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
-    if values is None:
-        return ""
-    for wanted in manifests.render_mesh(values):
-        differs = cluster.differs(client, wanted, inputs.model)
-        if differs is False:
-            continue
-        if isinstance(differs, Problem):
-            return differs.reason
-        try:
-            with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                problem = cluster.apply(hasty, [wanted], manager=inputs.app)
-        except httpx2.HTTPStatusError as error:
-            problem = Problem(f"{wanted.kind} {inputs.app}: {str(error).partition(chr(10))[0]}")
-        if problem:
-            logger.warning("%s: not applied", problem.reason)
-            return problem.reason
+    try:
+        for wanted in manifests.render_mesh(values) if values else ():
+            if cluster.differs(client, wanted, inputs.model):
+                with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
+                    cluster.apply(hasty, [wanted], manager=inputs.app)
+    except ReconcileError as error:
+        logger.warning("%s: not applied", error)
+        return str(error)
     return ""
 
 
-def withdraw(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
-    """Delete what changes new pods, and return when no API server asks the workload any more.
+def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...]:
+    """Set Istio's label on `inject-namespaces` when an injector is live; remove it elsewhere.
 
-    See `remove` for what follows.
+    The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
+    server-side apply never forces. While no injector is live, labels that exist stay. Only the
+    leader acts, with valid options. Nothing here creates or deletes a namespace.
 
-    Raises:
-        httpx2.HTTPError: the API server fails; Juju retries the hook.
+    Returns:
+        Namespaces that are not as they should be, each with the reason.
     """
-    labels = manifests.labels(app, model)
-    if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
-        # Nothing tells when every API server has noticed, and the last hook has no next event.
-        time.sleep(patience.webhook_gone)
+    if not inputs.leader or inputs.config is None:
+        return ()
+    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
+    present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
+    changes = [
+        (namespace, False) for namespace in present.values() if _is_stray(namespace, owner, wanted)
+    ]
+    reasons: list[str] = []
+    for name in wanted:
+        if name not in present:
+            reasons.append(f"{name}: not found")
+        elif why := _obstacle(present[name].labels, live=live):
+            reasons.append(f"{name}: {why}")
+        elif INJECTION not in present[name].labels:
+            changes.append((present[name], True))
+    for namespace, enabled in changes:
+        try:
+            _label(client, namespace, owner, enabled=enabled)
+        except ReconcileError as error:  # A conflict, or somebody else's webhook.
+            reasons.append(str(error))
+    return tuple(reasons)
+
+
+def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
+    """Return why a namespace with these labels cannot have Istio's, or the empty text."""
+    # Somebody else's label serves as well, and stays theirs.
+    if labels.get("istio.io/dataplane-mode") == "ambient":
+        return "is ambient"
+    for key in (_REVISION, INJECTION):
+        if (key in labels) and (key, labels[key]) != (INJECTION, "enabled"):
+            return f"has {key}={labels[key]}"
+    return "" if live or INJECTION in labels else "waiting until Istio injects"
+
+
+def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
+    return namespace.annotations.get(INJECTED_BY) == owner and namespace.name not in keep
+
+
+def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> None:
+    """Set or remove the label and the annotation of `owner`, which is the field manager."""
+    ours = ObjectMeta(
+        name=namespace.name,
+        # With the UID, a namespace that is gone is a conflict. Without it, it would be created.
+        uid=namespace.uid,
+        labels={INJECTION: "enabled"} if enabled else None,
+        annotations={INJECTED_BY: owner} if enabled else None,
+    )
+    with attempt(namespace.name if enabled else f"{namespace.name}: label not removed"):
+        # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
+        client.apply(Namespace(metadata=ours), field_manager=owner, force=False)
+    done = "set" if enabled else "removed"
+    logger.info("Namespace %s: label %s %s", namespace.name, INJECTION, done)
 
 
 def remove(
     client: Client,
     app: str,
     model: str,
-    patience: suspended.Patience,
+    patience: Patience,
+    *,
+    stop_workload: Callable[[], None],
     tell: Callable[[list[str]], None],
 ) -> None:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    Call it after `withdraw`, when the workload of the unit has stopped. `tell` gets the Jobs whose
-    pods it waits for.
-
-    Raises:
-        httpx2.HTTPError: the API server fails; Juju retries the hook.
+    This may fail and begin again at any point. `tell` gets the Jobs whose pods it waits for.
     """
-    # The order of a removal, which may fail and begin again at any point:
-    # 1. What changes new pods goes: nobody would quit what the policy holds, and calls of the
-    #    webhook would fail. What follows may take as long as pods take to end.
-    # 2. The workload stops, so that it suspends no more Jobs.
-    # 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never
-    #    gets further, a workload that runs again can do it.
-    # 4. The workload's account loses its roles, then the policies that narrow them go.
-    # 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
-    # 6. The labels of namespaces go. Somebody else's webhook may refuse that.
-    suspended.resume(client, patience, tell)
-    labels = manifests.labels(app, model)
-    cluster.delete_owned(client, labels, model, cluster.OWNED, manifests.lease(app))
-    suspended.resume(client, patience, tell)
-    injectionlabels.take_back(client, model, app)
+    # What changes new pods goes first: nobody would quit what the policy holds, and calls of the
+    # webhook would fail. What follows may take as long as pods take to end.
+    if _delete(client, app, model, cluster.CHANGING_PODS):
+        # Nothing tells when every API server has noticed, and the last hook has no next event.
+        time.sleep(patience.webhook_gone)
+    # It suspends no more Jobs.
+    stop_workload()
+    # The workload still has its rights: if this hook never gets further, a workload that runs again
+    # can resume them.
+    resume_jobs(client, patience, tell)
+    # The workload's account loses its roles, then the policies that narrow them go.
+    _delete(client, app, model, cluster.OWNED)
+    # The workload created its Lease, without labels, and can no longer create another.
+    with cluster.tolerating_refusals(), attempt("Lease"):
+        client.delete(Lease, manifests.lease(app), namespace=model)
+    # Until then, another unit's workload may have suspended one more.
+    resume_jobs(client, patience, tell)
+    # Somebody else's webhook may refuse that.
+    take_back_labels(client, app, model)
 
 
-def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
-    """Return `inputs` with requests of other models granted or refused; asks only if there are."""
-    if all(one.application or one.refusal for one in inputs.requesters):
-        return inputs
-    namespaces = cluster.attempt("Namespace", lambda: cluster.listed(client, Namespace))
-    if isinstance(namespaces, Problem):
-        return namespaces
-    return dataclasses.replace(inputs, requesters=sidecar.verified(inputs.requesters, namespaces))
+def _delete(client: Client, app: str, model: str, kinds: Iterable[type[Any]]) -> bool:
+    """Delete what the application owns of these kinds, in this order; tell if there was any."""
+    labels, deleted = manifests.labels(app, model), False
+    for kind in kinds:
+        with cluster.tolerating_refusals():
+            deleted |= cluster.delete(client, kind, labels, model)
+    return deleted
 
 
-def _values(client: Client, inputs: Inputs) -> manifests.Values | Problem | None:
-    """Return what the owned objects depend on, with whether pods may be created by dry runs."""
-    values = inputs.values()
-    if values is None:
-        return None
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(policies, Problem):
-        return policies
-    return dataclasses.replace(values, dry_runs=policies is not None)
+def take_back_labels(client: Client, app: str, model: str) -> None:
+    """Remove every label of a namespace that the application set; a refusal is logged only."""
+    owner = f"{model}/{app}"
+    with cluster.tolerating_refusals():
+        for namespace in cluster.listed(client, Namespace):
+            if _is_stray(namespace, owner):
+                _label(client, namespace, owner, enabled=False)
 
 
-def _with_admission(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None
-) -> Inputs | Problem:
-    if inputs.config is None:
-        return inputs
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, MutatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(policies, Problem):
-        return policies
-    if inputs.config.admission == "policy" and policies is None:
-        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
-    if policies is None or inputs.config.admission == "webhook":
-        return dataclasses.replace(inputs, admission="webhook")
-    known = probe.ask(probe.STATUS_URL, transport).capability if inputs.container_ready else None
-    return dataclasses.replace(
-        inputs, admission="policy", capability=known or _rendered_for(policies)
-    )
+def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
+    """Yield kind and metadata of the Jobs that the workload suspended.
 
+    Kinds are left out that the API server does not serve, or that the charm may not list.
 
-def _rendered_for(policies: list[Any]) -> Capability:
-    """Return the capability that the policy was rendered for; it stays while nothing is known.
-
-    Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
-    it cannot find out.
+    Anybody may set the label; with another value it is not the workload's.
     """
-    for policy in policies:
-        annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
-        known = annotations.get(manifests.CAPABILITY)
-        for capability in get_args(Capability):
-            if known == capability:
-                return capability
-    return "unknown"
+    labels = {SUSPENDED: SUSPENDED_FOR}
+    for kind, resource in _JOBS.items():
+        try:
+            with cluster.tolerating_refusals():
+                for job in cluster.listed(client, resource, labels, namespace="*"):
+                    yield kind, job
+        except RecursionError:
+            # The API server stores documents that are thousands of levels deep.
+            logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
 
 
-def _with_others(client: Client, inputs: Inputs) -> Inputs:
-    """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
-    configurations = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
-    left = (
-        inputs.config is not None
-        and inputs.config.race_policy != RacePolicy.RESTART_JOBS
-        and suspended.any_left(client)
-    )
-    return dataclasses.replace(
-        inputs,
-        revisions=tuple(
-            sorted({configuration.labels[_REVISION] for configuration in configurations})
-        ),
-        jobs_suspended=left,
-    )
+def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
+    """Resume every Job that the workload has suspended, each when its pods are gone.
+
+    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
+    pods are waited for, whenever they change. A Job that the API server refuses to change, or that
+    has changed at each of some attempts, stays suspended, and the log names it.
+    """
+    begun: dict[str, float] = {}  # The time of the first look at a Job, by its UID.
+    attempts = Counter[str]()
+    bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
+    told: list[str] = []
+    while jobs := [each for each in _suspended(client) if attempts[each[1].uid] < _ATTEMPTS]:
+        had_none, bare = bare, set[str]()
+        waits: list[str] = []
+        for kind, job in jobs:
+            periods, now = _grace_periods(client, kind, job), time.monotonic()
+            # By this clock: a deletionTimestamp is by the API server's.
+            grace = min(max(periods, default=0), patience.grace)
+            late = now >= begun.setdefault(job.uid, now) + grace + patience.longest
+            if late or (not periods and job.uid in had_none):
+                done = _resume(client, kind, job, len(periods))
+                attempts[job.uid] += 1 if done else _ATTEMPTS
+            elif periods:
+                waits.append(f"{kind} {job.namespace}/{job.name}")
+            if not periods:
+                bare.add(job.uid)
+        if waits and waits != told:
+            tell(waits)
+            told = waits
+        # The hook has to wait here: the last unit is removed when it returns.
+        time.sleep(patience.pause)
+
+
+def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
+    """Return of each pod that the Job deletes how long it may take to end, in seconds.
+
+    Zero stands for a pod that nobody deletes.
+    """
+    api = owners.KINDS[kind]
+    fields = _UNFINISHED if api.keeps_finished else {}
+    pods = cluster.listed(client, _POD, {api.job_name: job.name}, fields, job.namespace)
+    return [pod.deletion_grace_period_seconds for pod in pods]
+
+
+def _resume(client: Client, kind: str, job: Found, pods: int) -> bool:
+    """Resume the Job if it has not changed; return False if the API server refuses it."""
+    nothing = {SUSPENDED: None}
+    metadata = {"uid": job.uid, "resourceVersion": job.resource_version}
+    suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
+    patch = {
+        "metadata": {**metadata, "labels": nothing, "annotations": nothing},
+        "spec": {policy: suspend} if policy else suspend,
+    }
+    name = f"{kind} {job.namespace}/{job.name}"
+    try:
+        with attempt(f"{name}: stays suspended"):
+            client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
+                _JOBS[kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
+            )
+    except ReconcileError as error:
+        if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
+            logger.info("%s: gone or changed meanwhile", name)
+            return True
+        path = ".".join(filter(None, ("spec", policy, "suspend")))
+        logger.error("%s: set %s to false", error, path)
+        if not 400 <= error.code < 500:
+            raise
+        return False
+    if pods:
+        # A training job may fail if it is resumed while one of its pods terminates.
+        logger.warning("%s: resumed although %d of its pods still exist", name, pods)
+    else:
+        logger.info("%s: resumed", name)
+    return True

@@ -1,102 +1,147 @@
-"""What the workload reports on its status port, which the charm reaches on localhost."""
+"""What workloads say on their status ports: that of this unit, and those behind the Service.
+
+A pod is ready when its own workload answers Pebble. The leader asks each of them as well, over the
+network. Every `transport` is where requests go, None for the network; tests set it.
+"""
 
 from __future__ import annotations
 
 import ssl
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
-from istio_aux.model.answers import PAGE, ApplicationMesh, Injector, PodPage, ProcessStatus
-from istio_aux.model.names import STATUS_PORT
-from istio_aux.model.policy import Capability
+from istio_aux.model.answers import PodPage, ProcessStatus
+from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
+from lightkube import Client
+from lightkube.resources.core_v1 import Pod
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+import cluster
+from cluster import ReconcileError
 
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 # Seconds. The workload answers from memory.
 _TIMEOUT: Final = 2.0
+# How long the webhook configuration waits for a pod that is ready and does not answer the leader.
+# Something stands between the two units then, such as a NetworkPolicy for port 8080 or STRICT mTLS.
+# Neither concerns the API server, which talks to port 8443: to wait for longer would leave every
+# pod of the cluster unchanged for the sake of a port that admission does not need.
+PATIENCE: Final = timedelta(minutes=1)
+
+T = TypeVar("T")
+Transport = httpx2.BaseTransport | None
 
 
 @dataclass(frozen=True)
-class Probe:
-    """One answer of the workload."""
+class Answer:
+    """What this unit's workload says of itself.
 
-    ready: bool
-    missing: str = ""  # Why it is not ready, in one line.
-    selected_namespaces: int | None = None
-    stuck_pods: tuple[str, ...] = ()
-    lost_pods: int = 0
-    blocked_pods: int = 0
-    holders: tuple[str, ...] = ()  # What holds the stuck and the blocked ones, a line each.
-    called_before_us: tuple[str, ...] = ()
-    injectors: tuple[Injector, ...] = ()
-    live: bool | None = None  # At least one of them injects; None while that is unknown.
-    # None while it is unknown, or no injector is live.
-    capability: Capability | None = None
-    capability_why: str = ""
-    race: str = ""
-    unmeshed_total: int = 0
-    unmeshed_unknown: int = 0
-    suspended_jobs: tuple[str, ...] = ()
-    applications: tuple[ApplicationMesh, ...] = ()
-    lease_holder: str = ""  # A name for people; empty if nobody leads.
-    certificate: str = ""  # SHA-256 of the certificate that it serves.
-    version: str = ""
+    Attributes:
+        missing: why it is not ready, in one line; empty if it is.
+        status: None if it does not answer.
+    """
 
-    def reason_unknown(self) -> str:
-        """Return why the workload does not report injectors and sidecars, or the empty text."""
-        return "" if self.ready else f"workload: {self.missing}"
+    missing: str
+    status: ProcessStatus | None = None
 
 
-def connect(transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
-    """Return a client for the status ports of workloads; `transport` is for tests."""
-    # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
-    # authorities are not loaded, which takes longer than the request.
-    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx2.Client(timeout=_TIMEOUT, transport=transport, trust_env=False, verify=nobody)
+@dataclass(frozen=True)
+class Endpoints:
+    """What the leader learned of the units.
+
+    Attributes:
+        waits: why the API server cannot be told to send reviews yet, or the empty text.
+        silent: units that do not answer as ready, each with its address and the reason.
+    """
+
+    waits: str
+    silent: tuple[str, ...] = ()
 
 
-def ask(url: str, transport: httpx2.BaseTransport | None = None) -> Probe:
-    """Return what `url`/status says; without an answer, a `Probe` that is not ready."""
+def ask(transport: Transport) -> Answer:
+    """Return what the workload of this unit says."""
     try:
-        with connect(transport) as client:
-            return _decode(client.get(f"{url}/status").raise_for_status().content)
-    except httpx2.HTTPError as error:
-        return Probe(ready=False, missing=f"no answer at {url}: {error}")
-    except ValueError as error:
-        return Probe(ready=False, missing=f"{url}/status: unexpected answer: {error!r}")
+        status = _get(STATUS_URL, "status", ProcessStatus, transport)
+    except ReconcileError as error:
+        return Answer(str(error))
+    return Answer("" if status.ready else "; ".join(status.missing) or "not ready", status)
 
 
-def page(
-    url: str,
-    states: Sequence[str],
-    *,
-    after: str = "",
-    limit: int = PAGE,
-    transport: httpx2.BaseTransport | None = None,
-) -> PodPage | str:
-    """Return the pods in `states` that come after the pod `after`, or why there is no answer."""
-    query = {"state": list(states), "after": after, "limit": limit}
+def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
+    """Return at most `limit` pods in `states` that come after the pod `after`.
+
+    Raises:
+        ReconcileError: the workload at `url` does not answer.
+    """
+    return _get(url, "pods", PodPage, transport, state=list(states), after=after, limit=limit)
+
+
+def url_of_pod(client: Client, pod: str, model: str) -> str:
+    """Return the URL of the status port of a pod.
+
+    Raises:
+        ReconcileError: its address is not known.
+    """
+    with cluster.attempt(f"Pod {pod}"):
+        status = client.get(Pod, pod, namespace=model).status
+    if not (status and status.podIP):
+        raise ReconcileError(f"Pod {pod} has no address yet")
+    return _url(status.podIP)
+
+
+def look(
+    client: Client, app: str, model: str, now: datetime, transport: Transport = None
+) -> Endpoints:
+    """Ask the workload of each ready endpoint of the application's Service."""
+    with cluster.attempt(f"EndpointSlices of Service {app}"):
+        # lightkube's label operators are untyped.
+        listing = client.list(  # pyright: ignore[reportUnknownMemberType]
+            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
+        )
+        slices = [*listing]
+    pods = defaultdict[str, list[str]](list)
+    for endpoint in (end for part in slices for end in part.endpoints or ()):
+        # None means True (discovery/v1 EndpointConditions).
+        if endpoint.conditions is None or endpoint.conditions.ready is not False:
+            pod = endpoint.targetRef.name if endpoint.targetRef else None
+            pods[pod or endpoint.addresses[0]].append(endpoint.addresses[0])
+    waits = "" if pods else f"waiting for a ready endpoint of Service {app}"
+    # Juju opens the port after the hook that asks for it. Until then the Service has another one,
+    # and the API server would not find ours.
+    if WEBHOOK_PORT not in {port.port for part in slices for port in part.ports or ()}:
+        waits = waits or f"waiting for port {WEBHOOK_PORT} of Service {app}"
+    silent: list[str] = []
+    with connect(transport) as asking:
+        for pod, addresses in sorted(pods.items()):
+            refusals = [_unready(asking, address) for address in addresses]
+            # In a dual-stack cluster one address is enough.
+            if all(refusals):
+                silent.append(f"unit {'/'.join(pod.rsplit('-', 1))}: {refusals[0]}")
+                if not waits and not _ready_for_long(client, pod, model, now):
+                    waits = f"waiting for {silent[-1]}"
+    return Endpoints(waits, tuple(silent))
+
+
+def _ready_for_long(client: Client, pod: str, model: str, now: datetime) -> bool:
+    """Tell whether the pod is ready for `PATIENCE`."""
     try:
-        with connect(transport) as client:
-            answer = client.get(f"{url}/pods", params=query)
-        return msgspec.json.decode(answer.raise_for_status().content, type=PodPage)
-    except httpx2.HTTPError as error:
-        return f"no answer at {url}: {error}"
-    except ValueError as error:
-        return f"{url}/pods: unexpected answer: {error!r}"
+        with cluster.attempt(f"Pod {pod}"):
+            status = client.get(Pod, pod, namespace=model).status
+    except ReconcileError:
+        return False
+    conditions = status.conditions or [] if status else []
+    since = next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
+    return since is not None and now - since >= PATIENCE
 
 
-def url_of(address: str) -> str:
-    """Return the URL of the status port at `address`."""
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{STATUS_PORT}"
-
-
-def unready(client: httpx2.Client, address: str) -> str:
+def _unready(client: httpx2.Client, address: str) -> str:
     """Return why the workload at `address` is not ready, or the empty text."""
-    url = f"{url_of(address)}/readyz"
+    url = f"{_url(address)}/readyz"
     try:
         answer = client.get(url)
     except httpx2.HTTPError as error:
@@ -106,29 +151,23 @@ def unready(client: httpx2.Client, address: str) -> str:
     return "; ".join(answer.text.split("\n")[:3]).strip("; ") or f"{url}: {answer.status_code}"
 
 
-def _decode(body: bytes) -> Probe:
-    status = msgspec.json.decode(body, type=ProcessStatus)
-    return Probe(
-        ready=status.ready,
-        missing="; ".join(status.missing),
-        selected_namespaces=len(status.selected_namespaces),
-        stuck_pods=tuple(f"{pod.namespace}/{pod.name}" for pod in status.stuck_pods),
-        # The others may be well in a moment.
-        lost_pods=sum(pod.lasting for pod in status.lost_pods),
-        blocked_pods=sum(pod.lasting for pod in status.blocked_pods),
-        holders=tuple(holder.text for holder in status.holders),
-        called_before_us=status.called_before_us or (),
-        injectors=tuple(status.injectors),
-        live=status.injector_live,
-        # It has no reason while it does not know.
-        capability=status.capability if status.capability_why else None,
-        capability_why=status.capability_why,
-        race=status.race,
-        unmeshed_total=status.unmeshed_total,
-        unmeshed_unknown=status.unmeshed_unknown,
-        suspended_jobs=tuple(f"{job.namespace}/{job.name}" for job in status.suspended_jobs),
-        applications=tuple(status.applications),
-        lease_holder=status.lease_holder,
-        certificate=status.certificate,
-        version=status.version,
-    )
+def _url(address: str) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{STATUS_PORT}"
+
+
+def _get(url: str, path: str, kind: type[T], transport: Transport, **query: Any) -> T:
+    try:
+        with connect(transport) as client:
+            answer = client.get(f"{url}/{path}", params=query).raise_for_status()
+        return msgspec.json.decode(answer.content, type=kind)
+    except (httpx2.HTTPError, ValueError) as error:
+        raise ReconcileError(f"no answer at {url}: {error}") from error
+
+
+def connect(transport: Transport = None) -> httpx2.Client:
+    """Return a client for status ports."""
+    # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
+    # authorities are not loaded, which takes longer than the request.
+    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx2.Client(timeout=_TIMEOUT, transport=transport, trust_env=False, verify=nobody)

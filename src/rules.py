@@ -14,8 +14,8 @@ every pod that may get such a sidecar.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from istio_aux.model.annotations import (
     DATAPLANE,
@@ -24,12 +24,9 @@ from istio_aux.model.annotations import (
     INCLUDED,
     INJECT,
     INJECTED,
-    JOBSET,
     MIRROR,
-    MPI_OPERATOR,
     NATIVE_SIDECAR,
     NO_SIGNAL,
-    OPERATOR,
     PEERS,
     PROXY_CONFIG,
     SIDECARS,
@@ -40,11 +37,19 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, START_WEBHOOK
+from istio_aux.model.names import (
+    IGNORED,
+    JUJU_PODS,
+    NAMESPACE_NAME,
+    NEVER_SELECTED,
+    START_WEBHOOK,
+)
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, Peers, StartMode
+from istio_aux.model.sidecars import How
 
-from config import Applications
+if TYPE_CHECKING:
+    from manifests import Values
 
 # Label of a pod that the policy changed. The API server does not call the webhook for such a pod.
 STARTED_BY: Final = "istio-aux.io/started-by"
@@ -73,29 +78,25 @@ _FIRST: Final = "object.spec.containers[0]"
 _VALUE: Final = "variables.ports.distinct().sort().map(p, string(p)).join(',')"
 
 
+def selected(values: Values) -> list[dict[str, Any]]:
+    """Return the selectors of namespaces, each AND not kube-system."""
+    never = _requirement(NAMESPACE_NAME, "NotIn", *NEVER_SELECTED)
+    return [_narrowed(selector, never) for selector in values.namespace_selectors]
+
+
 def except_ambient(selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return `selector` of namespaces AND not of an ambient mesh, which has no sidecars."""
-    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), _NOT_AMBIENT]}
+    return _narrowed(selector, _NOT_AMBIENT)
 
 
-def start_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
+def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the policy's `matchConstraints` that choose pods.
 
-    These are those that `pods` matches, without those of `app`.
+    These are those that `pods` matches, without those of `app`, and without those whose labels
+    refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
+    the pod first.
     """
-    return {
-        "matchPolicy": "Equivalent",
-        "objectSelector": {
-            **pods,
-            "matchExpressions": [
-                *pods.get("matchExpressions", []),
-                # The label of the model's operator, without which Juju cannot repair any charm.
-                _requirement(JUJU_PODS[0][0], "DoesNotExist"),
-                # Our own pods: nobody answers a review of the first one.
-                _requirement(APPLICATION, "NotIn", app),
-            ],
-        },
-    }
+    return _equivalent(_narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT))
 
 
 # The API server evaluates every condition of a list, and each twice for a pod that changes: so
@@ -108,92 +109,76 @@ _POSSIBLE: Final = {
 }
 
 
-def webhook_conditions() -> list[dict[str, str]]:
-    """Return the `matchConditions` of a webhook that works alone."""
-    return _as_conditions(_POSSIBLE)
-
-
-def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `start_matches` without the pods whose labels refuse a sidecar.
-
-    Selectors cost next to nothing; whatever is CEL makes the API server convert the pod first.
-    """
-    matches = start_matches(app, pods)
-    refused = [_requirement(INJECT, "NotIn", "false"), _NOT_AMBIENT]
-    matches["objectSelector"]["matchExpressions"] += refused
-    return matches
-
-
-def webhook_conditions_beside_policy(
-    mode: str, capability: str, peers: str, inject: Mapping[str, Any], *, natives: bool
-) -> list[dict[str, str]]:
-    """Return the `matchConditions` of the webhook that gets what the policy leaves.
+def webhook_conditions(values: Values) -> list[dict[str, str]]:
+    """Return the `matchConditions` of the webhook, which gets what a policy beside it leaves.
 
     They judge the pod as it is, not who changed it: an API server may not know a new policy yet.
     """
+    if values.admission == "webhook":
+        return _as_conditions(_POSSIBLE)
+    inject = values.inject_selector
     # Istio has injected the pod already, and its payload does not wait for the proxy.
     misplaced = (
         f"object.spec.containers.exists(c, c.name == '{PROXY}')"
         f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))"
     )
     left = (
-        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
+        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(values)}"
         # The webhook warns the author of a value that does not exist.
         f" : {_TO_WARN_OF}"
-        f" || !('{INJECTED}' in {_ANNOTATIONS}) && {_lacks_ports(peers)}"
-        f" || {_active(mode)} && ("
+        f" || !('{INJECTED}' in {_ANNOTATIONS}) && {_lacks_ports(values)}"
+        f" || {_active(values)} && ("
         f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
-        f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
-        f" : {_has_native(mode, capability)} ? false"
+        f" || ({_native(values)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
+        f" : {_has_native(values)} ? false"
         f" : !({_ANNOTATIONS}[?'{PROXY_CONFIG}'] == optional.of('{_HOLD}'))))"
     )
-    wanted, left = _wanted(), f"{_may_have_sidecars(capability, natives)} || ({left})"
+    wanted, left = _wanted(), f"{_may_have_sidecars(values)} || ({left})"
     if inject:
         unlabelled = _lacks_label(inject)
         wanted, left = f"{unlabelled} || {wanted}", f"{unlabelled} || ({left})"
     return _as_conditions({**_POSSIBLE, "sidecar-wanted": wanted, "left-by-the-policy": left})
 
 
-def start_policy(
-    mode: str, capability: str, peers: str, inject: Mapping[str, Any], *, natives: bool
-) -> tuple[list[dict[str, str]], list[str]]:
+def start_policy(values: Values) -> tuple[list[dict[str, str]], list[str]]:
     """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
-    Before them comes Istio's label for pods that `inject` matches, unless that is empty.
+    Before them comes Istio's label for pods that `inject_selector` matches, unless that is empty.
     Conditions cost one more conversion of pod and request. Without conditions the API server
     encodes and decodes each pod that the patch does not change. So there are no conditions where
     most pods change.
     CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
     """
+    mode, inject = values.start_mode, values.inject_selector
     small = (
         f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
         f" size({_ANNOTATIONS}[key])).sum() <= {MAX_CHARACTERS}"
     )
-    lacks_start = f"{_active(mode)} && !({_has_native(mode, capability)})"
+    lacks_start = f"{_active(values)} && !({_has_native(values)})"
     lacking = (
-        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
+        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(values)}"
         f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{PROXY_CONFIG}' in {_ANNOTATIONS})"
-        f" && ({lacks_start} || {_lacks_ports(peers)}) && {small}"
+        f" && ({lacks_start} || {_lacks_ports(values)}) && {small}"
     )
     due = {**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking}
-    by_default = _ENDS if peers == "direct" else "false"
-    lacks_ports = f"({_HAS_ANNOTATIONS} ? {_lacks_ports(peers)} : {by_default})"
+    by_default = _ENDS if values.peers == "direct" else "false"
+    lacks_ports = f"({_HAS_ANNOTATIONS} ? {_lacks_ports(values)} : {by_default})"
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
     hold = {PROXY_CONFIG: _HOLD, STARTED_WITH: "hold"}
-    lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
+    lacks_native = f"{_native(values)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
     # A pod of Argo Workflows has annotations.
     signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
     quiet = _added({SIGNALLED_WITH: NO_SIGNAL})
     first = _made(hold)
     if mode == "none":
         first = _made({})
-    elif _by_default(mode, capability):
+    elif _by_default(values):
         first = f"{_ENDS} ? {_made(native)} : {_made(hold)}"
     patch = (
         f"(!{_HAS_ANNOTATIONS} ? ({first}) : !({lacks_start}) ? []"
         f" : {lacks_native} ? {_added(native)} : {_added(hold)} + ({signalled} ? {quiet} : []))"
         f" + ({lacks_ports} ? [{_add(_pointer(INCLUDED), _VALUE)}] : [])"
-        f" + {_labelled(capability, natives)}"
+        f" + {_labelled(values)}"
     )
     few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
     if mode == "none" and not inject:
@@ -203,24 +188,6 @@ def start_policy(
         return [], [start]
     label = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
     return [], [label, start]
-
-
-def policy_variables() -> list[dict[str, str]]:
-    """Return the policy's `variables`, which cost nothing until they are used: the ports."""
-    containers = (
-        "(object.spec.containers + object.spec.?initContainers.orValue([])"
-        ".filter(c, c.?restartPolicy.orValue('') == 'Always'))"
-        f".filter(c, c.name != '{PROXY}')"
-    )
-    ports = (
-        f"{containers}.map(c, c.?ports.orValue([])"
-        ".filter(p, p.?protocol.orValue('TCP') == 'TCP').map(p, p.containerPort)).flatten()"
-    )
-    without = (
-        f"has({_LABELS}) && ('{JOBSET}' in {_LABELS}"
-        f" || {_LABELS}[?'{OPERATOR}'] == optional.of('{MPI_OPERATOR}'))"
-    )
-    return [{"name": "ports", "expression": f"{without} ? [] : {ports}"}]
 
 
 def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
@@ -250,58 +217,62 @@ def _all(*expressions: str) -> str:
     return " && ".join(f"({each})" for each in expressions)
 
 
-def _active(mode: str) -> str:
+def _active(values: Values) -> str:
     """CEL: the start mode of an annotated pod is not `none`."""
     own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
-    if mode == "none":
+    if values.start_mode == "none":
         return f"({own} in {json.dumps([each for each in StartMode if each != 'none'])})"
     return f"!({own} == 'none')"
 
 
-def _bare_pod_lacks(mode: str, peers: str) -> str:
+def _bare_pod_lacks(values: Values) -> str:
     """CEL: a pod without annotations lacks its start or its ports."""
-    return "true" if mode != "none" else _ENDS if peers == "direct" else "false"
+    if values.start_mode != "none":
+        return "true"
+    return _ENDS if values.peers == "direct" else "false"
 
 
-def _lacks_ports(peers: str) -> str:
+def _lacks_ports(values: Values) -> str:
     """CEL: an annotated pod is reached directly, and nobody says yet by which ports it is not."""
     own = f"{_ANNOTATIONS}[?'{PEERS}']"
     direct = f"{own} == optional.of('direct')"
-    if peers == "direct":
+    if values.peers == "direct":
         direct = f"({direct} || {own} == optional.none() && {_ENDS})"
     authors = (f"!('{each}' in {_ANNOTATIONS})" for each in (INCLUDED, EXCLUDED))
     return f"({' && '.join((direct, *authors))})"
 
 
-def _may_have_sidecars(capability: str, natives: bool) -> str:
+def _may_have_sidecars(values: Values) -> str:
     """CEL: the pod names sidecars, or may get some that become native."""
     named = f"'{SIDECARS}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{SIDECARS}'] != ''"
-    ends = f" || {_ENDS}" if natives and capability == Capability.NATIVE else ""
+    natives = any(rule.how is How.NATIVE for rule in values.sidecars)
+    ends = f" || {_ENDS}" if natives and values.capability == Capability.NATIVE else ""
     return f"({_HAS_ANNOTATIONS} && {named}{ends})"
 
 
-def _by_default(mode: str, capability: str) -> bool:
+def _by_default(values: Values) -> bool:
     """Tell whether pods that end become native unless they say something else."""
-    return mode == "native" or (mode == "auto" and capability == Capability.NATIVE)
+    mode = values.start_mode
+    return mode == "native" or (mode == "auto" and values.capability == Capability.NATIVE)
 
 
-def _native(mode: str, capability: str) -> str:
+def _native(values: Values) -> str:
     """CEL: an annotated pod is to be native. It is if its author asks, whether it ends or not."""
     own = f"{_ANNOTATIONS}[?'{START}'].orValue('')"
     requested = f"{own} == 'native'"
-    natives = ["native", *(["auto"] if capability == Capability.NATIVE else [])]
-    if _by_default(mode, capability):
+    natives = ["native", *(["auto"] if values.capability == Capability.NATIVE else [])]
+    if _by_default(values):
         others = json.dumps([each for each in StartMode if each not in natives])
         return f"({requested} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
-    if capability == Capability.NATIVE:
+    if values.capability == Capability.NATIVE:
         return f"({requested} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
     return f"({requested})"
 
 
-def _has_native(mode: str, capability: str) -> str:
+def _has_native(values: Values) -> str:
     """CEL: an annotated pod requests a native sidecar from Istio, and can have it."""
     own = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
-    return own if capability == Capability.NATIVE else f"{own} && {_native(mode, capability)}"
+    return own if values.capability == Capability.NATIVE else f"{own} && {_native(values)}"
 
 
 def _only_native() -> str:
@@ -329,9 +300,9 @@ def _pointer(key: str) -> str:
     return f"/metadata/annotations/{key.replace('/', '~1')}"
 
 
-def _labelled(capability: str, natives: bool) -> str:
+def _labelled(values: Values) -> str:
     """CEL: the label; none if the webhook has more to do: to warn the author, or other sidecars."""
-    more = f"{_may_have_sidecars(capability, natives)} || {_HAS_ANNOTATIONS} && {_TO_WARN_OF}"
+    more = f"{_may_have_sidecars(values)} || {_HAS_ANNOTATIONS} && {_TO_WARN_OF}"
     return f"({more} ? [] : {_label(STARTED_BY, 'policy')})"
 
 
@@ -348,79 +319,65 @@ def _add(path: str, value: str) -> str:
     return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
 
 
-def inject_webhooks(
-    app: str, model: str, requested: Iterable[Applications]
-) -> Iterator[dict[str, Any]]:
+def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     """Return one webhook for each model with applications that may get a sidecar.
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
     those start after their proxy whatever `namespace-selectors` says. The workload's
-    `start/plan.py` decides which of them get the label. Our own pods (`app` in `model`) are not
-    chosen. `requested` has one entry for each model.
+    `start/plan.py` decides which of them get the label. Our own pods are not chosen.
     """
-    for applications in requested:
-        own = app if applications.model == model else None
+    for applications in values.inject:
+        own = values.app if applications.model == values.model else None
         chosen = _chosen(applications.names, own)
         if chosen is None or applications.model in IGNORED:
             continue
         named = _requirement(NAMESPACE_NAME, "In", applications.model)
-        yield {
-            # A DNS subdomain, unique, and not one of Istio's.
-            "name": f"{applications.model}.inject.istio-aux.io",
-            "path": "/inject",
-            "matches": {
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {"matchExpressions": [named, _NOT_AMBIENT]},
-                "objectSelector": {
-                    "matchExpressions": [
-                        *chosen,
-                        _requirement(INJECT, "NotIn", "false"),
-                        _NOT_AMBIENT,
-                        *_NOT_JUJUS,
-                    ]
-                },
-            },
-            "conditions": webhook_conditions(),
-        }
+        # A DNS subdomain, unique, and not one of Istio's.
+        name = f"{applications.model}.inject.istio-aux.io"
+        pods = _narrowed({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS)
+        conditions = _as_conditions(_POSSIBLE)
+        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods, conditions)
 
 
-def start_webhooks(
-    app: str,
-    selected: Iterable[Mapping[str, Any]],
-    pods: Mapping[str, Any],
-    injected: Sequence[str],
-    conditions: Sequence[Mapping[str, str]],
-    *,
-    beside_policy: bool,
-) -> Iterator[dict[str, Any]]:
-    """Return a webhook for each selector of namespaces, and one for `inject-namespaces` if any.
+def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
+    """Return a webhook for each selector of namespaces, and one for `inject_namespaces` if any.
 
-    `pods` narrows all but the last. Our own pods (`app`) are not chosen. `conditions` are the
-    `matchConditions` of each. A pod in a namespace of two selectors is reviewed twice: the second
-    review finds nothing to change.
+    `pod_selector` narrows all but the last. Our own pods are not chosen. A pod in a namespace of
+    two selectors is reviewed twice: the second review finds nothing to change.
     """
+    own, pods = _not_ours(values.app), values.pod_selector
+    if values.admission == "policy":
+        undone = _requirement(STARTED_BY, "DoesNotExist")
+        own = (*own, _NOT_REFUSED, _NOT_AMBIENT, undone)
     chosen = {
         f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
-        for number, selector in enumerate(selected, 1)
+        for number, selector in enumerate(selected(values), 1)
     }
-    if injected:
-        named = _requirement(NAMESPACE_NAME, "In", *injected)
+    if values.inject_namespaces:
+        named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+    conditions = webhook_conditions(values)
     for name, (namespaces, some) in chosen.items():
-        matches = (policy_matches if beside_policy else start_matches)(app, some)
-        if beside_policy:
-            undone = _requirement(STARTED_BY, "DoesNotExist")
-            matches["objectSelector"]["matchExpressions"].append(undone)
-        matches["namespaceSelector"] = except_ambient(namespaces)
-        yield {"name": name, "path": "/mutate", "matches": matches, "conditions": conditions}
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own), conditions)
 
 
-def injected(
-    requested: Iterable[Applications], every_pod_of: Iterable[str]
-) -> dict[str, tuple[str, ...]]:
+def _webhook(
+    name: str,
+    path: str,
+    namespaces: Mapping[str, Any],
+    pods: Mapping[str, Any],
+    conditions: Sequence[Mapping[str, str]],
+) -> dict[str, Any]:
+    matches = {"namespaceSelector": except_ambient(namespaces), **_equivalent(pods)}
+    return {"name": name, "path": path, "matches": matches, "conditions": conditions}
+
+
+def injected(values: Values) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    by_model = {each.model: (EVERY,) if each.names is None else each.names for each in requested}
-    by_model |= dict.fromkeys(every_pod_of, (EVERY,))
+    by_model = {
+        each.model: (EVERY,) if each.names is None else each.names for each in values.inject
+    }
+    by_model |= dict.fromkeys(values.inject_namespaces, (EVERY,))
     return {name: names for name, names in by_model.items() if name not in IGNORED}
 
 
@@ -462,10 +419,29 @@ def _chosen(names: tuple[str, ...] | None, own: str | None) -> list[dict[str, An
     return [_requirement(APPLICATION, "In", *others)] if others else None
 
 
+def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
+    return (
+        # The label of the model's operator, without which Juju cannot repair any charm.
+        _requirement(JUJU_PODS[0][0], "DoesNotExist"),
+        # Our own pods: nobody answers a review of the first one.
+        _requirement(APPLICATION, "NotIn", app),
+    )
+
+
+def _equivalent(pods: Mapping[str, Any]) -> dict[str, Any]:
+    return {"matchPolicy": "Equivalent", "objectSelector": pods}
+
+
+def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` AND more requirements."""
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), *more]}
+
+
 def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
+_NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")
 _NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
 _NOT_JUJUS: Final = tuple(
     _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import ops
 from istio_aux.model import selectors
-from istio_aux.model.answers import Injector
+from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
+from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed
 
-from certificates import Unreadable
-from cluster import Problem
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
-from probe import Probe
 from relations import istio
 
 # Keeps a row of `juju status` short; the workload's /status lists all.
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Notes:
-    """What an event observed beside the workload's answer.
+    """What an event observed beside the inputs.
 
     Attributes:
         labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
@@ -38,36 +37,16 @@ class Notes:
     unapplied: str = ""
     silent: Sequence[str] = ()
 
-    def facts(self) -> list[str]:
-        """Return what the status says of them."""
-        facts = {
-            "inject-namespaces: ": _some(self.labels),
-            "not applied: ": self.unapplied,
-            "": _some(self.silent),
-        }
-        return [what + fact for what, fact in facts.items() if fact]
 
-
-def of_unit(
-    inputs: Inputs,
-    problem: Problem | None,
-    probe: Probe | None,
-    notes: Notes,
-) -> ops.StatusBase:
-    """Return the unit's status.
+def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
+    """Return the unit's status; `problem` is why its work in the cluster failed.
 
     It is the first problem that needs the user, else the first that passes by itself, else the
     facts about a unit that works.
-
-    Args:
-        inputs: what the charm observed.
-        problem: why its work in the cluster failed.
-        probe: the workload's answer, None before the workload is set up.
-        notes: what an admin should know of a unit that works.
     """
     blocked = (
         inputs.invalid,
-        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
         # Meanwhile the workload watches every injector that it finds.
@@ -76,16 +55,21 @@ def of_unit(
     if why := next(filter(None, blocked), ""):
         return ops.BlockedStatus(why)
     waiting = (
-        "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
-        problem.reason if problem else "",
-        inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
-        "" if inputs.authority else "waiting for the leader's certificate authority",
-        "" if probe else "workload is not set up yet",
-        f"workload: {probe.missing}" if probe and not probe.ready else "",
+        "" if inputs.answer else f"waiting for Pebble in container {CONTAINER}",
+        str(problem or ""),
+        inputs.issuers.missing,
+        f"workload: {inputs.answer.missing}" if inputs.answer and inputs.answer.missing else "",
     )
     if why := next(filter(None, waiting), ""):
         return ops.WaitingStatus(why)
-    return _working(inputs, probe, notes)
+    # Earlier checks make sure of both.
+    assert inputs.answer
+    assert inputs.answer.status
+    facts = "; ".join(filter(None, _facts(inputs, inputs.answer.status, notes)))
+    # Without a relation to Istio, missing injectors may be on purpose.
+    if inputs.control_planes and not inputs.answer.status.injector_live:
+        return ops.WaitingStatus(f"waiting for Istio; {facts}")
+    return ops.ActiveStatus(facts)
 
 
 def of_leaving(jobs: Sequence[str] = ()) -> ops.StatusBase:
@@ -104,75 +88,60 @@ def tell_leaving(unit: ops.Unit) -> Callable[[Sequence[str]], None]:
     return tell
 
 
-def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBase:
-    # Earlier checks make sure of both.
-    assert inputs.config is not None
-    assert probe is not None
-    facts = [_selected(probe.selected_namespaces, inputs.config.namespace_selectors)]
-    facts += _mesh(inputs, probe)
+def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]:
+    """Yield what is true of a unit that works; an empty text says nothing."""
+    assert inputs.config  # An invalid option blocks.
+    yield _selected(len(status.selected_namespaces), inputs.config.namespace_selectors)
+    # The relations that do not name the root namespace.
+    yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
+    injectors = [_injector(injector) for injector in status.injectors]
+    yield _some(injectors) or "not known yet whether Istio injects"
+    # While Istio injects nothing, single applications are not listed.
+    left_out = [
+        f"{app.namespace}/{app.name}: {app.live_reason}"
+        for app in status.applications
+        if status.injector_live and app.live is False
+    ]
+    yield _some(left_out, "not injected: ")
+    yield _some([one.refusal for one in inputs.requesters if one.refusal], "not granted: ")
     if inputs.ambient:
-        facts.append("ambient mesh: its pods have nothing to quit, pods with a sidecar have")
-    if inputs.config.start_mode != "auto":
-        facts.append(f"start: {inputs.config.start_mode}")
-    elif probe.capability not in {"native", None}:
-        facts.append(f"pods are held, not native: {probe.capability_why}")
+        yield "ambient mesh: its pods have nothing to quit, pods with a sidecar have"
+    mode = inputs.config.start_mode
+    if mode != "auto":
+        yield f"start: {mode}"
+    # It has no reason while it does not know.
+    elif status.capability is not Capability.NATIVE and status.capability_why:
+        yield f"pods are held, not native: {status.capability_why}"
     # A policy comes before all webhooks, and only the leader knows whether there is one. After
     # Istio's webhook, ours can still move the sidecar first and hold the payload.
-    native = inputs.config.start_mode in {"auto", "native"}
-    if native and probe.called_before_us and inputs.leader and inputs.admission == "webhook":
-        facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
+    late = inputs.leader and inputs.admission == "webhook" and mode in {"auto", "native"}
+    if late and status.called_before_us:
+        yield f"called after {_some(status.called_before_us)}, so pods are held, not native"
     if inputs.config.quit != "enabled":
-        facts.append(f"quit: {inputs.config.quit}")
-    if probe.stuck_pods:
-        facts.append(f"stuck: {_some(probe.stuck_pods)}")
-    counts = {
-        "lost their proxy": probe.lost_pods,
-        "blocked": 0 if probe.holders else probe.blocked_pods,
-        "without sidecar": probe.unmeshed_total,
-    }
-    facts += [f"{count} {what}" for what, count in counts.items() if count]
-    facts += probe.holders[:_LONGEST_LIST]
-    if more := probe.holders[_LONGEST_LIST:]:
-        facts.append(f"and {len(more)} more holders: list-stuck has them")
-    if probe.suspended_jobs:
-        facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
-    facts += notes.facts()
-    if inputs.offer and inputs.offer.reason:
-        facts.append(f"certificates: {inputs.offer.reason}")
-    # Without a relation to Istio, missing injectors may be on purpose.
-    if inputs.control_planes and not probe.live:
-        return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))
-    return ops.ActiveStatus("; ".join(facts))
+        yield f"quit: {inputs.config.quit}"
+    yield _some(_names(status.stuck_pods), "stuck: ")
+    # The others may be well in a moment.
+    yield _count(sum(pod.lasting for pod in status.lost_pods), "lost their proxy")
+    if not status.holders:
+        yield _count(sum(pod.lasting for pod in status.blocked_pods), "blocked")
+    yield _count(status.unmeshed_total, "without sidecar")
+    yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
+    more = len(status.holders[_LONGEST_LIST:])
+    yield f"and {more} more holders: list-stuck has them" if more else ""
+    yield _some(_names(status.suspended_jobs), "suspended for their sidecar: ")
+    yield _some(notes.labels, "inject-namespaces: ")
+    yield f"not applied: {notes.unapplied}" if notes.unapplied else ""
+    yield _some(notes.silent)
+    yield f"certificates: {inputs.issuers.refused}" if inputs.issuers.refused else ""
 
 
-def _selected(count: int | None, option: str) -> str:
+def _selected(count: int, option: str) -> str:
     """Return how many namespaces are selected, and of none which labels are missing."""
-    if count != 0:
+    if count:
         return f"{count} namespace{'' if count == 1 else 's'} selected"
     wanted = [str(each) for each in selectors.parse_namespaces(option).alternatives]
     labels = listed(wanted, " or ", most=_LONGEST_LIST)
     return f"0 namespaces selected: none has the labels {labels}"
-
-
-def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
-    """Return the state of Istio and of the applications that ask for sidecars."""
-    # The relations that do not name the root namespace.
-    facts = [plane.reason for plane in inputs.control_planes if not plane.root_namespace]
-    facts.append(
-        _some([_injector(injector) for injector in probe.injectors])
-        or "not known yet whether Istio injects"
-    )
-    # While Istio injects nothing, single applications are not listed.
-    left_out = [
-        f"{app.namespace}/{app.name}: {app.live_reason}"
-        for app in probe.applications
-        if probe.live and app.live is False
-    ]
-    if left_out:
-        facts.append(f"not injected: {_some(left_out)}")
-    if refused := [one.refusal for one in inputs.requesters if one.refusal]:
-        facts.append(f"not granted: {_some(refused)}")
-    return facts
 
 
 def _injector(injector: Injector) -> str:
@@ -182,6 +151,13 @@ def _injector(injector: Injector) -> str:
     return f"{injector.configuration or 'Istio'}: {injector.why}, {since}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _LONGEST_LIST
-    return ", ".join(names[:_LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+def _names(objects: Sequence[TroubledPod | SuspendedJob]) -> list[str]:
+    return [f"{each.namespace}/{each.name}" for each in objects]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number else ""
+
+
+def _some(names: Sequence[str], what: str = "") -> str:
+    return what + listed(names, most=_LONGEST_LIST) if names else ""

@@ -1,35 +1,41 @@
 """A unit's workload: its files, its credentials and the Pebble layer that runs it.
 
-`settings`, `files` and `layer` are pure.
+Pebble also wakes the charm while that waits for something that brings no event (`wake`). A hook
+must not sleep, and a hook that notifies the charm at once makes the agent run hooks back to back.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import ops
 import yaml
 from lightkube import Client
 
-import certificates
 import cluster
 import config as options
 import manifests
-import wake
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
-from cluster import Problem
-from config import Applications, Config
+from cluster import ReconcileError
+from config import Config
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
 from relations import istio
 
 SERVICE: Final = "istio-aux"
 READY: Final = "ready"
+WAKE: Final = "wake"
+WAKE_KEY: Final = "istio-aux.io/wake"
+
+# Where Juju mounts Pebble and its socket in a workload's container.
+PEBBLE: Final = "/charm/bin/pebble"
+SOCKET: Final = "/charm/container/pebble.socket"
 
 _ETC: Final = "/etc/istio-aux"
 CONFIG: Final = f"{_ETC}/config.yaml"
@@ -37,129 +43,98 @@ KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
 APPLICATIONS: Final = f"{_ETC}/applications"
 
-# The pod's readiness: whether the Service sends reviews to this unit. Pebble counts a check that is
-# new or has changed as up until it fails. So the rock has the same check, and it is strict: a unit
-# without a workload is in no Service from its first second on.
-UNTIL_READY: Final[ops.pebble.CheckDict] = {
+# The pod's readiness: whether the Service sends reviews to this unit. The rock has a strict check,
+# because Pebble counts a new one as up until it fails: a unit without a workload is in no Service
+# from its first second on. Once the workload has been ready, it stays in the Service while it is
+# busy, or restarts.
+SINCE_READY: Final[ops.pebble.CheckDict] = {
     "override": "replace",
     "startup": "enabled",
     "level": "ready",
-    "period": "1s",
-    "timeout": "900ms",  # A stall of half a second is no failure.
-    "threshold": 1,
-    "http": {"url": f"{STATUS_URL}/readyz"},
-}
-# Once the workload has been ready: it stays in the Service while it is busy, or restarts.
-SINCE_READY: Final[ops.pebble.CheckDict] = {
-    **UNTIL_READY,
     "period": "3s",
     "timeout": "2s",
     "threshold": 2,
+    "http": {"url": f"{STATUS_URL}/readyz"},
 }
+
+# Pebble starts the service again 5 s after its end, then after 10 s, 20 s and so on. The running
+# service is the only state: a Pebble that restarts has forgotten it, and pebble-ready begins again.
+WAKE_LAYER: Final[ops.pebble.LayerDict] = {
+    "summary": "istio-aux: wake the charm",
+    "services": {
+        WAKE: {
+            "override": "replace",
+            "summary": "wakes the charm while it waits for what brings no event",
+            # Pebble counts a service that ends in its first second as failed.
+            "command": f"sh -c 'sleep 2; exec {PEBBLE} notify {WAKE_KEY}'",
+            "startup": "disabled",
+            "environment": {"PEBBLE_SOCKET": SOCKET},
+            "on-success": "restart",
+            "on-failure": "restart",
+            "backoff-delay": "5s",
+            "backoff-factor": 2,
+            # As often as update-status by default.
+            "backoff-limit": "5m",
+        }
+    },
+}
+# Events that come by themselves: they leave the delay as it has grown. All others are news, such as
+# `juju trust`, whose config-changed may come before the rights: then the delays begin again.
+_BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "inject-applications", "inject-namespaces", "seconds"}
+    {"admission", "inject-applications", "inject-namespaces", "model"}
 )
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Access:
-    """How the workload reaches the API server."""
-
-    server: str
-    ca: str  # PEM
-    token: str = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Names:
-    """The objects that the workload finds by name; lease and application as namespace/name."""
-
-    lease: str
-    webhook_configuration: str
-    application: str
-    root_namespace: str | None = None
+def names(inputs: Inputs) -> dict[str, str]:
+    """Return the settings that name the objects which the workload finds by name."""
+    root = istio.root_namespace(inputs.control_planes)
+    return {
+        **({"root-namespace": root} if root else {}),
+        "application": f"{inputs.model}/{inputs.app}",
+        "webhook-configuration": manifests.webhook_configuration(inputs.app, inputs.model),
+        "lease": f"{inputs.model}/{manifests.lease(inputs.app)}",
+    }
 
 
-def names(inputs: Inputs) -> Names:
-    """Return the names that the workload gets."""
-    return Names(
-        lease=f"{inputs.model}/{manifests.lease(inputs.app)}",
-        webhook_configuration=manifests.webhook_configuration(inputs.app, inputs.model),
-        application=f"{inputs.model}/{inputs.app}",
-        root_namespace=istio.root_namespace(inputs.control_planes),
-    )
-
-
-def settings(config: Config, names: Names) -> dict[str, Any]:
+def settings(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings file of `istio-aux serve`, as a mapping."""
     options_of_both: dict[str, Any] = {
         name: value
         for field, value in vars(config).items()
         if (name := field.replace("_", "-")) not in _FOR_THE_CHARM
     }
-    root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
         **options_of_both,
-        **config.seconds,
-        **root,
+        **names,
         "applications": APPLICATIONS,
-        "application": names.application,
-        "webhook-configuration": names.webhook_configuration,
-        "lease": names.lease,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
-        "pebble-socket": wake.SOCKET,
+        "pebble-socket": SOCKET,
     }
 
 
-def files(
-    config: Config | None,
-    names: Names,
-    access: Access,
-    leaf: Leaf,
-    injected: Iterable[Applications] = (),
-) -> dict[str, str]:
-    """Return path and content of the workload's files.
-
-    Without a valid `config`, the files that depend on it are left out and stay as they are.
-    """
-    kubeconfig: dict[str, Any] = {
+def kubeconfig(server: str, authority: str) -> dict[str, Any]:
+    """Return how the workload reaches the API server, as a mapping."""
+    data = base64.b64encode(authority.encode()).decode()
+    cluster = {"server": server, "certificate-authority-data": data}
+    return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {
-                "name": "cluster",
-                "cluster": {
-                    "server": access.server,
-                    "certificate-authority-data": base64.b64encode(access.ca.encode()).decode(),
-                },
-            }
-        ],
+        "clusters": [{"name": "cluster", "cluster": cluster}],
         # The workload reads the token's file for each request.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],
         "current-context": "default",
     }
-    contents = {
-        # The key comes first: the workload loads both when the certificate changes.
-        TLS_KEY: leaf.private_key,
-        TLS_CERTIFICATE: leaf.chain,
-        TOKEN: access.token,
-        KUBECONFIG: _yaml(kubeconfig),
-    }
-    if config is None:
-        return contents
-    # The settings name this file, so it comes first.
-    contents[APPLICATIONS] = options.as_file(injected, config.inject_namespaces)
-    return {**contents, CONFIG: _yaml(settings(config, names))}
 
 
-def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
+def layer(config: Config, names: Mapping[str, str]) -> ops.pebble.LayerDict:
     """Return the Pebble layer that runs the workload with these settings."""
     digest = hashlib.sha256(_yaml(settings(config, names)).encode()).hexdigest()
     return {
@@ -190,79 +165,60 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
                 "timeout": "3s",
                 "threshold": 3,
                 "http": {"url": f"{STATUS_URL}/livez"},
-            },
-            READY: UNTIL_READY,
+            }
         },
     }
 
 
 def ensure(
-    client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf | None, *, granted: bool
-) -> Problem | None:
+    client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf, *, granted: bool
+) -> None:
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
     keeps its present settings. One without settings, as after a restart of its container, gets them
     nevertheless: without a workload every Job would hang.
+
+    Raises:
+        ReconcileError: there is no certificate to serve, or the API server gives no token.
+        ops.pebble.Error: Pebble refuses or fails.
     """
     if not inputs.container_ready:
-        return None
-    if leaf is None:
-        known = inputs.authority or inputs.issuers.wants
-        return Problem("waiting for a certificate that the API server trusts") if known else None
-    try:
-        present = read(container)
-        access = _access(client, present[TOKEN], inputs)
-        if isinstance(access, Problem):
-            return access
-        has_settings = bool(present[CONFIG]) and is_planned(container)
-        config = inputs.config if granted or not has_settings else None
-        known = names(inputs)
-        write(container, present, files(config, known, access, leaf, inputs.applications()))
-        if config:
-            run(container, layer(config, known))
-    except ops.pebble.Error as error:
-        return trouble(error)
-    return None
-
-
-def read(container: ops.Container) -> dict[str, str]:
-    """Return path and content of the workload's files; a missing file is empty."""
-    return {
-        path: _read(container, path)
-        for path in (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, APPLICATIONS, CONFIG)
+        return
+    if not leaf:
+        waits = "waiting for a certificate that the API server trusts"
+        raise ReconcileError(inputs.issuers.missing or waits)
+    config = inputs.config if granted or not _read(container, CONFIG) else None
+    known = names(inputs)
+    wanted = {
+        # The key comes first: the workload loads both when the certificate changes.
+        TLS_KEY: leaf.private_key,
+        TLS_CERTIFICATE: leaf.chain,
+        TOKEN: _token(client, _read(container, TOKEN), inputs),
+        KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
     }
-
-
-def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Write the files of `wanted` that differ from `present`."""
-    changed = [path for path, content in wanted.items() if present.get(path) != content]
-    for path in changed:
-        container.push(path, wanted[path], make_dirs=True, permissions=0o600)
-    if changed:
-        logger.info("wrote %s", ", ".join(changed))
+    if config:
+        # The settings name this file, so it comes first.
+        wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.namespaces)
+        wanted[CONFIG] = _yaml(settings(config, known))
+    for path, content in wanted.items():
+        if _read(container, path) != content:
+            container.push(path, content, make_dirs=True, permissions=0o600)
+            logger.info("wrote %s", path)
+    if config:
+        run(container, layer(config, known))
 
 
 def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
-    """Bring the service and its checks to `wanted`."""
-    plan, layer = container.get_plan(), ops.pebble.Layer(wanted)
-    in_place = all(plan.services.get(k) == v for k, v in layer.services.items()) and all(
-        # Another layer may have relaxed readiness.
-        plan.checks.get(k) == v or (k == READY and k in plan.checks)
-        for k, v in layer.checks.items()
-    )
-    if in_place and all(s.is_running() for s in container.get_services(SERVICE).values()):
-        return
-    container.add_layer(SERVICE, layer, combine=True)
+    """Bring the service to `wanted`. What is as it should be runs on."""
+    container.add_layer(SERVICE, wanted, combine=True)
     container.replan()
-    logger.info("service %s: replanned", SERVICE)
 
 
 def stop(container: ops.Container) -> None:
     """Stop the service if Pebble answers, so that it begins nothing more."""
     try:
-        if container.can_connect() and is_planned(container):
-            container.stop(SERVICE)
+        container.stop(SERVICE)
     except ops.pebble.Error as error:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
 
@@ -273,22 +229,33 @@ def relax(container: ops.Container) -> None:
     Pebble counts the changed check as up, as it should here. After a restart of Pebble, the check
     is strict again.
     """
-    wanted = ops.pebble.Layer({"checks": {READY: SINCE_READY}})
-    if container.get_plan().checks.get(READY) != wanted.checks[READY]:
-        container.add_layer(READY, wanted, combine=True)
+    container.add_layer(READY, {"checks": {READY: SINCE_READY}}, combine=True)
 
 
-def trouble(error: ops.pebble.Error) -> Problem:
+def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:
+    """Have Pebble wake the charm while that is `wanted`; this `event` may reset the pauses."""
+    try:
+        service = container.get_services(WAKE).get(WAKE)
+        stopped = service is None or service.current is ops.pebble.ServiceStatus.INACTIVE
+        if wanted and (stopped or not isinstance(event, _BY_THEMSELVES)):
+            container.add_layer(WAKE, WAKE_LAYER, combine=True)
+            # Nobody waits for the change: its result is the notice.
+            container.pebble.restart_services([WAKE], timeout=0)
+        elif not wanted and not stopped:
+            container.pebble.stop_services([WAKE], timeout=0)
+    except ops.pebble.Error as error:
+        # The next event tries again, update-status at the latest.
+        logger.warning("service %s: %s", WAKE, error)
+
+
+def trouble(error: ops.pebble.Error) -> ReconcileError:
     """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
     lines = str(error).splitlines()
     # The first line of a change that failed only says that it did.
     why = next((line for line in lines if line.startswith("- ")), lines[0] if lines else "")
-    return Problem(f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}")
-
-
-def is_planned(container: ops.Container) -> bool:
-    """Tell whether Pebble knows the service."""
-    return SERVICE in container.get_services()
+    return ReconcileError(
+        f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}"
+    )
 
 
 def check_is_up(container: ops.Container) -> bool:
@@ -297,19 +264,24 @@ def check_is_up(container: ops.Container) -> bool:
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 
 
-def _access(client: Client, token: str, inputs: Inputs) -> Access | Problem:
-    """Return how the workload reaches the API server, with `token` while that is good."""
+def _token(client: Client, present: str, inputs: Inputs) -> str:
+    """Return a token for the workload: the present one while that is good."""
     account = manifests.service_account(inputs.app)
-    good = cluster.accepts(client, token, account, inputs.model)
-    if isinstance(good, Problem):
-        return good
-    if not good or certificates.token_is_late(token, inputs.now):
-        answer = cluster.request_token(client, account, inputs.model)
-        if isinstance(answer, Problem):
-            return answer
-        token = answer
-    server, ca = cluster.endpoint(client)
-    return Access(server, ca, token)
+    good = cluster.accepts(client, present, account, inputs.model)
+    if good and not token_is_late(present, inputs.now):
+        return present
+    return cluster.request_token(client, account, inputs.model)
+
+
+def token_is_late(token: str, now: datetime) -> bool:
+    """Tell whether less than a third is left of the life that the API server granted a token."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(f"{payload}=="))
+        issued, expires = float(claims["iat"]), float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return True
+    return expires - now.timestamp() < (expires - issued) / 3
 
 
 def _read(container: ops.Container, path: str) -> str:

@@ -1,7 +1,7 @@
 """The charm's relations.
 
-`istio` reads where Istio is, `tls` reads certificates of a PKI. `sidecar` serves charms that want a
-sidecar, `cos` the observability stack.
+`istio` reads where Istio is. `sidecar` serves charms that want a sidecar, `cos` the observability
+stack. `certificates` is in the module of that name.
 
 A relation that was removed by force may be listed for as long as its application lives, while Juju
 refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.
@@ -10,15 +10,10 @@ So all that is read comes from `active`, and `write` writes.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
-from typing import Final
 
 import ops
-
-# Characters of another charm's text that a status or the log shows.
-_LONGEST: Final = 60
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +36,3 @@ def write(
     except ops.ModelError as error:
         why = str(error).strip() or type(error).__name__
         logger.warning("%s:%d: not written: %s", relation.name, relation.id, why)
-
-
-def shown(text: str) -> str:
-    """Return another charm's text for a status or the log: quoted, one line, not long."""
-    return json.dumps(text[:_LONGEST]) + ("…" if len(text) > _LONGEST else "")

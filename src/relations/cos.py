@@ -13,17 +13,18 @@ import json
 import logging
 import lzma
 import socket
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 import ops
 import yaml
 from istio_aux.model.names import STATUS_PORT
+from istio_aux.model.text import quoted
 
-from relations import active, shown, write
+from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
@@ -37,10 +38,17 @@ _ROOT: Final = Path(__file__).parents[1]
 # In the rules' expressions; the charm replaces it by matchers of its own application.
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
+_TARGET: Final[ops.pebble.LogTargetDict] = {"override": "replace", "type": "loki"}
 # Brackets in a text of Tempo's; Python reads JSON that is nested some 1,000 times.
 _MOST_NESTED: Final = 500
 
 logger = logging.getLogger(__name__)
+
+
+class _Endpoint(msgspec.Struct):
+    """What a unit of Loki writes."""
+
+    url: str
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,8 @@ class Topology:
 
     def labels(self) -> dict[str, str]:
         """Return the labels of its unit's series and log lines."""
-        return {
-            "juju_model": self.model,
-            "juju_model_uuid": self.model_uuid,
-            "juju_application": self.application,
-            "juju_unit": self.unit,
-        }
+        named = ("model", "model_uuid", "application", "unit")
+        return {f"juju_{name}": getattr(self, name) for name in named}
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
@@ -95,29 +99,23 @@ def trace(charm: ops.CharmBase) -> ops.Object | None:
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
     topology = Topology.of(charm)
+    # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
+    address, unit = socket.getfqdn(), topology.unit
+    place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
     for relation in active(charm.model, METRICS):
-        address = {
-            # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
-            "prometheus_scrape_unit_address": socket.getfqdn(),
-            "prometheus_scrape_unit_name": topology.unit,
-        }
-        write(relation, charm.unit, address)
+        write(relation, charm.unit, place)
     if not charm.unit.is_leader():
         return
     metadata = json.dumps(asdict(topology))
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
-    shared = {
-        METRICS: lambda: {
-            "scrape_jobs": json.dumps([targets]),
-            "scrape_metadata": metadata,
-            "alert_rules": json.dumps(alert_rules(topology)),
-        },
-        DASHBOARD: lambda: {"dashboards": _dashboards(topology)},
-        LOGGING: lambda: {"metadata": metadata, "alert_rules": "{}"},
-    }
-    for endpoint, values in shared.items():
-        for relation in active(charm.model, endpoint):
-            write(relation, charm.app, values())
+    for relation in active(charm.model, METRICS):
+        rules, jobs = json.dumps(alert_rules(topology)), json.dumps([targets])
+        shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
+        write(relation, charm.app, shared)
+    for relation in active(charm.model, DASHBOARD):
+        write(relation, charm.app, {"dashboards": _dashboards(topology)})
+    for relation in active(charm.model, LOGGING):
+        write(relation, charm.app, {"metadata": metadata, "alert_rules": "{}"})
 
 
 def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
@@ -125,29 +123,25 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
 
     A Pebble that does not answer or refuses is logged; the next event tries again.
     """
+    if not container.can_connect():
+        return
     topology = Topology.of(charm)
     labels = {"product": "Juju", "charm": topology.charm_name, **topology.labels()}
-    wanted = {
-        name: _target(url, labels)
+    wanted: dict[str, ops.pebble.LogTargetDict] = {
+        unit.name: {**_TARGET, "location": url, "services": ["all"], "labels": labels}
         for relation in active(charm.model, LOGGING)
-        for name, url in _receivers(relation).items()
+        for unit in relation.units
+        if (url := _url(unit.name, relation.data[unit].get("endpoint")))
     }
     try:
-        present = container.get_plan().log_targets if container.can_connect() else {}
+        present = container.get_plan().log_targets
         # Layers cannot be deleted. A target without services gets nothing.
-        unwanted = {
-            name: _target(target.location, {}, services="-all")
-            for name, target in present.items()
-            if name not in wanted and target.services != ["-all"]
-        }
-        changed = {
-            name: target
-            for name, target in {**wanted, **unwanted}.items()
-            if name not in present or present[name].to_dict() != target
-        }
-        if changed and container.can_connect():
+        for name in present.keys() - wanted.keys():
+            wanted[name] = {**_TARGET, "location": present[name].location, "services": ["-all"]}
+        changed = {name: it for name, it in wanted.items() if present.get(name) != it}
+        if changed:
             container.add_layer(_LAYER, {"log-targets": changed}, combine=True)
-            logger.info("logs: forwarded to %s", ", ".join(sorted(wanted)) or "nobody")
+            logger.info("logs: forwarding changed for %s", ", ".join(sorted(changed)))
     except ops.pebble.Error as error:
         logger.warning("logs: not forwarded: %s", error)
 
@@ -185,35 +179,16 @@ def _dashboards(topology: Topology) -> str:
     return json.dumps({"templates": templates, "uuid": digest[:32]})
 
 
-def _receivers(relation: ops.Relation) -> dict[str, str]:
-    """Return where each unit of Loki takes logs; what is no URL is left out, with a warning."""
-    urls: dict[str, str] = {}
-    for unit in relation.units:
-        if text := relation.data[unit].get("endpoint"):
-            if url := _url(text):
-                urls[unit.name] = url
-            else:
-                logger.warning("%s: endpoint %s: expected a URL", unit.name, shown(text))
-    return urls
-
-
-def _url(text: str) -> str:
+def _url(unit: str, text: str | None) -> str:
+    """Return where a unit of Loki takes logs; empty, with a warning, if `text` has no URL."""
+    if not text:
+        return ""
     try:
-        loaded = json.loads(text)
-        url = cast("dict[str, object]", loaded).get("url") if isinstance(loaded, dict) else None
-        if isinstance(url, str) and url.isprintable():
-            parts = urlsplit(url)
-            return url if parts.scheme in {"http", "https"} and parts.hostname else ""
+        url = msgspec.json.decode(text, type=_Endpoint).url
+        parts = urlsplit(url)
+        if url.isprintable() and parts.scheme in {"http", "https"} and parts.hostname:
+            return url
     except (ValueError, RecursionError):
         pass
+    logger.warning("%s: endpoint %s: expected a URL", unit, quoted(text))
     return ""
-
-
-def _target(url: str, labels: Mapping[str, str], services: str = "all") -> ops.pebble.LogTargetDict:
-    target: ops.pebble.LogTargetDict = {
-        "override": "replace",
-        "type": "loki",
-        "location": url,
-        "services": [services],
-    }
-    return {**target, "labels": dict(labels)} if labels else target

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import ops
 import yaml
 from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.text import quoted
 
-from relations import active, shown, write
+from relations import active, write
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
@@ -30,8 +31,6 @@ _VERSIONS: Final = "_supported_versions"
 # istio-pilot itself goes to waiting while one of its relations does not name its versions
 # (serialized-data-interface get_interfaces).
 _SUPPORTED_VERSIONS: Final = "- v1\n"
-# The library reads a bare number as the same version (SerializedDataInterface._parse_versions).
-_SPOKEN: Final = frozenset({"v1", "1"})
 # istio-pilot writes `istiod.<model>.svc`; the cluster's domain may follow.
 _SERVICE: Final = re.compile(r"[^.]+\.(?P<namespace>[^.]+)(?:\.svc(?:\..+)?)?")
 
@@ -46,17 +45,13 @@ class ControlPlane:
 
 def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
     """Return what each relation with Istio says."""
-    return tuple(
-        parse(databag)
-        for endpoint, parse in ((PILOT, parse_pilot), (METADATA, parse_metadata))
-        for databag in _databags(model, endpoint)
-    )
-
-
-def _databags(model: ops.Model, endpoint: str) -> list[Mapping[str, str]]:
-    """Return what is written at the other end: one that is gone is empty, and may be listed."""
-    databags = [relation.data[relation.app] for relation in active(model, endpoint)]
-    return [databag for databag in databags if databag] or [*databags[:1]]
+    planes: list[ControlPlane] = []
+    for endpoint in (PILOT, METADATA):
+        databags = [relation.data[relation.app] for relation in active(model, endpoint)]
+        # One that is gone is empty, and may be listed.
+        written = [databag for databag in databags if databag] or databags[:1]
+        planes += [parse(endpoint, databag) for databag in written]
+    return tuple(planes)
 
 
 def beside_ambient_mesh(model: ops.Model) -> bool:
@@ -84,65 +79,46 @@ def disagreement(planes: Iterable[ControlPlane]) -> str:
     return f"{', '.join(named)}: expected one control plane: remove one of these relations"
 
 
-def parse_metadata(databag: Mapping[str, str]) -> ControlPlane:
-    """Return what istio-k8s says in its application databag.
+def parse(endpoint: str, databag: Mapping[str, str]) -> ControlPlane:
+    """Return what the application at the other end of `endpoint` says in its databag."""
+    try:
+        namespace = _pilot(databag) if endpoint == PILOT else _metadata(databag)
+    except ValueError as error:
+        return ControlPlane(None, f"{endpoint}: {error}")
+    if not DNS_LABEL.fullmatch(namespace):
+        why = f"{quoted(namespace)}: expected the name of a namespace"
+        return ControlPlane(None, f"{endpoint}: {why}")
+    return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
 
-    The interface has one key, `root_namespace`, a plain text
-    (charmlibs-interfaces-istio-metadata IstioMetadataAppData).
-    """
-    namespace = databag.get("root_namespace")
-    if not namespace:
-        return _unknown(METADATA, "the root namespace is not set yet")
-    return _named(METADATA, namespace)
+
+def _metadata(databag: Mapping[str, str]) -> str:
+    """Return the only key of the interface (charmlibs-interfaces-istio-metadata)."""
+    if namespace := databag.get("root_namespace"):
+        return namespace
+    raise ValueError("the root namespace is not set yet")
 
 
-def parse_pilot(databag: Mapping[str, str]) -> ControlPlane:
-    """Return what istio-pilot says in its application databag.
+def _pilot(databag: Mapping[str, str]) -> str:
+    """Return the namespace of istiod's Service.
 
     Version 1 of the interface has one YAML text, `data`, with `service-name` and `service-port`.
     The port is istiod's configuration port, not its webhook's, so the charm reads only the name.
     Other charms write other keys, without versions, under the same interface name.
     """
-    if not databag:
-        return _unknown(PILOT, "the databag is empty")
-    if _VERSIONS not in databag:
-        keys = shown(", ".join(sorted(databag)))
-        return _unknown(PILOT, f"keys {keys}: expected {_VERSIONS} and data, as istio-pilot writes")
-    versions = _load(databag[_VERSIONS])
-    spoken = map(str, cast("list[object]", versions)) if isinstance(versions, list) else ()
-    if _SPOKEN.isdisjoint(spoken):
-        return _unknown(PILOT, f"{_VERSIONS} {shown(databag[_VERSIONS])}: expected v1")
+    others = ", ".join(sorted(databag.keys() - {_VERSIONS, "data"}))
+    if others and "data" not in databag:
+        expected = f"expected {_VERSIONS} and data, as istio-pilot writes"
+        raise ValueError(f"keys {quoted(others)}: {expected}")
     if "data" not in databag:
-        return _unknown(PILOT, "the service is not set yet")
-    return _parse_service(databag["data"])
-
-
-def _parse_service(data: str) -> ControlPlane:
-    loaded = _load(data)
-    fields = cast("dict[object, object]", loaded) if isinstance(loaded, dict) else {}
-    name = fields.get("service-name")
-    if not isinstance(name, str):
-        return _unknown(PILOT, f"data {shown(data)}: expected a service-name")
-    service = _SERVICE.fullmatch(name)
-    if not service:
-        return _unknown(PILOT, f"service-name {shown(name)}: expected <service>.<namespace>.svc")
-    return _named(PILOT, service["namespace"])
-
-
-def _named(endpoint: str, namespace: str) -> ControlPlane:
-    if not DNS_LABEL.fullmatch(namespace):
-        return _unknown(endpoint, f"{shown(namespace)}: expected the name of a namespace")
-    return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
-
-
-def _unknown(endpoint: str, why: str) -> ControlPlane:
-    return ControlPlane(None, f"{endpoint}: {why}")
-
-
-def _load(text: str) -> object:
-    """Return the YAML value with every scalar as a string, None if it is not YAML."""
+        raise ValueError("the service is not set yet")
+    text = databag["data"]
     try:
-        # BaseLoader knows no tags, so it runs no code.
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes strings, lists and dicts only
-    except (yaml.YAMLError, RecursionError):
-        return None
+        # BaseLoader makes strings, lists and dicts only: it knows no tags, so it runs no code.
+        loaded = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
+        service = _SERVICE.fullmatch(loaded["service-name"])
+    except (yaml.YAMLError, RecursionError, LookupError, TypeError):
+        raise ValueError(f"data {quoted(text)}: expected a service-name") from None
+    if not service:
+        name = quoted(loaded["service-name"])
+        raise ValueError(f"service-name {name}: expected <service>.<namespace>.svc")
+    return service["namespace"]

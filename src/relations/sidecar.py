@@ -6,7 +6,7 @@ The library has the interface; this module decides what istio-aux grants and ans
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from istio_aux.model.names import IGNORED
 
 from cluster import Found
 from config import Applications
-from probe import Probe
+from probe import Answer
 
 ENDPOINT: Final = "sidecar"
 
@@ -34,11 +34,22 @@ class Requester:
     """
 
     relation_id: int
-    application: Applications | None  # Its model is the namespace.
+    application: Applications | None = None  # Its model is the namespace.
     refusal: str = ""
     remote: str = ""  # The application at the other end, as Juju shows it.
     remote_model: str = ""  # UUID of its model.
     request: SidecarRequest | None = None
+
+    def refuse(self, why: str) -> Requester:
+        """Return the requester with the reason why it gets nothing."""
+        return dataclasses.replace(self, refusal=f"{self.remote}: {why}")
+
+    def grant(self, request: SidecarRequest, namespace: str) -> Requester:
+        """Return the requester with its application in the `namespace` of its model."""
+        if namespace in IGNORED:
+            return self.refuse(f"model {namespace}: expected one that Istio does not ignore")
+        application = Applications(namespace, (request.application,))
+        return dataclasses.replace(self, application=application)
 
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
@@ -50,19 +61,25 @@ def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
     for one in SidecarProvider(charm, ENDPOINT).requests():
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         assert relation is not None  # The library has just found it.
-        remote, request = relation.app.name, one.request
+        this, request = Requester(one.relation_id, remote=relation.app.name), one.request
         if request is None:
-            asking.append(Requester(one.relation_id, None, one.reason))
+            asking.append(dataclasses.replace(this, refusal=one.reason))
             continue
         try:
             uuid = relation.remote_model.uuid
         except ops.ModelError as error:
-            refusal = f"{remote}: its model is not known: {str(error).partition(chr(10))[0]}"
-            asking.append(Requester(one.relation_id, None, refusal))
+            why = str(error).partition("\n")[0]
+            asking.append(this.refuse(f"its model is not known: {why}"))
             continue
-        this = Requester(one.relation_id, None, "", remote, uuid, request)
-        if uuid == charm.model.uuid:
-            this = _of_this_model(this, request, charm.model.name, namespace)
+        model = charm.model
+        if uuid != model.uuid:
+            this = dataclasses.replace(this, remote_model=uuid, request=request)
+        elif request.model not in {model.name, namespace}:
+            this = this.refuse(f"model {request.model}: expected its own model, {model.name}")
+        elif request.application != this.remote:
+            this = this.refuse(f"application {request.application}: expected its own name")
+        else:
+            this = this.grant(request, namespace)
         asking.append(this)
     return tuple(asking)
 
@@ -74,26 +91,23 @@ def verified(requesters: Iterable[Requester], namespaces: Iterable[Found]) -> tu
     model into its databag, so the namespace must have the UUID that Juju gives for its model. (Juju
     hides the name of an application in another model, so the name is not verified.)
     """
-    by_name = {namespace.name: namespace for namespace in namespaces}
+    known = [*namespaces]
     return tuple(
-        one
-        if one.application or one.refusal or one.request is None
-        else _of_another_model(one, one.request, by_name)
-        for one in requesters
+        _of_another_model(one, one.request, known) if one.request else one for one in requesters
     )
 
 
-def answer(charm: ops.CharmBase, requesters: Iterable[Requester], probe: Probe | None) -> None:
-    """Publish to each relation what the workload says; leader only.
+def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer | None) -> None:
+    """Publish to each relation what the workload `said`; leader only.
 
-    While the workload starts (`probe` is None), the earlier answer stays, so its restart changes
-    nothing. Before the first answer, an unknown state is published as not live.
+    While the workload starts (None), the earlier answer stays, so its restart changes nothing.
+    Before the first answer, an unknown state is published as not live.
     """
     if not charm.unit.is_leader():
         return
     provider = SidecarProvider(charm, ENDPOINT)
     for one in requesters:
-        mesh = _mesh(one, probe)
+        mesh = _mesh(one, said)
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         if mesh is None and relation and not relation.data[charm.app].get("live"):
             mesh = Mesh(live=False, reason="not known yet whether Istio injects")
@@ -101,17 +115,17 @@ def answer(charm: ops.CharmBase, requesters: Iterable[Requester], probe: Probe |
             provider.publish(one.relation_id, mesh)
 
 
-def _mesh(requester: Requester, probe: Probe | None) -> Mesh | None:
+def _mesh(requester: Requester, said: Answer | None) -> Mesh | None:
     """Return the answer, None while it is unknown."""
     if requester.refusal:
         return Mesh(live=False, reason=requester.refusal)
-    if requester.application is None or probe is None:
+    if requester.application is None or said is None:
         return None
-    if why := probe.reason_unknown():
-        return Mesh(live=False, reason=why)
+    if said.missing or not said.status:
+        return Mesh(live=False, reason=f"workload: {said.missing}")
     name = (requester.application.model, *(requester.application.names or ()))
-    state = next((a for a in probe.applications if (a.namespace, a.name) == name), None)
-    if state is None or not probe.injectors:
+    state = next((a for a in said.status.applications if (a.namespace, a.name) == name), None)
+    if state is None or not said.status.injectors:
         return None
     return Mesh(
         # None, unknown, is published as not live.
@@ -124,50 +138,20 @@ def _mesh(requester: Requester, probe: Probe | None) -> Mesh | None:
     )
 
 
-def _of_this_model(
-    requester: Requester, request: SidecarRequest, model: str, namespace: str
-) -> Requester:
-    if request.model not in {model, namespace}:
-        return _refused(requester, f"model {request.model}: expected its own model, {model}")
-    if request.application != requester.remote:
-        return _refused(requester, f"application {request.application}: expected its own name")
-    return _granted(requester, request, namespace)
-
-
 def _of_another_model(
-    requester: Requester, request: SidecarRequest, namespaces: Mapping[str, Found]
+    requester: Requester, request: SidecarRequest, namespaces: Iterable[Found]
 ) -> Requester:
-    claimed = namespaces.get(request.model)
-    if claimed and _model_id(claimed) == requester.remote_model:
-        return _granted(requester, request, claimed.name)
-    # The namespace of a controller's model does not have the model's name.
-    others = [
-        namespace.name
-        for namespace in namespaces.values()
-        if _model_id(namespace) == requester.remote_model
-        and namespace.labels.get(_MODEL_NAME) == request.model
-    ]
-    if len(others) == 1:
-        return _granted(requester, request, others[0])
-    if claimed and not _model_id(claimed):
-        return _refused(
-            requester, f"model {request.model}: not known: its namespace has no label {_MODEL_ID}"
-        )
-    why = "expected its own model" if claimed else "not known: it has no namespace in this cluster"
-    return _refused(requester, f"model {request.model}: {why}")
-
-
-def _granted(requester: Requester, request: SidecarRequest, namespace: str) -> Requester:
-    if namespace in IGNORED:
-        return _refused(requester, f"model {namespace}: expected one that Istio does not ignore")
-    application = Applications(namespace, (request.application,))
-    return dataclasses.replace(requester, application=application)
-
-
-def _refused(requester: Requester, why: str) -> Requester:
-    return dataclasses.replace(requester, refusal=f"{requester.remote}: {why}")
-
-
-def _model_id(namespace: Found) -> str:
-    """Return the UUID of the model that the namespace belongs to, empty if that is unknown."""
-    return namespace.labels.get(_MODEL_ID) or namespace.annotations.get(_MODEL_ID) or ""
+    # The namespace of a controller's model does not have the model's name, but has it as a label.
+    own = {
+        each.name
+        for each in namespaces
+        if (each.labels.get(_MODEL_ID) or each.annotations.get(_MODEL_ID)) == requester.remote_model
+        and request.model in {each.name, each.labels.get(_MODEL_NAME)}
+    }
+    if request.model in own:
+        return requester.grant(request, request.model)
+    if len(own) == 1:
+        return requester.grant(request, own.pop())
+    return requester.refuse(
+        f"model {request.model}: expected its own model, whose namespace has the label {_MODEL_ID}"
+    )

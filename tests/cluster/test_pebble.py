@@ -23,9 +23,8 @@ import yaml
 from lab import Cluster, ports, tools
 from lab.deployed import ROOT
 from lab.juju.container import IDENTITIES
+from lab.options import configured
 
-import config
-import wake
 import workload
 from relations import cos
 
@@ -55,13 +54,13 @@ def pebble(
     It knows the layer that wakes the charm, with shorter times.
     """
     program = tools.path(request.param)
-    layer = copy.deepcopy(wake.LAYER)
+    layer = copy.deepcopy(workload.WAKE_LAYER)
     (service,) = cast("dict[str, Any]", layer)["services"].values()
-    service["command"] = service["command"].replace(wake.PEBBLE, str(program))
+    service["command"] = service["command"].replace(workload.PEBBLE, str(program))
     service["command"] = service["command"].replace("sleep 2", "sleep 0.1")
     service["environment"]["PEBBLE_SOCKET"] = str(socket)
     service["backoff-delay"] = f"{FIRST * 1000:.0f}ms"
-    monkeypatch.setattr(wake, "LAYER", layer)
+    monkeypatch.setattr(workload, "WAKE_LAYER", layer)
     variables = {"PEBBLE": str(tmp_path), "PEBBLE_SOCKET": str(socket)}
     rock = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
     (tmp_path / "layers").mkdir()
@@ -97,7 +96,7 @@ def happened(kind: type[ops.EventBase]) -> ops.EventBase:
 
 def current(client: ops.pebble.Client) -> ops.pebble.ServiceStatus | str:
     """Return the service's status; ops has no name for `backoff`, and gives the text."""
-    (service,) = client.get_services([wake.SERVICE])
+    (service,) = client.get_services([workload.WAKE])
     return service.current
 
 
@@ -110,7 +109,7 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
     seen = list[datetime]()
 
     def look() -> bool:
-        for notice in client.get_notices(keys=[wake.KEY]):
+        for notice in client.get_notices(keys=[workload.WAKE_KEY]):
             if notice.last_occurred not in seen:
                 seen.append(notice.last_occurred)
         return len(seen) >= number
@@ -120,7 +119,7 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
 
 
 def test_pebble_wakes_the_charm_ever_more_rarely_until_it_is_stopped(pebble: Any) -> None:
-    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+    workload.wake(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
 
     came = notices(pebble, 4)
     gaps = [(after - before).total_seconds() for before, after in itertools.pairwise(came)]
@@ -129,29 +128,28 @@ def test_pebble_wakes_the_charm_ever_more_rarely_until_it_is_stopped(pebble: Any
     # The notice itself, and update-status, change nothing: Pebble goes on waiting.
     await_status(pebble, "backoff")
     for kind in (ops.PebbleCustomNoticeEvent, ops.UpdateStatusEvent):
-        wake.ensure(container(pebble), happened(kind), wanted=True)
+        workload.wake(container(pebble), happened(kind), wanted=True)
     assert current(pebble) == "backoff"
 
-    wake.ensure(container(pebble), happened(ops.PebbleCustomNoticeEvent), wanted=False)
+    workload.wake(container(pebble), happened(ops.PebbleCustomNoticeEvent), wanted=False)
     await_status(pebble, ops.pebble.ServiceStatus.INACTIVE)
 
 
 def test_news_let_the_delays_begin_again(pebble: Any) -> None:
     """An hour after the deployment, `juju trust` is tried again within seconds."""
-    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+    workload.wake(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
     notices(pebble, 4)
     await_status(pebble, "backoff")
 
-    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+    workload.wake(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
 
     *_, first, second = notices(pebble, 3)
     # Without the news, Pebble would wait at least this long between these two.
     assert (second - first).total_seconds() < FIRST * 2**4
 
 
-OPTIONS = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
-NAMES = workload.Names("kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux")
+CONFIG = configured("kubeflow")
+NAMES = {"lease": "kubeflow/istio-aux"}
 
 
 @pytest.fixture
@@ -179,19 +177,32 @@ def of_answers(layer: Any, url: str) -> Any:
     return layer
 
 
+def begun(client: Any) -> tuple[str, dict[str, str]]:
+    """Return since when the service runs, and which change of Pebble performs each check."""
+    (service,) = client._request("GET", "/v1/services", {"names": workload.SERVICE})["result"]
+    return service["current-since"], {one.name: one.change_id for one in client.get_checks()}
+
+
 def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     pebble: Any, answers: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, url = answers
     unit = container(pebble)
-    workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
-    assert unit.get_service(workload.SERVICE).is_running()
-    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="the unit to be ready")
-
     relaxed = of_answers({"checks": {"ready": workload.SINCE_READY}}, url)["checks"]["ready"]
     monkeypatch.setattr(workload, "SINCE_READY", relaxed)
-    workload.relax(unit)
+    lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="the rock's check to fail")
+
+    def reconcile() -> None:
+        workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
+        workload.relax(unit)
+
+    reconcile()
+    assert unit.get_service(workload.SERVICE).is_running()
     assert unit.get_plan().checks["ready"].threshold == 2
+    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="the unit to be ready")
+    before = begun(pebble)
+    reconcile()
+    assert begun(pebble) == before, "no service and no check starts again"
 
     (folder / "readyz").unlink()
     lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="it not to be")
@@ -200,7 +211,8 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     (folder / "readyz").touch()
     lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="it to be so again")
 
-    target = cos._target("http://127.0.0.1:1/loki", {"product": "Juju"})
-    unit.add_layer("log-forwarding", {"log-targets": {"loki/0": target}}, combine=True)
+    to = {"location": "http://127.0.0.1:1/loki", "services": ["all"], "labels": {"product": "Juju"}}
+    targets: Any = {"loki/0": cos._TARGET | to}
+    unit.add_layer("log-forwarding", {"log-targets": targets}, combine=True)
     assert unit.get_plan().log_targets["loki/0"].services == ["all"]
     assert pebble.get_identities()["juju"].access == ops.pebble.IdentityAccess.ADMIN

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from istio_aux.model.policy import Capability
+from lab.options import configured
 from lab.release import CHART, given, run
 from lightkube import codecs
 
 import certificates
-import config
 import manifests
-from certificates import Leaf
-from helm.generate import ROOT
+from certificates import Issuers
 from inputs import Inputs
-from issuers import Issuers
 
 APP, MODEL = "istio-aux", "mesh-jobs"
 Document = dict[str, Any]
@@ -50,23 +49,20 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
 
     Like Helm, it knows that sidecars can be native only if `start-mode` is `native`.
     """
-    described = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-    chosen = {name: option["default"] for name, option in described.items()} | dict(options)
+    chosen = configured(MODEL, options)
     authority = certificates.make_authority(APP, MODEL)
-    issuers = Issuers("istio-aux/0", {}, True, None, authority, Leaf("", ""), "")
+    issuers = Issuers(silent=True, own=authority.certificate)
     inputs = Inputs(
         app=APP,
         model=MODEL,
         leader=True,
         now=datetime.now(UTC),
-        config=config.load(chosen, MODEL),
+        config=chosen,
         invalid="",
         container_ready=True,
-        authority=authority,
         issuers=issuers,
-        offer=None,
         admission="policy" if admission == "policy" else "webhook",
-        capability="native" if chosen["start-mode"] == "native" else "unknown",
+        capability=Capability.NATIVE if chosen.start_mode == "native" else Capability.UNKNOWN,
     )
     values = inputs.values()
     assert values

@@ -10,15 +10,14 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from istio_aux import settings
-from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.names import IGNORED, SUSPENDED, WEBHOOK_PORT
-from istio_aux.model.owners import resources_by_group
+from istio_aux.model import sidecars
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode
 from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
@@ -93,20 +92,11 @@ def _template(name: str) -> str:
 
 
 def _rules() -> str:
-    [namespaces, every] = manifests._selected(Values(_APP, _MODEL, (_NAMESPACES, {})))
+    [namespaces, every] = rules.selected(Values(_APP, _MODEL, (_NAMESPACES, {})))
     sections: dict[str, Any] = {
         "constants": {
-            "application": APPLICATION,
-            "quit_commands": manifests.QUIT_COMMANDS,
-            "job_variables": _pairs(manifests._job_variables()),
-            "never_injected": IGNORED,
-            "proxy": PROXY,
-            "rule": manifests._CREATED_PODS,
-            "suspended": SUSPENDED,
-            "suspended_kinds": _pairs(resources_by_group()),
-            "variables": rules.policy_variables(),
-            "webhook_port": WEBHOOK_PORT,
-            **manifests._records(),
+            **manifests.CONSTANTS,
+            "suspended_kinds": _pairs(manifests.CONSTANTS["suspended_kinds"]),
         },
         "capability": manifests.CAPABILITY,
         "namespaces": {
@@ -116,15 +106,10 @@ def _rules() -> str:
             "matches": rules.except_ambient(namespaces),
         },
         "matches": _pairs(rules.policy_matches(_APP, _PODS)),
-        "conditions": rules.webhook_conditions(),
+        "conditions": rules.webhook_conditions(Values(_APP, _MODEL)),
         "webhooks": {
-            way: [
-                _webhook(each)
-                for each in rules.start_webhooks(
-                    _APP, [namespaces], _PODS, ["@INJECTED@"], [], beside_policy=way == "policy"
-                )
-            ]
-            for way in ("webhook", "policy")
+            way: [{**_webhook(each), "conditions": []} for each in rules.start_webhooks(values)]
+            for way, values in _by_admission().items()
         },
         "inject": {
             "every": _inject(None, "elsewhere"),
@@ -136,6 +121,14 @@ def _rules() -> str:
     # One line for each, so that a diff shows which one changed.
     starts = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in _starts().items())
     return "{\n" + ",\n".join([*lines, f'"start": {{\n{starts}\n}}']) + "\n}\n"
+
+
+def _by_admission() -> dict[str, Values]:
+    """What webhooks are made from, without and beside a policy."""
+    values = Values(
+        _APP, _MODEL, (_NAMESPACES,), pod_selector=_PODS, inject_namespaces=("@INJECTED@",)
+    )
+    return {"webhook": values, "policy": replace(values, admission="policy")}
 
 
 def _starts() -> dict[str, Any]:
@@ -150,8 +143,17 @@ def _starts() -> dict[str, Any]:
         for peers in config.CHOICES["peers"]:
             for natives in (False, True) if capability == Capability.NATIVE else (False,):
                 for inject in ({}, _INJECT):
-                    asked = (mode, capability, peers, inject)
-                    conditions, mutations = rules.start_policy(*asked, natives=natives)
+                    values = Values(
+                        _APP,
+                        _MODEL,
+                        start_mode=mode,
+                        capability=capability,
+                        peers=peers,
+                        inject_selector=inject,
+                        sidecars=sidecars.parse("any=native") if natives else (),
+                        admission="policy",
+                    )
+                    conditions, mutations = rules.start_policy(values)
                     key = (
                         mode,
                         peers,
@@ -162,7 +164,7 @@ def _starts() -> dict[str, Any]:
                         "annotations": {manifests.CAPABILITY: capability},
                         "conditions": conditions,
                         "mutations": mutations,
-                        "webhook": rules.webhook_conditions_beside_policy(*asked, natives=natives),
+                        "webhook": rules.webhook_conditions(values),
                     }
     return found
 
@@ -172,7 +174,8 @@ def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inject(names: tuple[str, ...] | None, ours: str) -> dict[str, Any]:
-    [webhook] = rules.inject_webhooks(_APP, ours, [Applications(_MODEL, names)])
+    values = Values(_APP, ours, inject=(Applications(_MODEL, names),))
+    [webhook] = rules.inject_webhooks(values)
     return _webhook(webhook)
 
 

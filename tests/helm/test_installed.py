@@ -32,9 +32,7 @@ def owned(client: Client, release: Release) -> set[str]:
     found: set[str] = set()
     for kind in charm.OWNED:
         listed = charm.owned(client, kind, labels, release.namespace)
-        assert not isinstance(listed, charm.Problem), listed
-        names = [each.metadata.name for each in listed or () if each.metadata]
-        found |= {f"{kind.__name__} {name}" for name in names}
+        found |= {f"{kind.__name__} {each.name}" for each in listed or ()}
     return found
 
 

@@ -22,6 +22,7 @@ import manifests
 import rules
 from helm import charts, generate
 from helm.charts import APP, MODEL, by_name, render
+from manifests import Values
 
 # The charm sorts a selector by its keys, and Go the keys of a map. The chart keeps the order of
 # what it is given, so that all stands in that order here.
@@ -181,7 +182,7 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
     [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
-    wanted = [*rules.start_webhooks(APP, [{}], parsed, (), (), beside_policy=False)]
+    wanted = [*rules.start_webhooks(Values(APP, MODEL, pod_selector=parsed))]
 
     selector = wanted[0]["matches"]["objectSelector"]
     # The charm sorts requirements.

@@ -313,9 +313,10 @@ def test_the_reference_has_every_text_of_a_status(said: str) -> None:
 
 @pytest.mark.parametrize("text", shown_texts())
 def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) -> None:
-    """Or that src/config.py or src/relations/istio.py says."""
+    """Or that src/config.py, src/certificates.py or src/relations/istio.py says."""
     elsewhere = {
         "expected on, dry-run or off",
+        "waiting for the leader's certificate authority",
         "expected one control plane: remove one of these relations",
         "[0-9]+ blocked",  # Made of a number and a kind of pods.
     }

@@ -25,6 +25,7 @@ from istio_aux.model.policy import (
 from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
 from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, load
+from lab.options import configured
 from unit.declared import ANNOTATIONS
 
 import config
@@ -233,13 +234,11 @@ def test_charm_and_workload_allow_the_same_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
-    options = {each: option["default"] for each, option in CHARM.items()}
-
-    assert config.load({**options, name: 0}, "kubeflow").seconds[name] == 0
+    assert configured("kubeflow", {name: 0})
     assert OPTIONS[name].read(0) == 0
     refused = "-1: expected seconds.* 0 or more"
     with pytest.raises(ValueError, match=f"{name}: {refused}"):
-        config.load({**options, name: -1}, "kubeflow")
+        configured("kubeflow", {name: -1})
     with pytest.raises(ValueError, match=refused):
         OPTIONS[name].read(-1)
 

@@ -239,10 +239,11 @@ class ApiServer:
         namespace = {"kind": "Namespace", "metadata": metadata}
         self.objects[f"/api/v1/namespaces/{name}"] = namespace
 
-    def add_pod(self, name: str, *, ready_since: datetime) -> None:
+    def add_pod(self, name: str, *, ready_since: datetime, address: str = "") -> None:
         """Have a pod in the model that is ready since then."""
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": f"{ready_since:%FT%TZ}"}
-        pod = {"kind": "Pod", "metadata": {"name": name}, "status": {"conditions": [ready]}}
+        status = {"conditions": [ready], "podIP": address}
+        pod = {"kind": "Pod", "metadata": {"name": name}, "status": status}
         self.objects[f"/api/v1/namespaces/{self.model}/pods/{name}"] = pod
 
     def _apply_to_namespace(

@@ -23,9 +23,8 @@ from istio_aux.status import page, place
 from ops import pebble, testing
 
 import certificates
+import objects
 import probe
-import suspended
-import wake
 import workload
 from charm import IstioAuxCharm
 
@@ -40,7 +39,17 @@ TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
-PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, webhook_gone=0.02)
+PATIENCE = objects.Patience(pause=0.05, longest=0.5, webhook_gone=0.02)
+
+ROCK = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
+# What Pebble has when a container starts.
+STARTED: dict[str, Any] = {
+    "layers": {"rock": pebble.Layer({"services": ROCK["services"], "checks": ROCK["checks"]})},
+    "service_statuses": {},
+    "check_infos": frozenset(
+        {testing.CheckInfo("ready", level=pebble.CheckLevel.READY, threshold=1)}
+    ),
+}
 
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
@@ -73,6 +82,7 @@ class Workload:
     def __init__(self) -> None:
         self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
         self.running = True
+        self.asked = 0  # How often for /status.
         self.missing: list[str] = []
         self.namespaces = ["team-a", "team-b"]
         self.stuck: list[dict[str, str]] = []
@@ -103,6 +113,7 @@ class Workload:
         if request.url.path == "/pods":
             return self._list(request.url)
         assert str(request.url) == f"{probe.STATUS_URL}/status"
+        self.asked += 1
         status = {
             "ready": not self.missing,
             "missing": self.missing,
@@ -208,7 +219,7 @@ class Unit:
     @property
     def wakes(self) -> bool:
         """Whether Pebble wakes the charm again after a while."""
-        status = self.container.service_statuses.get(wake.SERVICE)
+        status = self.container.service_statuses.get(workload.WAKE)
         return status is pebble.ServiceStatus.ACTIVE
 
     @property
@@ -269,7 +280,7 @@ def set_up(
     mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
     state = state or testing.State(
         leader=True,
-        containers={testing.Container(workload.CONTAINER, can_connect=True)},
+        containers={testing.Container(workload.CONTAINER, can_connect=True, **STARTED)},
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )

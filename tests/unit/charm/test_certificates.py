@@ -32,6 +32,7 @@ from ops import testing
 from scenario import mocking
 
 import certificates
+import workload
 from certificates import Authority, Leaf
 
 from .apiserver import ApiServer, jwt
@@ -89,7 +90,7 @@ def test_a_leaf_is_not_verified_under_another_name(authority: Authority, tmp_pat
 
 
 def test_keys_are_on_p_256(authority: Authority) -> None:
-    for pem in (authority.private_key, certificates.issue(authority, NAMES).private_key):
+    for pem in (authority.key, certificates.issue(authority, NAMES).private_key):
         key = serialization.load_pem_private_key(pem.encode(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert isinstance(key.curve, ec.SECP256R1)
@@ -105,22 +106,34 @@ def test_long_names_make_a_valid_authority() -> None:
 def test_a_leaf_is_due_after_half_its_life(age: int, due: bool, authority: Authority) -> None:
     leaf = certificates.issue(authority, NAMES)
 
-    usable = certificates.usable(leaf, authority, NAMES, NOW + timedelta(days=age))
+    renewed = certificates.renewed(leaf, authority, NAMES, NOW + timedelta(days=age))
 
-    assert usable is not due
+    assert (renewed != leaf) is due
 
 
-def test_a_leaf_with_another_authority_name_or_key_is_not_usable(authority: Authority) -> None:
-    leaf = certificates.issue(authority, NAMES)
+def spoiled(leaf: Leaf) -> dict[str, Leaf]:
+    """What a container may have that no client accepts."""
     other = certificates.make_authority("istio-aux", "kubeflow")
-    other_key = certificates.issue(authority, NAMES).private_key
+    names = certificates.service_names("istio-aux", "other")
+    key = certificates.issue(other, NAMES).private_key
+    return {
+        "of another key": Leaf(leaf.chain, key),
+        "under another name": certificates.issue(other, names),
+        "without its issuer": Leaf(certificates.parse_bundle(leaf.chain)[0], leaf.private_key),
+        "empty": Leaf(),
+        "not PEM": Leaf("no", "PEM"),
+        "no key": Leaf(leaf.chain, "PEM"),
+    }
 
-    assert certificates.usable(leaf, authority, NAMES, NOW)
-    assert not certificates.usable(leaf, other, NAMES, NOW)
-    assert not certificates.usable(leaf, authority, NAMES[:2], NOW)
-    assert not certificates.usable(Leaf(leaf.chain, other_key), authority, NAMES, NOW)
-    assert not certificates.usable(Leaf("", ""), authority, NAMES, NOW)
-    assert not certificates.usable(Leaf("no", "PEM"), authority, NAMES, NOW)
+
+def test_what_no_client_accepts_is_replaced(unit: Unit, tmp_path: Path) -> None:
+    for what, leaf in spoiled(served(unit)).items():
+        (unit.etc / "tls/tls.crt").write_text(leaf.chain)
+        (unit.etc / "tls/tls.key").write_text(leaf.private_key)
+
+        unit.run()
+
+        assert handshake(served(unit), trusted(unit.api), NAMES[2], tmp_path), what
 
 
 def test_private_keys_are_not_in_representations(authority: Authority) -> None:
@@ -139,7 +152,7 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     ],
 )
 def test_a_token_is_late_when(token: str, late: bool) -> None:
-    assert certificates.token_is_late(token, datetime.fromtimestamp(1000, UTC)) is late
+    assert workload.token_is_late(token, datetime.fromtimestamp(1000, UTC)) is late
 
 
 @pytest.mark.parametrize(
@@ -215,7 +228,8 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
     half = certificates.LEAF_VALIDITY / 2
     leaf = certificates.issue(authority, NAMES)
 
-    assert certificates.usable(leaf, authority, NAMES, NOW + half - timedelta(hours=1))
+    later = NOW + half - timedelta(hours=1)
+    assert certificates.renewed(leaf, authority, NAMES, later) == leaf
     assert min(half, timedelta(seconds=TOKEN_LIFE / 3)) > timedelta(days=2)
     text = " ".join((ROOT / "SECURITY.md").read_text().split())
     assert f"authority, which is valid for {certificates.AUTHORITY_VALIDITY.days} days" in text
@@ -240,10 +254,15 @@ DOWN = ops.ModelError("ERROR cannot access secret backend: connection refused")
 LABEL = "certificate-authority"
 
 
+def authorities(unit: Unit) -> set[testing.Secret]:
+    """The secrets with an authority."""
+    return {s for s in unit.state.secrets if s.label and s.label.startswith(LABEL)}
+
+
 def kept(unit: Unit) -> Authority:
-    (secret,) = [s for s in unit.state.secrets if s.label and s.label.startswith(LABEL)]
+    (secret,) = authorities(unit)
     assert secret.latest_content
-    return Authority.from_secret(secret.latest_content)
+    return Authority(**secret.latest_content)
 
 
 def trusted(api: ApiServer) -> str:
@@ -261,7 +280,7 @@ def aged(age: timedelta, life: timedelta) -> Authority:
     now = datetime.now(UTC)
     made = certificates.make_authority("istio-aux", "kubeflow")
     parsed = x509.load_pem_x509_certificate(made.certificate.encode())
-    key = serialization.load_pem_private_key(made.private_key.encode(), None)
+    key = serialization.load_pem_private_key(made.key.encode(), None)
     builder = (
         x509.CertificateBuilder()
         .subject_name(parsed.subject)
@@ -274,11 +293,15 @@ def aged(age: timedelta, life: timedelta) -> Authority:
     for extension in parsed.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
     signed = builder.sign(key, hashes.SHA256())  # pyright: ignore[reportArgumentType] - its kind is wider
-    return Authority(Certificate(x509_object=signed).raw, made.private_key)
+    return Authority(Certificate(x509_object=signed).raw, made.key)
+
+
+def served(unit: Unit) -> Leaf:
+    return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
 
 
 def issuer(unit: Unit) -> str:
-    return Leaf(unit.files["tls/tls.crt"], "").issuer
+    return served(unit).issuer
 
 
 @pytest.fixture
@@ -294,7 +317,7 @@ def aging(new_unit: Unit) -> Unit:
     """The unit; half of its authority's life is over, and the successor is stored."""
     old = aged(timedelta(days=400), certificates.AUTHORITY_VALIDITY)
     (secret,) = new_unit.state.secrets
-    content = old.to_secret()
+    content = dataclasses.asdict(old)
     replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
     new_unit.run(secrets={replaced})
     return new_unit
@@ -310,12 +333,11 @@ def fail(patch: pytest.MonkeyPatch, tool: str, error: Exception) -> None:
 
 
 def test_the_webhook_trusts_the_certificate_of_the_unit(unit: Unit, tmp_path: Path) -> None:
-    served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
     service = unit.api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]
 
     name = f"{service['name']}.{service['namespace']}.svc"
 
-    assert handshake(served, trusted(unit.api), name, tmp_path)
+    assert handshake(served(unit), trusted(unit.api), name, tmp_path)
 
 
 def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
@@ -352,8 +374,8 @@ def test_a_new_authority_is_stored_trusted_and_served_in_this_order(aging: Unit)
     assert issuer(aging) == new
     assert bundle(aging.api) == {old, new}
 
-    aging.run()
-    aging.run()
+    for _ in range(3):
+        aging.run()
     assert bundle(aging.api) == {new}
 
 
@@ -366,8 +388,7 @@ def test_a_hook_that_fails_after_the_api_server_learned_of_an_authority_loses_no
 
     for _ in range(5):
         aging.run()
-        served = Leaf(aging.files["tls/tls.crt"], aging.files["tls/tls.key"])
-        assert handshake(served, trusted(aging.api), "istio-aux.kubeflow.svc", tmp_path)
+        assert handshake(served(aging), trusted(aging.api), "istio-aux.kubeflow.svc", tmp_path)
 
     assert bundle(aging.api) == {kept(aging).certificate}
 
@@ -427,15 +448,6 @@ def test_an_authority_that_cannot_be_read_for_a_while_is_waited_for(
     webhook, *_ = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
     assert '"team"' in json.dumps(webhook["objectSelector"]), "an option took no effect meanwhile"
     assert isinstance(unit.run(), testing.ActiveStatus)
-
-
-def test_a_leader_that_never_published_an_authority_makes_none_while_secrets_cannot_be_read(
-    fresh: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        fail(patch, "secret_get", DOWN)
-        assert isinstance(fresh.run(), testing.WaitingStatus)
-    assert not fresh.state.secrets
 
 
 def test_a_secret_that_cannot_be_stored_is_tried_again(

@@ -16,10 +16,9 @@ from ops import testing
 
 import certificates
 from certificates import Leaf
-from relations import tls
 
 from .conftest import Copies, Unit, active, copies
-from .test_certificates import NAMES, handshake, kept, trusted
+from .test_certificates import NAMES, handshake, kept, served, trusted
 
 RELATION = testing.Relation("certificates", remote_app_name="pki")
 
@@ -40,10 +39,6 @@ def write(unit: Unit, data: dict[str, str]) -> Any:
     others = {one for one in unit.state.relations if one.id != RELATION.id}
     changed = dataclasses.replace(relation(unit), remote_app_data=data)
     return unit.run(unit.on.relation_changed(changed), relations={*others, changed})
-
-
-def served(unit: Unit) -> Leaf:
-    return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
 
 
 def settle(unit: Unit) -> None:
@@ -280,7 +275,7 @@ def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
     """The library observes events by private methods, whose errors would fail the hook."""
     with unit.ctx(unit.on.update_status(), unit.state) as manager:
         observers = manager.charm.framework._observers
-        path = manager.charm._provider.handle.path
+        path = manager.charm._pki.handle.path
         handlers = {method for observer, method, _, _ in observers if observer == path}
     assert handlers
-    assert handlers <= vars(tls.Requirer).keys()
+    assert handlers <= vars(certificates.Requirer).keys()

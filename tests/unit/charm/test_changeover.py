@@ -16,7 +16,6 @@ import copy
 import dataclasses
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,11 @@ from lab.pki import Provider
 from ops import testing
 
 import certificates
-from certificates import Leaf
-from issuers import Issuers
+from certificates import Issuers, Leaf
 
 from .apiserver import ApiServer
 from .conftest import NIGHTLY, Unit, set_up
-from .test_certificates import LABEL, bundle
+from .test_certificates import authorities, bundle
 
 STEPS = 60
 
@@ -84,7 +82,7 @@ class Application:
             local_app_data=view.app,
         )
         leads = number == self.leader
-        mine = {secret for secret in unit.state.secrets if secret.label != LABEL}
+        mine = unit.state.secrets - authorities(unit)
         shared = set[testing.Secret]()
         if view.authority:
             owner = "app" if leads else None
@@ -101,8 +99,7 @@ class Application:
         self.stored.units[number] = dict(after.local_unit_data)
         if leads:
             self.stored.app = dict(after.local_app_data)
-            found = [secret for secret in unit.state.secrets if secret.label == LABEL]
-            self.stored.authority = found[0] if found else None
+            self.stored.authority = next(iter(authorities(unit)), None)
         self.past.append(copy.deepcopy(self.stored))
         self.seen[number] = len(self.past) - 1
 
@@ -201,13 +198,14 @@ OLD, NEW = certificates.issue(OWN, NAMES), certificates.issue(OTHER, NAMES)
 
 
 def test_what_no_unit_needs_stays_in_the_bundle_until_it_is_noted_as_not_trusted() -> None:
-    known = Issuers("a/0", {"a/0": frozenset({A})}, False, frozenset({A, B}), OWN, OLD, OLD)
+    known = Issuers(frozenset({A}), trusted=frozenset({A, B}), own=A, served=OLD, wants=OLD)
 
     assert (known.needed(), set(known.bundle())) == ({A}, {A, B})
 
 
 def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_trusted() -> None:
-    known = Issuers("a/0", {"a/0": frozenset({B})}, True, frozenset({B}), OWN, NEW, NEW)
+    trusted = frozenset({B})
+    known = Issuers(trusted, silent=True, trusted=trusted, own=A, served=NEW, wants=NEW)
 
     assert known.needed() == {A, B}
     assert dataclasses.replace(known, silent=False).needed() == {B}
@@ -216,22 +214,18 @@ def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_
 @pytest.mark.parametrize(
     ("published", "noted", "applied", "serves"),
     [
-        pytest.param({A, B}, {A, B}, (), NEW, id="published and noted"),
-        pytest.param({A, B}, {A}, (A, B), NEW, id="published and applied in this event"),
-        pytest.param({A, B}, {A}, (), OLD, id="not trusted yet"),
-        pytest.param({A}, {A, B}, (), OLD, id="trusted, but the next leader could drop it"),
-        pytest.param(None, {A, B}, (A, B), OLD, id="nothing published yet"),
-        pytest.param(None, None, (), OLD, id="nothing noted yet"),
+        pytest.param({A, B}, {A, B}, False, NEW, id="published and noted"),
+        pytest.param({A, B}, {A}, True, NEW, id="published and applied in this event"),
+        pytest.param({A, B}, {A}, False, OLD, id="not trusted yet"),
+        pytest.param({A}, {A, B}, False, OLD, id="trusted, but the next leader could drop it"),
+        pytest.param(set(), {A, B}, True, OLD, id="nothing published yet"),
+        pytest.param(set(), None, False, OLD, id="nothing noted yet"),
     ],
 )
 def test_a_unit_serves_another_issuers_certificate_when_it_is(
-    published: set[str] | None, noted: set[str] | None, applied: tuple[str, ...], serves: Leaf
+    published: set[str], noted: set[str] | None, applied: bool, serves: Leaf
 ) -> None:
-    units = {"a/0": frozenset(published)} if published else dict[str, frozenset[str]]()
     trusted = None if noted is None else frozenset(noted)
-    known = Issuers("a/0", units, False, trusted, OWN, OLD, NEW)
+    known = Issuers(frozenset(published), trusted=trusted, own=A, served=OLD, wants=NEW)
 
-    choice = known.choose(applied, NAMES, datetime.now(UTC))
-
-    assert choice.leaf == serves
-    assert choice.waits is (serves == OLD)
+    assert known.choose(applied=applied) == serves

@@ -193,11 +193,15 @@ def test_a_unit_without_its_container_publishes_all_the_same(new_unit: Unit) -> 
 def test_a_pebble_that_refuses_the_target_stops_nothing(
     unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise pebble.APIError({}, 400, "Bad Request", "plan must have a valid location")
+    accept = ops.Container.add_layer
+
+    def refuse(container: ops.Container, label: str, layer: Any, **named: Any) -> None:
+        if "log-targets" in layer:
+            raise pebble.APIError({}, 400, "Bad Request", "plan must have a valid location")
+        accept(container, label, layer, **named)
 
     # ops.testing's Pebble accepts every location.
-    monkeypatch.setattr("ops.model.Container.add_layer", refuse)
+    monkeypatch.setattr(ops.Container, "add_layer", refuse)
 
     assert unit.relate(loki({0: URL})) == active()
 

@@ -9,14 +9,16 @@ from typing import Any, cast
 import hcl2
 import pytest
 import yaml
+from istio_aux.model.answers import PAGE
 from istio_aux.model.names import WEBHOOK_PORT
 from lab.juju_provider import MODULES, SCHEMAS
+from lab.options import configured
 
 import certificates
 import manifests
 import workload
-from config import CHOICES, load
-from relations import cos, istio, sidecar, tls
+from config import CHOICES
+from relations import cos, istio, sidecar
 
 from .conftest import ROOT
 
@@ -28,6 +30,7 @@ def document(name: str) -> dict[str, Any]:
 METADATA = document("metadata.yaml")
 OPTIONS = document("config.yaml")["options"]
 ACTIONS = document("actions.yaml")
+LIMITED = {"list-unmeshed", "list-stuck", "restart-unmeshed"}
 CHARMCRAFT = document("charmcraft.yaml")
 ROCK = document("workload/rockcraft.yaml")
 RECORDED = ROOT / "tests/data/inclusion"
@@ -56,7 +59,9 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
     # By endpoint: how many relations make sense, None for any number.
     requires = {
-        **dict.fromkeys((istio.PILOT, istio.METADATA, istio.SERVICE_MESH, tls.ENDPOINT), 1),
+        **dict.fromkeys(
+            (istio.PILOT, istio.METADATA, istio.SERVICE_MESH, certificates.ENDPOINT), 1
+        ),
         cos.LOGGING: None,
         cos.TRACING: 1,
         cos.CA: 1,
@@ -81,13 +86,15 @@ def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
     # The default of additionalProperties flips with Juju 4.
     assert {name for name, action in ACTIONS.items() if action["description"]} == set(ACTIONS)
     assert {action["additionalProperties"] for action in ACTIONS.values()} == {False}
+    # Juju refuses what the schema does not allow, so the charm need not.
+    limits = [action["params"]["limit"] for name, action in ACTIONS.items() if name in LIMITED]
+    assert {(one["type"], one["minimum"], one["maximum"]) for one in limits} == {
+        ("integer", 1, PAGE)
+    }
 
 
 def test_defaults_are_valid_and_every_option_is_read() -> None:
-    options = load({name: option["default"] for name, option in OPTIONS.items()}, "m")
-
-    read = {*vars(options), *(name.replace("-", "_") for name in options.seconds)} - {"seconds"}
-    assert {name.replace("-", "_") for name in OPTIONS} == read
+    assert {name.replace("-", "_") for name in OPTIONS} == {*vars(configured("m"))} - {"model"}
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -111,7 +118,7 @@ def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(ove
     )
     options = deployed.get("options", {})
     assert set(options) <= set(OPTIONS)
-    load({n: o["default"] for n, o in OPTIONS.items()} | options, "m")
+    configured("m", options)
     for theirs, ours in added["relations"]:
         assert theirs.partition(":")[0] in recorded["applications"]
         assert theirs in {*recorded["endpoints"], *more}
@@ -242,6 +249,6 @@ def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     assert webhook["clientConfig"]["service"]["port"] == WEBHOOK_PORT == 8443
     # The workload's own default (settings.webhook-address) is what it listens on.
     assert "webhook-address" not in workload.settings(
-        load({name: option["default"] for name, option in OPTIONS.items()}, "m"),
-        workload.Names("model/app", "istio-aux-model-app", "model/app"),
+        configured("m"),
+        {},
     )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops import testing
 
-from relations.istio import ControlPlane, parse_metadata, parse_pilot
+from relations.istio import ControlPlane, parse
 
 from .conftest import ROOT, Unit, injector
 
@@ -122,37 +122,29 @@ def test_the_workload_may_read_the_policies_of_all_revisions(unit: Unit) -> None
 
 
 @pytest.mark.parametrize(
-    ("versions", "service"),
-    [
-        ("- v1\n", "istiod.mesh"),
-        ("- v2\n- v1\n", "istiod.mesh.svc"),
-        ("- 1\n", "istiod-1-29.mesh.svc.cluster.local"),
-    ],
+    "service", ["istiod.mesh", "istiod.mesh.svc", "istiod-1-29.mesh.svc.cluster.local"]
 )
-def test_the_namespace_is_the_second_part_of_the_services_name(versions: str, service: str) -> None:
-    """And one version in common is enough."""
-    databag = {"_supported_versions": versions, "data": f"service-name: {service}"}
+def test_the_namespace_is_the_second_part_of_the_services_name(service: str) -> None:
+    databag = VERSIONS | {"data": f"service-name: {service}"}
 
-    assert parse_pilot(databag).root_namespace == "mesh"
+    assert parse("istio-pilot", databag).root_namespace == "mesh"
 
 
 @pytest.mark.parametrize(
     ("databag", "why"),
     [
-        ({}, "the databag is empty"),
+        ({}, "the service is not set yet"),
         (recorded("istio-pilot-before-our-versions"), "the service is not set yet"),
         (
             # Another format under the same name of an interface.
             recorded("k8s-service-info"),
             'keys "name, port": expected _supported_versions and data, as istio-pilot writes',
         ),
-        ({"_supported_versions": "- v2\n"}, '_supported_versions "- v2\\n": expected v1'),
-        ({"_supported_versions": "v1"}, '_supported_versions "v1": expected v1'),
         (VERSIONS | {"data": "{"}, 'data "{": expected a service-name'),
         (VERSIONS | {"data": "!!bool a"}, 'data "!!bool a": expected a service-name'),
         (VERSIONS | {"data": "- a"}, 'data "- a": expected a service-name'),
         (VERSIONS | {"data": "service-name: [a]"}, 'data "service-name: [a]": expected a service-'),
-        (VERSIONS | {"data": "[" * 1000}, f'data "{"[" * 60}"…: expected a service-name'),
+        (VERSIONS | {"data": "[" * 1000}, f'data "{"[" * 60}…": expected a service-name'),
         (
             VERSIONS | {"data": "service-name: istiod.example.com"},
             'service-name "istiod.example.com": expected <service>.<namespace>.svc',
@@ -164,7 +156,7 @@ def test_the_namespace_is_the_second_part_of_the_services_name(versions: str, se
     ],
 )
 def test_a_bad_databag_of_istio_pilot_is_named(databag: dict[str, str], why: str) -> None:
-    told = parse_pilot(databag)
+    told = parse("istio-pilot", databag)
 
     assert told.root_namespace is None
     assert told.reason.startswith(f"istio-pilot: {why}")
@@ -178,15 +170,14 @@ def test_a_bad_databag_of_istio_pilot_is_named(databag: dict[str, str], why: str
     ],
 )
 def test_a_bad_databag_of_istio_metadata_is_named(databag: dict[str, str], why: str) -> None:
-    assert parse_metadata(databag) == ControlPlane(None, f"istio-metadata: {why}")
+    assert parse("istio-metadata", databag) == ControlPlane(None, f"istio-metadata: {why}")
 
 
 ANYTHING = st.text(alphabet="-:[]{}&*!|>'\"%@`\n\t #,?.a1\0é")
 
 
 @settings(max_examples=60, deadline=None)
-@given(ANYTHING, ANYTHING)
-def test_no_databag_raises(one: str, other: str) -> None:
-    for databag in ({"_supported_versions": one}, VERSIONS | {"data": other}):
-        assert parse_pilot(databag).reason
-    assert parse_metadata({"root_namespace": one}).reason
+@given(ANYTHING)
+def test_no_databag_raises(text: str) -> None:
+    assert parse("istio-pilot", VERSIONS | {"data": text}).reason
+    assert parse("istio-metadata", {"root_namespace": text}).reason

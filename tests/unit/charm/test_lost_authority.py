@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from ops import testing
 
-from certificates import Leaf
-
 from .conftest import Unit
 from .test_actions import failure, results
-from .test_certificates import DOWN, LABEL, bundle, fail, handshake, kept, trusted
+from .test_certificates import DOWN, bundle, fail, handshake, kept, served, trusted
 
 
 def lost_for(unit: Unit, minutes: float) -> None:
@@ -37,6 +35,7 @@ def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
     unit: Unit, tmp_path: Path
 ) -> None:
     old = kept(unit).certificate
+    (lost,) = unit.state.secrets
     unit.run(secrets=set())
     assert "authority-lost-since" in noted(unit)
     lost_for(unit, 59)
@@ -49,12 +48,12 @@ def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
     unit.run()
 
     (secret,) = unit.state.secrets
-    assert secret.label != LABEL, "Juju keeps the label of the lost one"
+    assert secret.label != lost.label, "Juju keeps the label of the lost one"
     assert noted(unit)["authority-secret-id"] == secret.id
+    assert "authority-lost-since" not in noted(unit)
     for _ in range(5):
         status = unit.run()
-        served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
-        assert handshake(served, trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
+        assert handshake(served(unit), trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
     assert bundle(unit.api) == {kept(unit).certificate} != {old}
     assert isinstance(status, testing.ActiveStatus)
     assert "authority-lost-since" not in noted(unit)
@@ -106,7 +105,7 @@ def test_another_authority_is_made_at_once_and_the_units_change_over(
     unit.run()
     assert bundle(unit.api) == {*old, kept(unit).certificate}
     assert kept(unit).certificate not in old
-    for _ in range(3):
+    for _ in range(4):
         assert isinstance(unit.run(), testing.ActiveStatus)
     assert bundle(unit.api) == {kept(unit).certificate}
 

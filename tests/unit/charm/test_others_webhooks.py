@@ -14,7 +14,7 @@ import pytest
 from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
-from .conftest import Unit, active
+from .conftest import STARTED, Unit, active
 from .test_injection_labels import OURS, labels
 from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, state_of
@@ -46,7 +46,7 @@ def restart(unit: Unit) -> Any:
     """Restart the unit's container: its files and its plan are gone."""
     for path in unit.etc.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
+    unit.change_container(**STARTED)
     return unit.run(unit.on.pebble_ready(unit.container))
 
 

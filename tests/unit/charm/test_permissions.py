@@ -49,7 +49,11 @@ def test_a_follower_needs_fewer_permissions(unit: Unit) -> None:
 def test_an_api_server_that_has_not_read_its_roles_yet_is_no_missing_trust(unit: Unit) -> None:
     unit.api.ignorant = 1
 
-    assert isinstance(unit.run(), testing.ActiveStatus)
+    assert unit.run() == testing.WaitingStatus(
+        "the Kubernetes API server has not read its roles yet"
+    )
+    assert unit.wakes
+    assert unit.run() == active()
 
 
 def test_a_permission_that_is_refused_in_use_blocks_too(new_unit: Unit) -> None:

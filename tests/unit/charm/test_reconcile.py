@@ -17,9 +17,8 @@ from lab import ports
 from ops import pebble, testing
 
 import cluster
-import endpoints
 import probe
-import wake
+import workload
 
 from .apiserver import ApiServer, endpoint
 from .conftest import Unit, active
@@ -159,7 +158,7 @@ def test_units_are_reached_directly_and_one_that_hangs_is_not_waited_for(
         socket.create_server(("127.0.0.3", port)),
         cluster.connect(httpx2.MockTransport(api.answer)) as client,
     ):
-        found = endpoints.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
+        found = probe.look(client, "istio-aux", "kubeflow", datetime.now(UTC))
 
     (silent,) = found.silent
     assert silent.startswith(f"unit istio-aux/1: no answer at http://127.0.0.3:{port}/readyz: ")
@@ -207,7 +206,7 @@ def test_the_webhook_comes_once_the_last_unit_answers(new_unit: Unit) -> None:
 
 def woken(unit: Unit) -> object:
     """The event of the notice that Pebble's service `wake` sends."""
-    notice = testing.Notice(wake.KEY)
+    notice = testing.Notice(workload.WAKE_KEY)
     unit.change_container(notices=[notice])
     return unit.on.pebble_custom_notice(unit.container, notice)
 

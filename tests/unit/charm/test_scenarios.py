@@ -13,7 +13,7 @@ from lab.pki import Provider
 from ops import pebble, testing
 from scenario import mocking
 
-from .conftest import NIGHTLY, Unit, active
+from .conftest import NIGHTLY, STARTED, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_others_webhooks import MESH, SAID, policies
@@ -79,8 +79,6 @@ def of_check(what: str) -> Callable[[Unit], Any]:
     """Once there is a plan."""
 
     def make(unit: Unit) -> Any:
-        if not unit.container.check_infos:
-            unit.run()
         (check, *_) = unit.container.check_infos
         return getattr(unit.on, f"pebble_check_{what}")(unit.container, check)
 
@@ -331,7 +329,7 @@ def before_its_issuer_is_trusted(unit: Unit) -> Any:
     (peers,) = unit.state.get_relations("peers")
     noted = {**peers.local_app_data, "trusted-issuers": Provider().ca}
     (unit.etc / "tls" / "tls.crt").unlink()
-    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
+    unit.change_container(**STARTED)
     return unit.run(leader=False, relations={testing.PeerRelation("peers", local_app_data=noted)})
 
 

@@ -21,6 +21,7 @@ from istio_aux.model.policy import Policy, Rung
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit
 from istio_aux.quit.state import Send
+from lab.options import configured
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 
@@ -28,9 +29,8 @@ import certificates
 import config
 import manifests
 import workload
-from certificates import Leaf
+from certificates import Issuers
 from inputs import Inputs
-from issuers import Issuers
 from manifests import Values
 
 from .conftest import ROOT
@@ -39,7 +39,7 @@ from .test_workload import NAMES
 TEXT = (ROOT / "SECURITY.md").read_text()
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
-ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
+ISSUERS = Issuers(silent=True, own=AUTHORITY.certificate)
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
 }
@@ -91,11 +91,10 @@ def row(what: str, rights: str, where: str, when: str, policies: str) -> Row:
 
 def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the charm creates with these options."""
-    defaults = {name: option["default"] for name, option in OPTIONS.items()}
     inputs = Inputs(
         app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
-        config=config.load(defaults | dict(options), "kubeflow"), invalid="",
-        container_ready=True, authority=AUTHORITY, issuers=ISSUERS, offer=None,
+        config=configured("kubeflow", options), invalid="",
+        container_ready=True, issuers=ISSUERS,
     )  # fmt: skip
     values = inputs.values()
     assert values
@@ -228,8 +227,7 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
 def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
     options = {"quit": mode, "sidecars": sidecars}
-    defaults = {name: option["default"] for name, option in OPTIONS.items()}
-    written = workload.settings(config.load(defaults | options, "m"), NAMES)
+    written = workload.settings(configured("m", options), NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
     executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))

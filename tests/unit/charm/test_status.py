@@ -217,6 +217,21 @@ def test_of_several_problems_the_status_shows_the_first_to_solve(new_unit: Unit)
     assert new_unit.configure(log_level="loud").message.startswith("log-level:")
 
 
+def test_a_workload_that_is_not_ready_is_not_well_although_it_says_no_reason(unit: Unit) -> None:
+    unit.process.missing = [""]
+
+    assert unit.run() == testing.WaitingStatus("workload: not ready")
+
+
+@pytest.mark.parametrize("admission", ["webhook", "auto"])
+def test_an_event_asks_the_workload_once(admission: str, unit: Unit) -> None:
+    unit.process.asked = 0
+
+    unit.configure(admission=admission)
+
+    assert unit.process.asked == 1
+
+
 def test_an_event_that_is_not_reconciled_keeps_the_status(unit: Unit) -> None:
     before = unit.state.unit_status
     (peers,) = unit.state.get_relations("peers")

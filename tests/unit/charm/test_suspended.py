@@ -12,7 +12,7 @@ from ops import pebble, testing
 
 import cluster
 import manifests
-import suspended
+import objects
 
 from .apiserver import ApiServer
 from .conftest import PATIENCE, Unit, active
@@ -232,7 +232,7 @@ def test_no_grace_period_keeps_a_removal_for_ever(restarting: Unit) -> None:
     patience = dataclasses.replace(PATIENCE, grace=0.1)
 
     with cluster.connect(httpx2.MockTransport(restarting.api.answer)) as client:
-        suspended.resume(client, patience)
+        objects.resume_jobs(client, patience, lambda _jobs: None)
 
     assert state(restarting.api) == (False, False)
 

@@ -22,21 +22,19 @@ from istio_aux.model.policy import (
     RacePolicy,
     StartMode,
 )
+from lab.options import configured
 from ops import pebble, testing
 from scenario import mocking
 
 import config
 import probe
 import workload
-from config import Applications
 
-from .conftest import ROOT, Unit, active
+from .conftest import ROCK, ROOT, Unit, active
 
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
-NAMES = workload.Names(
-    "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
-)
+CONFIG = configured("kubeflow")
+NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
 
 
 def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
@@ -53,12 +51,11 @@ def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
 
 def test_the_pod_is_ready_when_its_workload_is_and_the_rock_brings_that_check() -> None:
     """Pebble takes a check that changes for new, and a new one for up."""
-    ready = workload.layer(CONFIG, NAMES).get("checks", {})["ready"]
+    ready = ROCK["checks"]["ready"]
 
-    assert ready.get("level") == "ready"
-    assert ready.get("http") == {"url": "http://localhost:8080/readyz"}
-    rock = yaml.safe_load((ROOT / "workload" / "rockcraft.yaml").read_text())
-    assert rock["checks"]["ready"] == ready
+    assert ready == workload.SINCE_READY | {"period": "1s", "timeout": "900ms", "threshold": 1}
+    assert ready["level"] == "ready"
+    assert ready["http"] == {"url": "http://localhost:8080/readyz"}
 
 
 def test_the_workload_reads_the_settings(unit: Unit) -> None:
@@ -157,8 +154,8 @@ def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
         CONFIG,
         admission="webhook",
         # The workload follows its file; only the charm reads the namespaces.
-        inject_applications=(Applications("kubeflow", None),),
-        inject_namespaces=("team-a",),
+        inject_applications="*",
+        inject_namespaces="team-a",
     )
 
     assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
@@ -187,8 +184,7 @@ REFUSALS = [
     ("pull", pebble.PathError("generic-file-error", "stale file handle"), "stale file handle"),
     ("add_layer", pebble.APIError({}, 400, "Bad Request", "plan: bad layer"), "plan: bad layer"),
     ("replan_services", pebble.TimeoutError("timed out waiting for change 3"), "change 3"),
-    ("get_services", pebble.ConnectionError("no socket"), "no socket"),
-    ("get_plan", pebble.ProtocolError("no JSON"), "no JSON"),
+    ("get_checks", pebble.ConnectionError("no socket"), "no socket"),
 ]
 
 
@@ -220,4 +216,4 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
 
     problem = workload.trouble(pebble.ChangeError(text, change))
 
-    assert problem.reason == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
+    assert str(problem) == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
