@@ -204,6 +204,10 @@ def ensure(
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
     keeps its present settings. One without settings, as after a restart of its container, gets them
     nevertheless: without a workload every Job would hang.
+
+    Raises:
+        ReconcileError: the API server gives no token, or there is no certificate yet.
+        ops.pebble.Error: Pebble fails.
     """
     if not inputs.container_ready:
         return
