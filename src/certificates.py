@@ -57,7 +57,8 @@ TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
 # The part of its life that is left when a certificate of our own is renewed; and when one of the
-# PKI was not renewed in time: that is for the units to change to another one.
+# PKI was not renewed in time: the rest is for the units to change to another one. The library drops
+# its request by then, and asks for a new certificate.
 _RENEWED: Final = 1 / 2
 _LATE: Final = 1 / 20
 # What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
@@ -305,12 +306,9 @@ class Requirer(TLSCertificatesRequiresV4):
             issuers = [one for one in (given.ca, *given.chain) if one != given.certificate]
             chain = "\n".join(map(str, (given.certificate, *issuers)))
             try:
-                leaf = verified(chain, key.raw, names, now)
+                return Offer(verified(chain, key.raw, names, now))
             except ValueError as error:
                 return Offer(reason=f"the certificate of {provider} is refused: {error}")
-            late = life_left(leaf.chain, now) <= _LATE
-            why = f"the certificate of {provider} is about to expire"
-            return Offer(reason=why) if late else Offer(leaf)
         for request in self.get_csrs_from_requirer_relation_data():
             if denied := self.get_request_error(request.certificate_signing_request):
                 why = quoted(f"{denied.error.name}: {denied.error.message}")

@@ -52,6 +52,7 @@ def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
     (secret,) = unit.state.secrets
     assert secret.label != lost.label, "Juju keeps the label of the lost one"
     assert noted(unit)["authority-secret-id"] == secret.id
+    assert "authority-lost-since" not in noted(unit)
     for _ in range(5):
         status = unit.run()
         served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
