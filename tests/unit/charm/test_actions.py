@@ -248,7 +248,6 @@ def test_the_workloads_error_is_the_actions_failure(unit: Unit) -> None:
 
 
 def test_a_pod_is_explained_by_the_last_valid_options(unit: Unit) -> None:
-    """The workload runs on with them."""
     unit.configure(pod_selector="team=a", start_mode="hold")
     unit.state = dataclasses.replace(unit.state, config={"log-level": "loud"})
 
@@ -352,9 +351,8 @@ def test_a_check_answers_while_pebble_does_not(unit: Unit, monkeypatch: pytest.M
 def test_a_check_finds_a_workload_that_does_not_answer(unit: Unit) -> None:
     unit.process.running = False
 
-    found = run_check(unit, LIVE)
-
-    assert "problem: workload: no answer at http://localhost:8080: " in found["findings"]
+    said = run_check(unit, LIVE)["findings"]
+    assert "problem: workload: no answer at http://localhost:8080: " in said
 
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}

@@ -56,14 +56,23 @@ def test_an_api_server_that_has_not_read_its_roles_yet_is_no_missing_trust(unit:
     assert unit.run() == active()
 
 
-def test_a_permission_that_is_refused_in_use_blocks_too(new_unit: Unit) -> None:
-    body = {"kind": "Status", "code": 403, "message": "attempting to grant extra privileges"}
+@pytest.mark.parametrize(
+    ("why", "status"),
+    [
+        ("attempting to grant extra privileges", testing.BlockedStatus),
+        ('admission webhook "policy.example" denied the request', testing.WaitingStatus),
+    ],
+)
+def test_a_permission_that_is_refused_in_use_blocks_too_but_no_rule_of_somebody_else(
+    why: str, status: type, new_unit: Unit
+) -> None:
+    body = {"kind": "Status", "code": 403, "message": why}
     new_unit.api.failures = [httpx2.Response(403, json=body)]
 
-    status = new_unit.configure()
+    said = new_unit.configure()
 
-    assert isinstance(status, testing.BlockedStatus)
-    assert "attempting to grant extra privileges" in status.message
+    assert isinstance(said, status)
+    assert why in said.message
 
 
 def selects(api: ApiServer) -> str:

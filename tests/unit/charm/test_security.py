@@ -37,7 +37,6 @@ from .conftest import ROOT
 from .test_workload import NAMES
 
 TEXT = (ROOT / "SECURITY.md").read_text()
-OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
 ISSUERS = Issuers(silent=True, own=AUTHORITY.certificate)
 CHOICES: dict[str, tuple[Any, ...]] = {

@@ -140,6 +140,18 @@ def test_the_last_unit_stops_its_workload_and_resumes_jobs_before_the_permission
     assert service is pebble.ServiceStatus.INACTIVE
 
 
+def test_a_job_is_resumed_only_when_its_controller_has_seen_the_end_of_its_pods(
+    restarting: Unit,
+) -> None:
+    suspend(restarting.api)
+    restarting.api.calls.clear()
+
+    restarting.remove("stop")
+
+    before = restarting.api.calls[: restarting.api.calls.index(f"PATCH {TFJOB}")]
+    assert before.count("GET /api/v1/namespaces/training/pods") == 2
+
+
 def test_a_container_that_is_gone_does_not_stop_the_removal(restarting: Unit) -> None:
     suspend(restarting.api)
     restarting.change_container(can_connect=False)

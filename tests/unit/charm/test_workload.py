@@ -22,7 +22,7 @@ from istio_aux.model.policy import (
     RacePolicy,
     StartMode,
 )
-from lab.options import configured
+from lab.options import OPTIONS, configured
 from ops import pebble, testing
 from scenario import mocking
 
@@ -30,9 +30,8 @@ import config
 import probe
 import workload
 
-from .conftest import ROCK, ROOT, Unit, active
+from .conftest import ROCK, Unit, active
 
-OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
 
