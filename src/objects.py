@@ -55,7 +55,7 @@ INJECTION: Final = "istio-injection"
 # The application that set the label, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
 
-# How often a Job that changes at the same time is read and patched again.
+# How often a Job is patched that changes at the same time, or that may not be changed.
 _ATTEMPTS: Final = 5
 # The kinds of Job that the workload can suspend.
 _JOBS: Final[dict[str, type[Any]]] = {
@@ -353,8 +353,8 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
     """Resume every Job that the workload has suspended, each when its pods are gone.
 
     Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
-    pods are waited for, whenever they change. A Job that the API server refuses to change, or that
-    has changed at each of some attempts, stays suspended, and the log names it.
+    pods are waited for, whenever they change. A Job stays suspended if the API server refuses each
+    of some attempts, and the log names it.
     """
     begun: dict[str, float] = {}  # The time of the first look at a Job, by its UID.
     attempts = Counter[str]()
@@ -369,8 +369,8 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
             grace = min(max(periods, default=0), patience.grace)
             late = now >= begun.setdefault(job.uid, now) + grace + patience.longest
             if late or (not periods and job.uid in had_none):
-                done = _resume(client, kind, job, len(periods))
-                attempts[job.uid] += 1 if done else _ATTEMPTS
+                attempts[job.uid] += 1
+                _resume(client, kind, job, len(periods))
             elif periods:
                 waits.append(f"{kind} {job.namespace}/{job.name}")
             if not periods:
@@ -393,8 +393,8 @@ def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
     return [pod.deletion_grace_period_seconds for pod in pods]
 
 
-def _resume(client: Client, kind: str, job: Found, pods: int) -> bool:
-    """Resume the Job if it has not changed; return False if the API server refuses it."""
+def _resume(client: Client, kind: str, job: Found, pods: int) -> None:
+    """Resume the Job, which had so many pods, if it has not changed; the log says why not."""
     nothing = {SUSPENDED: None}
     metadata = {"uid": job.uid, "resourceVersion": job.resource_version}
     suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
@@ -410,16 +410,15 @@ def _resume(client: Client, kind: str, job: Found, pods: int) -> bool:
             )
     except ReconcileError as error:
         if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
-            logger.info("%s: gone or changed meanwhile", name)
-            return True
+            logger.warning("%s: gone or changed meanwhile", name)
+            return
         path = ".".join(filter(None, ("spec", policy, "suspend")))
         logger.error("%s: set %s to false", error, path)
         if not 400 <= error.code < 500:
             raise
-        return False
+        return
     if pods:
         # A training job may fail if it is resumed while one of its pods terminates.
         logger.warning("%s: resumed although %d of its pods still exist", name, pods)
     else:
         logger.info("%s: resumed", name)
-    return True
