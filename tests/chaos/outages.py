@@ -177,7 +177,7 @@ def _creator(stage: Stage) -> Callable[[Workload], str]:
                     raise
             return True
 
-        lab.until(created, timeout=QUIET, what=f"{workload.name} to be created", ignoring=AWAY)
+        lab.until(created, what=f"{workload.name} to be created", ignoring=AWAY)
         return refusal
 
     return create
@@ -212,11 +212,11 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
 
     def api_server(seconds: float) -> None:
         away(cluster.process("kube-apiserver"), seconds)
-        cluster.await_api(QUIET)
+        cluster.await_api()
 
     def injector(seconds: float) -> None:
         away(istio.process, seconds)
-        ports.await_listener(istio.process, cluster.host, istio.port, timeout=QUIET)
+        ports.await_listener(istio.process, cluster.host, istio.port)
 
     kill: Mapping[Victim, Callable[[float], None]] = {
         "workload": workload,

@@ -42,7 +42,7 @@ class Succession:
 def rivals(programs: Programs) -> Iterator[tuple[Workload, Workload]]:
     """Two processes with one lease; the first one holds it."""
     first = programs("rivals", {"lease": "rivals/rivals"})
-    lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
+    lab.until(lambda: first.status().get("leader"), what="the first to lead")
     second = first.replica("rivals-1")
     second.start()
     second.await_ready()
@@ -59,7 +59,6 @@ def succession(
     with stage(client, kubelet, leader) as scene:
         lab.until(
             lambda: scene.namespace in heir.status().get("selected-namespaces", []),
-            timeout=30,
             what="the heir to notice the namespace",
         )
         before, around, after = (
@@ -71,7 +70,6 @@ def succession(
             scene.await_phase(pod, "Succeeded")
         lab.until(
             lambda: heir.status().get("watched-pods") == len(around + after),
-            timeout=30,
             what="the heir to follow the pods that run",
         )
         statuses = leader.status(), heir.status()
@@ -93,7 +91,7 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
     before, follower = succession.statuses
     assert (before["leader"], follower["leader"]) == (True, False)
     assert before["lease-holder"] == follower["lease-holder"] != ""
-    lab.until(lambda: heir.status().get("leader"), timeout=60, what="the heir to take over")
+    lab.until(lambda: heir.status().get("leader"), what="the heir to take over")
     for pod in succession.finished_around + succession.finished_after:
         succession.scene.await_phase(pod, "Succeeded")
 
@@ -110,7 +108,7 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
 def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Succession):
     """SIGTERM releases the lease: nobody waits until it runs out."""
     first, second, scene = succession.heir, succession.leader, succession.scene
-    lab.until(lambda: first.status().get("leader"), timeout=60, what="the first to lead")
+    lab.until(lambda: first.status().get("leader"), what="the first to lead")
     second.start()
     second.await_ready()
     pods = [scene.start(f"handover-{n}") for n in range(4)]
@@ -121,7 +119,7 @@ def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Successio
     for pod in pods[1:]:
         scene.kubelet.finish(pod, "main")
 
-    lab.until(lambda: second.status().get("leader"), timeout=60, what="the second to take over")
+    lab.until(lambda: second.status().get("leader"), what="the second to take over")
     for pod in pods:
         scene.await_phase(pod, "Succeeded")
     lease = scene.client.get(Lease, "rivals", namespace="rivals")

@@ -87,15 +87,11 @@ def harness() -> Iterator[Harness]:
 
 
 def await_processes(name: str, count: int) -> None:
-    lab.until(
-        lambda: len(sweep.processes(name)) == count,
-        timeout=30,
-        what=f"{count} processes of {name}",
-    )
+    lab.until(lambda: len(sweep.processes(name)) == count, what=f"{count} processes of {name}")
 
 
 def await_nothing_left(name: str) -> None:
-    lab.until(lambda: not sweep.left_by(name), timeout=30, what=f"the end of {name}")
+    lab.until(lambda: not sweep.left_by(name), what=f"the end of {name}")
 
 
 def test_a_harness_that_ends_leaves_nothing_and_no_logs(harness: Harness):

@@ -25,8 +25,6 @@ ISTIO = "sidecars-istio"
 INJECTOR = "vault-agent-injector"
 SIDECAR = ["vault-agent*"]
 BY_OPTION = [case for case in CASES if case.option == OPTION]
-# Measured on 2 busy cores: 1 s.
-IN_FORCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,6 @@ def namespace(
     workload.await_admission(team)
     lab.until(
         lambda: became(create(cluster, team, Case(name=""))[0]) == (["main"], SIDECAR),
-        timeout=IN_FORCE,
         what="the webhook to be known",
     )
     yield team
@@ -133,7 +130,7 @@ def test_a_sidecar_that_a_later_webhook_adds_becomes_native(
         regular, init = became(made)
         return len(regular + init) == 2
 
-    lab.until(sidecar, timeout=IN_FORCE, what="the injector to be known")
+    lab.until(sidecar, what="the injector to be known")
     [made] = create(cluster, namespace, plain)
 
     assert became(made) == (["main"], SIDECAR)

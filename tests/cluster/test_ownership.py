@@ -51,8 +51,6 @@ from issuers import Issuers
 from suspended import Patience
 
 APP = "istio-aux"
-# Measured on 2 busy cores: with a deleted model, everything is gone within 6 s.
-SOON = 300.0
 POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding)
 OWNED = [kind for kind in of_charm.OWNED if POLICY.there or kind not in POLICIES]
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
@@ -78,11 +76,7 @@ def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     """The kinds of Istio that the application owns objects of; the stand-in has not all."""
     name = DEFINITION["metadata"]["name"]
     client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
-    lab.until(
-        lambda: served(client) == OWNED,
-        timeout=SOON,
-        what="every kind to be served",
-    )
+    lab.until(lambda: served(client) == OWNED, what="every kind to be served")
     yield
     client.delete(Definition, name)
 
@@ -140,7 +134,7 @@ def left(client: lightkube.Client, model: str) -> list[str]:
 
 
 def await_nothing_left(client: lightkube.Client, model: str) -> None:
-    lab.until(lambda: not left(client, model), timeout=SOON, what=f"all of {model} to be gone")
+    lab.until(lambda: not left(client, model), what=f"all of {model} to be gone")
 
 
 @pytest.mark.parametrize("cascade", [CascadeType.FOREGROUND, CascadeType.BACKGROUND])
@@ -167,7 +161,6 @@ def test_in_the_foreground_the_webhook_goes_before_the_namespace(
 
     lab.until(
         lambda: not any("Mutating" in each for each in left(client, deserted.model)),
-        timeout=SOON,
         what="the webhook to be gone",
     )
     client.patch(Lease, "held", {"metadata": {"finalizers": None}}, namespace=deserted.model)
@@ -257,9 +250,7 @@ def begin(client: lightkube.Client, namespace: str) -> Pod:
     """Create a Job, and return its pod."""
     await_account(client, namespace)
     create(client, namespace, {})
-    (pod,) = lab.until(
-        lambda: list(client.list(Pod, namespace=namespace)), timeout=SOON, what="the Job's pod"
-    )
+    (pod,) = lab.until(lambda: list(client.list(Pod, namespace=namespace)), what="the Job's pod")
     return pod
 
 

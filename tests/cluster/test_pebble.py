@@ -31,7 +31,6 @@ from relations import cos
 
 # Seconds between the end of the service and its next start; ten times as fast as in the charm.
 FIRST = 0.5
-SOON = 60
 
 
 @pytest.fixture
@@ -75,7 +74,6 @@ def pebble(
     client = ops.pebble.Client(str(socket))
     lab.until(
         lambda: socket.exists() and client.get_system_info(),
-        timeout=SOON,
         what="Pebble to answer",
         ignoring=(ops.pebble.ConnectionError,),
     )
@@ -102,7 +100,7 @@ def current(client: ops.pebble.Client) -> ops.pebble.ServiceStatus | str:
 
 
 def await_status(client: ops.pebble.Client, status: ops.pebble.ServiceStatus | str) -> None:
-    lab.until(lambda: current(client) == status, timeout=SOON, what=f"the service to be {status}")
+    lab.until(lambda: current(client) == status, what=f"the service to be {status}")
 
 
 def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
@@ -115,7 +113,7 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
                 seen.append(notice.last_occurred)
         return len(seen) >= number
 
-    lab.until(look, timeout=SOON, what=f"{number} notices", every=0.02)
+    lab.until(look, what=f"{number} notices", every=0.02)
     return seen
 
 
@@ -186,7 +184,7 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     unit = container(pebble)
     workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
     assert unit.get_service(workload.SERVICE).is_running()
-    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="the unit to be ready")
+    lab.until(lambda: workload.check_is_up(unit), what="the unit to be ready")
 
     relaxed = of_answers({"checks": {"ready": workload.SINCE_READY}}, url)["checks"]["ready"]
     monkeypatch.setattr(workload, "SINCE_READY", relaxed)
@@ -194,11 +192,11 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     assert unit.get_plan().checks["ready"].threshold == 2
 
     (folder / "readyz").unlink()
-    lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="it not to be")
+    lab.until(lambda: not workload.check_is_up(unit), what="it not to be")
     kinds = {notice.last_data.get("kind") for notice in pebble.get_notices()}
     assert "perform-check" in kinds
     (folder / "readyz").touch()
-    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="it to be so again")
+    lab.until(lambda: workload.check_is_up(unit), what="it to be so again")
 
     target = cos._target("http://127.0.0.1:1/loki", {"product": "Juju"})
     unit.add_layer("log-forwarding", {"log-targets": {"loki/0": target}}, combine=True)

@@ -22,7 +22,7 @@ from istio_aux.model.pod import Pod as Watched
 from istio_aux.model.sidecars import SHIPPED
 from lab import meshed
 from lab.kubelet import Misbehaviour, ScriptedKubelet, Via
-from lab.scene import PATIENCE, Scene
+from lab.scene import Scene
 from lab.served import Programs, Stages
 from lab.workload import Workload
 from lightkube.models.batch_v1 import JobSpec
@@ -57,9 +57,7 @@ def run_job(scene: Scene) -> Pod:
     )
     scene.client.create(job)
     pods = lab.until(
-        lambda: list(scene.client.list(Pod, namespace=scene.namespace)),
-        timeout=PATIENCE,
-        what="the Job's pod",
+        lambda: list(scene.client.list(Pod, namespace=scene.namespace)), what="the Job's pod"
     )
     scene.kubelet.run(pods[0])
     return pods[0]
@@ -78,9 +76,7 @@ def test_a_job_ends_as_its_payload_does(selected: Scene, exit_code: int, conditi
 
     selected.kubelet.finish(pod, "main", exit_code=exit_code)
 
-    lab.until(
-        lambda: condition in conditions(selected), timeout=PATIENCE, what=f"the Job: {condition}"
-    )
+    lab.until(lambda: condition in conditions(selected), what=f"the Job: {condition}")
     assert selected.proxy_exit_code(pod) == 0
 
 
@@ -262,7 +258,6 @@ def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(place: Sce
     assert place.proxy_exit_code(pod) == 0
     lab.until(
         lambda: any("cloud-sql-proxy exited with 143" in note for note in place.notes(pod)),
-        timeout=60,
         what="the Event",
     )
 
@@ -279,7 +274,7 @@ def test_a_sidecar_whose_own_switch_is_off_keeps_the_proxy_and_is_named_with_the
         found = telling.status()["stuck-pods"]
         return [each["reason"] for each in found if each["name"] == "switch-off"]
 
-    [reason] = lab.until(stuck, timeout=60, what="the pod to be stuck")
+    [reason] = lab.until(stuck, what="the pod to be stuck")
     assert "connection refused" in reason
     assert "vault-agent needs annotation vault.hashicorp.com/agent-enable-quit" in reason
     assert place.proxy_exit_code(pod) is None

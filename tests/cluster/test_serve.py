@@ -124,7 +124,7 @@ def test_it_is_alive_but_not_ready_until_the_api_server_answers(
     mortal.start()
 
     try:
-        lab.until(lambda: mortal.get("/livez")[0] == 200, timeout=30, what="it to be alive")
+        lab.until(lambda: mortal.get("/livez")[0] == 200, what="it to be alive")
         code, missing = mortal.get("/readyz")
     finally:
         server.start()
@@ -141,7 +141,7 @@ def hang(stage: Scene) -> None:
     pod = stage.start("worker")
     stage.kubelet.misbehave(pod, "hang")
     stage.kubelet.finish(pod, "main")
-    lab.until(lambda: stage.kubelet.execs_of(pod), timeout=30, what="the quit to hang")
+    lab.until(lambda: stage.kubelet.execs_of(pod), what="the quit to hang")
 
 
 def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload):
@@ -199,9 +199,7 @@ def terminate(workload: Workload) -> None:
     """Send SIGTERM, and return when the program has noticed."""
     before = len(log(workload))  # Of all the program's lives.
     workload.process.kill(signal.SIGTERM)
-    lab.until(
-        lambda: '"stop"' in log(workload)[before:], timeout=30, what="the signal to be noticed"
-    )
+    lab.until(lambda: '"stop"' in log(workload)[before:], what="the signal to be noticed")
 
 
 def log(workload: Workload) -> str:

@@ -41,8 +41,6 @@ SETTINGS = tuple(dict.fromkeys(case.setting for case in CASES))
 PAIRS = tuple(itertools.product(reversed(FORMS), SETTINGS))
 # Namespaces of the Istio that a workload looks at, by what can be had; one of them has none.
 ROOTS = {Capability.NATIVE: "start-istio", Capability.UNKNOWN: "start-nowhere"}
-# Measured on 2 busy cores: in force after 1 s.
-IN_FORCE = 30.0
 PATIENT = '"timeoutSeconds": 30'
 
 
@@ -143,7 +141,7 @@ def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
         found = {event["auditID"]: event.get("annotations", {}) for event in events}
         return found if requests <= found.keys() else None
 
-    found = lab.until(find, timeout=30, what=f"{len(requests)} requests in {cluster.audit}")
+    found = lab.until(find, what=f"{len(requests)} requests in {cluster.audit}")
     return {
         request
         for request in requests
@@ -221,7 +219,6 @@ def await_in_force(cluster: lab.Cluster) -> None:
     ]  # fmt: skip
     lab.until(
         lambda: all(STARTED_WITH in became(made)[0] for made in create(cluster, *probes)),
-        timeout=IN_FORCE,
         what="both forms to be in force",
     )
 

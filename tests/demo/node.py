@@ -180,7 +180,7 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
         return is_ready(client.get(Pod, "datasets", namespace="storage"))
 
     # Measured: 3 s, while everything else starts.
-    lab.until(served, timeout=60, what="pod storage/datasets to be ready")
+    lab.until(served, what="pod storage/datasets to be ready")
     steps.done("training data served at http://datasets.storage:8000")
 
 

@@ -115,7 +115,7 @@ def _down(options: argparse.Namespace) -> int:
     for name in options.name or held:
         os.kill(held[name]["harness"], signal.SIGTERM)
         # Not `running`, which knows a cluster no more while its last folder is being removed.
-        until(partial(_gone, name), timeout=60, what=f"{name} to end")
+        until(partial(_gone, name), what=f"{name} to end")
         print(f"{name}: ended")
     return 0
 

@@ -66,7 +66,6 @@ class Creation:
 
         event = until(
             lambda: next(audited(cluster, about=self.audit_id), None),
-            timeout=30,
             what=f"audit event {self.audit_id} in {cluster.audit}",
         )
         return event.get("annotations", {})
@@ -154,7 +153,7 @@ class Stream:
             return [creation for creation in self.creations[seen:] if creation.began > now]
 
         what = f"{count} more pods to be created"
-        until(lambda: len(more()) >= count, timeout=ANSWER, what=what)
+        until(lambda: len(more()) >= count, what=what)
         return more()
 
     async def _run(self) -> None:

@@ -34,8 +34,6 @@ SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"
 REQUESTED = "requested"
 POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding) if POLICY.there else ()
 """The kinds of admission by policy, where they are served."""
-# Measured: Istio and the charm know of a new namespace within 1 s, 10 s on busy cores.
-SOON = 100
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +63,6 @@ def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = S
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     lab.until(
         lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-        timeout=SOON,
         what="the root certificate",
         ignoring=(ApiError,),
     )
@@ -80,7 +77,7 @@ def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = S
         created = str(client.create(probe, dry_run=True))
         return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
 
-    lab.until(held, timeout=SOON, what=f"pods of {namespace} to be injected and held")
+    lab.until(held, what=f"pods of {namespace} to be injected and held")
 
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:

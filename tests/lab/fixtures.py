@@ -76,7 +76,6 @@ def await_account(client: lightkube.Client, namespace: str) -> None:
     """Return when pods can be made in a new namespace: they need its default ServiceAccount."""
     lab.until(
         lambda: client.get(ServiceAccount, "default", namespace=namespace),
-        timeout=30,
         what=f"the default ServiceAccount of namespace {namespace}",
         ignoring=(lightkube.ApiError,),
     )

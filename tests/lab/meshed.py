@@ -75,7 +75,7 @@ def scripted(namespace: str, name: str, script: str) -> Pod:
     return Pod(metadata=metadata, spec=spec)
 
 
-def await_phase(client: Client, namespace: str, name: str, phase: str, *, timeout: float) -> Pod:
+def await_phase(client: Client, namespace: str, name: str, phase: str) -> Pod:
     """The pod once it is in this phase.
 
     Raises:
@@ -89,7 +89,7 @@ def await_phase(client: Client, namespace: str, name: str, phase: str, *, timeou
         assert seen == phase or seen not in {"Failed", "Succeeded"}, found.status
         return found if seen == phase else None
 
-    return until(reached, timeout=timeout, what=f"pod {namespace}/{name} to be {phase}")
+    return until(reached, what=f"pod {namespace}/{name} to be {phase}")
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:

@@ -173,7 +173,7 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
         return True
 
     not_yet = (ConnectionError, FileNotFoundError)
-    until(serving, timeout=START, what=f"containerd ({containerd.log})", ignoring=not_yet)
+    until(serving, what=f"containerd ({containerd.log})", ignoring=not_yet)
 
 
 def load(tree: Tree, image: Path) -> None:
@@ -213,4 +213,4 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.C
 
     with cluster.client() as client:
         not_yet = (lightkube.ApiError,)
-        until(ready, timeout=START, what=f"the node ({kubelet.log})", ignoring=not_yet)
+        until(ready, what=f"the node ({kubelet.log})", ignoring=not_yet)

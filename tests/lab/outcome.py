@@ -14,8 +14,6 @@ from lab.meshed import PROXY
 from lab.waiting import until
 from lab.workloads import RESOURCES, Workload
 
-# Measured beside other work on 2 cores: 60 s at most.
-SOON = 600
 # Jobs of a CronJob that count: if there is a second one, the first did not hang.
 RUNS = 2
 
@@ -203,7 +201,6 @@ def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
     """The workload once nothing more will happen to it."""
     return until(
         lambda: seen if (seen := look(client, workload, namespace)).over else None,
-        timeout=SOON,
         what=f"{workload.kind} {namespace}/{workload.name} to end",
     )
 
@@ -215,7 +212,7 @@ def await_payload(client: Client, workload: Workload, namespace: str) -> Seen:
         seen = look(client, workload, namespace)
         return seen if codes(seen.outcome) == workload.codes else None
 
-    return until(ended, timeout=SOON, what=f"the payload of {namespace}/{workload.name} to end")
+    return until(ended, what=f"the payload of {namespace}/{workload.name} to end")
 
 
 def await_ends(

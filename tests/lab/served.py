@@ -103,9 +103,7 @@ def metric(workload: Workload, series: str) -> float:
     _, kept = workload.get("/metrics")
     # The answer may have been kept for a second. The next one counts more CPU time.
     text = lab.until(
-        lambda: text if (text := workload.get("/metrics")[1]) != kept else "",
-        timeout=30,
-        what="other metrics",
+        lambda: text if (text := workload.get("/metrics")[1]) != kept else "", what="other metrics"
     )
     samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in samples}[series]

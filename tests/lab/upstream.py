@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-# Measured beside other work on 2 cores: controllers are ready after 60 s, most of it the delays of
-# their probes.
-READY = 600
-
 _ADMISSION, _RBAC = "admissionregistration.k8s.io", "rbac.authorization.k8s.io"
 # Objects are sent as they are written: typed models would drop what they do not know.
 _GLOBAL = {
@@ -151,7 +147,7 @@ def install(cluster: Cluster, namespace: str, *documents: Iterable[Document]) ->
 def await_served(make: Callable[[], object], what: str) -> None:
     """Return when a controller and its webhook take an object. Raises TimeoutError."""
     # lightkube has no ApiError for a kind that is not served yet.
-    until(make, timeout=READY, what=f"{what} to be ready", ignoring=(Exception,), every=0.5)
+    until(make, what=f"{what} to be ready", ignoring=(Exception,), every=0.5)
 
 
 def apply(client: Client, documents: Iterable[Document]) -> None:

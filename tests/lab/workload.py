@@ -29,10 +29,10 @@ import lab
 import manifests
 import probe
 from lab import meshed, ports
+from lab.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
-# Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
-READY = 30.0
+# Seconds. Measured on 2 busy cores: gone 1.1 s after SIGTERM.
 STOP = 30.0
 DEFAULT = str(settings.DEFAULTS.namespace_selectors)
 
@@ -165,20 +165,19 @@ class Workload:
         """Start the program, or another command line, without waiting for anything."""
         self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
-    def await_ready(self, timeout: float = READY) -> None:
+    def await_ready(self, timeout: float = PATIENCE) -> None:
         """Return when the program says that it is ready."""
 
         def ready() -> bool:
             self.process.check()
             return self.get("/readyz")[0] == 200
 
-        lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
+        lab.until(ready, what=f"{self.unit} to be ready ({self.process.log})", timeout=timeout)
 
     def await_capability(self, capability: str) -> None:
         """Return when the program says that cluster and Istio can do this."""
         lab.until(
             lambda: self.status().get("capability") == capability,
-            timeout=READY,
             what=f"{self.unit} to say {capability} ({self.process.log})",
         )
 
@@ -198,7 +197,6 @@ class Workload:
             client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
         lab.until(
             lambda: (namespace in self.status().get("selected-namespaces", [])) is selected,
-            timeout=READY,
             what=f"{self.name} to notice namespace {namespace}",
         )
 
@@ -231,7 +229,7 @@ class Workload:
             assert made.metadata
             return STARTED_WITH in (made.metadata.annotations or {})
 
-        lab.until(changed, timeout=READY, what=f"pods of {namespace} to be changed by {self.name}")
+        lab.until(changed, what=f"pods of {namespace} to be changed by {self.name}")
 
     def values(self) -> manifests.Values:
         """What the charm would render its objects from, with options equal to the settings."""

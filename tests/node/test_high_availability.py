@@ -24,7 +24,6 @@ from lab.fixtures import make_namespace
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
-SOON = 400
 # The story takes 2 minutes, 12 beside much else.
 pytestmark = pytest.mark.timeout(1800)
 
@@ -116,7 +115,6 @@ def await_changes(app: lab.juju.App, stream: Stream) -> None:
     app.settle()
     lab.until(
         lambda: all(map(is_changed, stream.await_more(5))),
-        timeout=SOON,
         what=f"pods to be changed: {app.status()}",
     )
 

@@ -21,8 +21,6 @@ from lab.meshed import PROXY
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace
 
-# Measured: all is over 25 s after the first trial was made.
-SOON = 300
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 PLACES = {
     "plain": {},
@@ -56,7 +54,6 @@ def places(
         probe["metadata"] |= {"name": "probe", "namespace": names["injected"]}
         lab.until(
             lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-            timeout=SOON,
             what="pods to be injected",
             ignoring=(ApiError,),
         )
@@ -74,7 +71,6 @@ def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
         lambda: client.get(workloads.Pod, "katib-db-manager", namespace=places["plain"])[
             "status"
         ].get("podIP"),
-        timeout=SOON,
         what="the database to run",
     )
     for name, (place, wait) in TRIALS.items():
@@ -85,13 +81,11 @@ def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
     for name in COMPLETE:
         lab.until(
             lambda name=name: has_completed(client, places, name),
-            timeout=SOON,
             what=f"the trial {name} to complete",
         )
     for name in HANGING:
         lab.until(
             lambda name=name: katib.TRAINING in ended(client, places, name),
-            timeout=SOON,
             what=f"the training of {name} to end",
         )
     return {"log": "".join(client.log("katib-db-manager", namespace=places["plain"]))}
@@ -138,7 +132,7 @@ def test_without_istio_aux_a_trial_hangs_though_its_collector_has_reported(
     def reported() -> bool:
         return ended(client, places, "without-istio-aux") == {katib.TRAINING: 0, katib.COLLECTOR: 0}
 
-    lab.until(reported, timeout=SOON, what="the collector to report")
+    lab.until(reported, what="the collector to report")
     found = pod(client, places, "without-istio-aux")
 
     assert found["status"]["phase"] == "Running"
@@ -163,7 +157,7 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
             one["reason"] for one in found if (one["namespace"], one["name"]) == (namespace, name)
         ]
 
-    [reason] = lab.until(named, timeout=SOON, what=f"{trial} to be listed")
+    [reason] = lab.until(named, what=f"{trial} to be listed")
     explained = istio_aux.action("explain", pod=f"{namespace}/{name}").results["results"]
 
     assert KATIB_FIX in reason

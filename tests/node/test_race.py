@@ -30,8 +30,6 @@ from lightkube.resources.core_v1 import Namespace, Pod
 MODEL, ELSEWHERE = "early", "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
 UNMESHED = {*(f"{name}-0" for name in EARLY), f"{ASKING}-0"}
-# Measured beside other work on 2 cores: all is repaired 10 s after the policy says so.
-SOON = 100
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class World:
             ready = {name for name, pod in seen.pods.items() if is_ready(pod)}
             return {*names} <= (ready & seen.meshed() if meshed else ready)
 
-        lab.until(there, timeout=SOON, what=f"{', '.join(names)} to be there, meshed: {meshed}")
+        lab.until(there, what=f"{', '.join(names)} to be there, meshed: {meshed}")
 
     def await_answer(self, **answer: str) -> Seen:
         """Return how things are once the asking charm has this answer, and shows it."""
@@ -121,7 +119,7 @@ class World:
             given = answer.items() <= seen.answer.items()
             return seen if given and seen.asking[1] in {*seen.answer.values(), "meshed"} else None
 
-        return lab.until(shown, timeout=SOON, what=f"the asking charm to get the answer {answer}")
+        return lab.until(shown, what=f"the asking charm to get the answer {answer}")
 
 
 def name_of(pod: Pod) -> str:
@@ -207,7 +205,7 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     def answered() -> bool:
         return world.look().answer["live"] == "true"
 
-    lab.until(answered, timeout=SOON, what="istio-aux to answer that Istio injects")
+    lab.until(answered, what="istio-aux to answer that Istio injects")
     istio.await_live()
     by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
     run_application(world.client, MODEL, LATE)

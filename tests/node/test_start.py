@@ -30,8 +30,6 @@ NATIVE = "sidecar.istio.io/nativeSidecar"
 START, STARTED_WITH = "istio-aux.io/start", "istio-aux.io/started-with"
 # Seconds until a proxy is ready; Envoy needs about this long.
 DELAY = 1.5
-# Measured: all pods are over 12 s after the first was made.
-SOON = 120
 # Field 22 of stat: ticks between the boot and the start of the process.
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 WHEN = "cut -d' ' -f22 /proc/1/stat >/dev/termination-log"
@@ -134,14 +132,12 @@ def places(
             client.patch(Namespace, name, {"metadata": {"labels": PLACES[place]}})
             lab.until(
                 lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
-                timeout=SOON,
                 what=f"the root certificate in {name}",
                 ignoring=(ApiError,),
             )
             mark = PROXY if place == "unselected" else STARTED_WITH
             lab.until(
                 lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
-                timeout=SOON,
                 what=f"pods of {name} to have {PROXY} and {mark}",
             )
         yield names
@@ -160,7 +156,6 @@ def pods(client: Client, places: Mapping[str, str]) -> Mapping[str, Any]:
     return {
         case.name: lab.until(
             lambda case=case: over(client, places[case.place], case.name),
-            timeout=SOON,
             what=f"the payload of {case.name} to end",
         )
         for case in TALKING
@@ -195,7 +190,7 @@ def await_ready(client: Client, pod: Any) -> int:
         return re.findall(r"Envoy proxy is ready, (\d+) ns after the boot", log)
 
     what = f"the proxy of {namespace}/{name} to get ready"
-    [ready] = lab.until(told, timeout=SOON, what=what, ignoring=(ApiError,))
+    [ready] = lab.until(told, what=what, ignoring=(ApiError,))
     return int(ready)
 
 

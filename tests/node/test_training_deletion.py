@@ -60,7 +60,6 @@ def running(client: lightkube.Client, namespace: str, job: str) -> Pod | None:
 def delete(client: lightkube.Client, namespace: str, job: str) -> pods.Pod:
     pod = lab.until(
         lambda: running(client, namespace, job),
-        timeout=120,
         what=f"the pod of {job} to run",
         ignoring=(ApiError,),
     )
@@ -81,7 +80,7 @@ def ending(client: lightkube.Client, namespace: str, job: str, old: pods.Pod) ->
         return "Running" if replaced else ""
 
     what = f"{job} to fail or to run again"
-    return lab.until(ended, timeout=120, what=what, ignoring=(ApiError,))
+    return lab.until(ended, what=what, ignoring=(ApiError,))
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -32,8 +32,6 @@ JOBS = {
 # A TFJob that is resumed while its pod still ends.
 IMPATIENT = "impatient"
 LABEL = "training.kubeflow.org/job-name"
-# Measured beside other work on 2 cores: pods are told of within 10 s, and the jobs end within 20 s.
-SOON = 150
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def await_running(client: Client, *jobs: str) -> None:
         wanted = sum(sum(JOBS[job][2].values()) if job in JOBS else 1 for job in jobs)
         return [p.status.phase for p in pods if p.status] == ["Running"] * wanted
 
-    lab.until(running, timeout=SOON, what=f"the pods of {jobs} to run", ignoring=(ApiError,))
+    lab.until(running, what=f"the pods of {jobs} to run", ignoring=(ApiError,))
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +121,13 @@ def impatient(client: Client) -> set[str]:
         pods = [pod.metadata for pod in seen.pods.values() if pod.metadata]
         return "Suspended" in seen.conditions and all(pod.deletionTimestamp for pod in pods)
 
-    lab.until(ending, timeout=SOON, what="its pod to be deleted")
+    lab.until(ending, what="its pod to be deleted")
     suspend(client, suspend=False)
 
     def decided() -> set[str]:
         return look(client, IMPATIENT).conditions - {"Created", "Suspended"}
 
-    return lab.until(decided, timeout=SOON, what=f"{IMPATIENT} to fail or to run")
+    return lab.until(decided, what=f"{IMPATIENT} to fail or to run")
 
 
 def suspend(client: Client, *, suspend: bool) -> None:
@@ -157,7 +155,7 @@ def reported(cluster: lab.Cluster, client: Client, late: None, folder: Path) -> 
         return seen if all(s.kept >= s.names for s in seen.values()) else {}
 
     with program(cluster, folder, jobs=False):
-        return lab.until(told, timeout=SOON, what="the pods to be told of")
+        return lab.until(told, what="the pods to be told of")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +174,7 @@ def restarted(
         return seen if all(s.conditions & {"Succeeded", "Failed"} for s in seen.values()) else {}
 
     with program(cluster, folder, jobs=True):
-        return lab.until(over, timeout=SOON, what="the jobs to end")
+        return lab.until(over, what="the jobs to end")
 
 
 @contextlib.contextmanager

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # From deploy to the last event of a unit takes 5 to 10 s, 40 s beside much else.
 SETTLE = 400
-# Seconds; a pod is ready 2 s after its start.
-_READY = 400
 # Worst first: an application without a status of its own shows its worst unit's (Juju's
 # status.DeriveStatus).
 _SEVERITY = ("error", "blocked", "maintenance", "waiting", "active", "unknown")
@@ -182,7 +180,7 @@ class App:
             state["applications"][self.name]["config"] = self._metadata.config(kept)
         for unit in reversed(self.units):
             self._replace(unit)
-            until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
+            until(unit.ready, what=f"{unit.name} to be ready")
 
     def run(self, event: str, *, lost: bool = False) -> Outcome:
         """Dispatch an event now to the leader.

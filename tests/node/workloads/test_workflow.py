@@ -18,7 +18,7 @@ from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
-from lab.outcome import SOON, Seen, await_end, look
+from lab.outcome import Seen, await_end, look
 from lab.workloads import Workload
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace
@@ -89,7 +89,6 @@ def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
     probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
     lab.until(
         lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-        timeout=SOON,
         what=f"pods of {namespace} to be injected",
         ignoring=(ApiError,),
     )
@@ -105,7 +104,6 @@ def store(client: Client, places: Mapping[str, str]) -> str:
         lambda: client.get(workloads.Pod, "store", namespace=places["plain"])["status"].get(
             "podIP"
         ),
-        timeout=SOON,
         what="the store to run",
     )
 
@@ -120,7 +118,6 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
     injected = {(places[place], uploads("", "").name) for place in (*MESHED, *ALONE)}
     lab.until(
         lambda: injected <= argo.signalled(client, PROXY),
-        timeout=SOON,
         what="Argo to signal each proxy during its upload",
     )
     release = argo.release(store)
@@ -141,7 +138,7 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
         )
         return found if there else {}
 
-    return lab.until(seen, timeout=SOON, what="all of them to end")
+    return lab.until(seen, what="all of them to end")
 
 
 def uploaded(client: Client, places: Mapping[str, str]) -> str:
