@@ -25,15 +25,17 @@ import lab.pack
 import lab.release
 import lab.toolchain
 import lab.tools
+from lab import keeping
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, keeping, node, report, scenes, timeline
+from demo import api, node, report, scenes, timeline
 from demo.chart import chart
 from demo.promise import Performance, judge
 from demo.steps import Steps
 
 REPORT = Path("demo-report")
+LOGS = "kubectl logs --namespace with mnist-worker-0 --container istio-proxy"
 TITLE = "A {kind} beside Istio's sidecar, without and with istio-aux"
 LEAD = (
     "The same manifest in three profiles of Kubeflow. Two workers fetch their training data as "
@@ -87,7 +89,7 @@ def play(*, chart: bool = False) -> int:
 
     def keep(stay: keeping.Stay) -> None:
         def hold(status: int, cluster: lab.Cluster) -> None:
-            print(keeping.instructions(cluster))
+            print(f"\n{keeping.instructions(cluster, LOGS)}\n")
             stay(status)
 
         show(_console(), hold, keep=True, chart=chart)

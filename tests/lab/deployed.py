@@ -107,6 +107,16 @@ def evicts(client: Client, app: lab.juju.App) -> bool:
     return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
 
 
+def list_stuck(app: lab.juju.App) -> Mapping[str, Any]:
+    """What the action answers once a unit holds the Lease; a killed one holds it for 15 s."""
+
+    def answered() -> Mapping[str, Any] | None:
+        outcome = app.action("list-stuck").results
+        return None if outcome["failed"] else outcome["results"]
+
+    return lab.until(answered, what="a unit to hold the Lease", every=1)
+
+
 def serving(client: Client, app: lab.juju.App) -> set[str]:
     """The addresses that the application's Service leads to."""
     endpoints = client.get(EndpointSlice, app.name, namespace=app.model.namespace).endpoints

@@ -30,10 +30,10 @@ Stages = Callable[[Workload], Scene]
 
 @contextlib.contextmanager
 def program(
-    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any], **more: Any
 ) -> Iterator[Workload]:
-    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, ready."""
-    workload = declared(cluster, folder, name, settings)
+    """A workload that is ready; the arguments are those of `declared`."""
+    workload = declared(cluster, folder, name, settings, **more)
     workload.deploy()
     workload.start()
     workload.await_ready()
@@ -45,12 +45,8 @@ def program(
 def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
     """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
     istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
-    settings = {"race-policy": "restart-jobs"}
-    workload = declared(cluster, folder, name, settings, revisions=(revision,))
-    workload.deploy()
-    workload.start()
-    yield
-    end(workload)
+    with program(cluster, folder, name, {"race-policy": "restart-jobs"}, revisions=(revision,)):
+        yield
     istio.remove()
 
 
@@ -68,7 +64,10 @@ def declared(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Workload:
-    """The same workload, not deployed yet; more arguments are those of `Workload`."""
+    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, not deployed yet.
+
+    More arguments are those of `Workload`.
+    """
     selector = f"lab.test/{name}=yes"
     arguments = {"name": name, "model": name, "selector": selector, "more": settings, **more}
     return Workload(cluster, folder, **arguments)

@@ -15,7 +15,7 @@ import lab.juju
 import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
-from lab.deployed import evicts, has_webhook, owned, serving
+from lab.deployed import evicts, has_webhook, list_stuck, owned, serving
 from lab.fixtures import new_namespaces
 from lab.juju.container import Container
 from lab.juju.unit import Unit
@@ -97,7 +97,7 @@ def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(
     client: Client, istio_aux: lab.juju.App, istio: lab.istio.Istio
 ) -> None:
     """With the real command line in the workload's container, and the account of the workload."""
-    stuck = istio_aux.action("list-stuck").results["results"]
+    stuck = list_stuck(istio_aux)
     checked = istio_aux.action("run-check").results["results"]
     planned = istio_aux.action("restart-unmeshed").results["results"]
     done = istio_aux.action("restart-unmeshed", namespace="default", **{"dry-run": False}).results

@@ -15,7 +15,7 @@ import lab.juju
 import pytest
 from istio_aux.quit.rules import KATIB_FIX
 from lab import katib, outcome, workloads
-from lab.deployed import REQUESTED, SELECTED, await_selected
+from lab.deployed import REQUESTED, SELECTED, await_selected, list_stuck
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lightkube import ApiError, Client
@@ -151,8 +151,7 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
     namespace = places[TRIALS[trial][0]]
 
     def named() -> list[str]:
-        results = istio_aux.action("list-stuck").results["results"]
-        found = json.loads(results["json"])
+        found = json.loads(list_stuck(istio_aux)["json"])
         return [
             one["reason"] for one in found if (one["namespace"], one["name"]) == (namespace, name)
         ]

@@ -48,7 +48,7 @@ class Outcome:
         status: the exit status.
         tools: the hook tools that were called, in order, without juju-log.
         log: what went to juju-log.
-        results: of an action: its `results`, its `log`, and why it `failed`, if it did.
+        results: of an action: its `results`, and why it `failed`, if it did.
     """
 
     event: str
@@ -184,8 +184,6 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
 
 
 def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
-    trace = (hook / "trace.jsonl").read_text().splitlines()
-    log = (hook / "log").read_text().splitlines()
+    tools, log = (tuple((hook / name).read_text().splitlines()) for name in ("tools", "log"))
     action = unit.get("action", {})
-    tools = tuple(json.loads(line)["tool"] for line in trace)
-    return Outcome(event.name, began, event.environment, status, tools, tuple(log), action)
+    return Outcome(event.name, began, event.environment, status, tools, log, action)
