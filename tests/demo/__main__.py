@@ -29,8 +29,7 @@ from lab import keeping
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, node, report, scenes, timeline
-from demo.chart import chart
+from demo import api, node, report, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 
@@ -121,10 +120,9 @@ def show(
 
 
 def conclude(console: Console, performance: Performance, folder: Path) -> int:
-    """Judge, show in the terminal, write the report; return the exit status."""
+    """Judge, say so in the terminal, write the report; return the exit status."""
     promise = judge(*performance.jobs, more=performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
-    console.print(timeline.render(chart(performance.jobs)))
     for check in promise.checks:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
@@ -137,8 +135,8 @@ def conclude(console: Console, performance: Performance, folder: Path) -> int:
 
 
 def _console() -> Console:
-    # In a pipe rich would take 80 columns; the timeline is made for 100.
-    return Console(width=None if sys.stdout.isatty() else timeline.WIDTH, highlight=False)
+    # In a pipe rich would take 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
 
 
 if __name__ == "__main__":
