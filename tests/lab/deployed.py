@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from lightkube import ApiError, Client
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingAdmissionPolicyBinding,
@@ -17,7 +15,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
+from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
@@ -25,7 +23,8 @@ import lab
 import lab.istio
 import lab.juju
 import lab.pack
-from lab import images
+from lab import workloads
+from lab.meshed import PROXY
 from lab.versions import POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,18 +65,25 @@ def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = S
         what="the root certificate",
         ignoring=(ApiError,),
     )
-    probe = Pod(
-        metadata=ObjectMeta(name="probe", namespace=namespace),
-        spec=PodSpec(
-            containers=[Container(name="main", image=images.BUSYBOX)], restartPolicy="Never"
-        ),
-    )
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] = {"name": "probe", "namespace": namespace}
 
     def held() -> bool:
-        created = str(client.create(probe, dry_run=True))
-        return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
+        created = str(client.create(workloads.Pod.from_dict(probe), dry_run=True))
+        return PROXY in created and "holdApplicationUntilProxyStarts" in created
 
     lab.until(held, what=f"pods of {namespace} to be injected and held")
+
+
+def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
+    """Return when a pod with such metadata gets a sidecar."""
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
+    lab.until(
+        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
+        what=f"pods of {namespace} to be injected",
+        ignoring=(ApiError,),
+    )
 
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:

@@ -7,7 +7,6 @@ Kubeflow Pipelines is such a pod, whose annotation says that it wants no sidecar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import lab
 import lab.istio
@@ -15,12 +14,12 @@ import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
-from lab.deployed import SELECTED, await_selected
+from lab.deployed import SELECTED, await_selected, await_sidecar
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
 from lab.outcome import Seen, await_end, look
 from lab.workloads import Workload
-from lightkube import ApiError, Client
+from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
@@ -81,17 +80,6 @@ def places(
             await_sidecar(client, names[place])
         yield names
     shell.remove()
-
-
-def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
-    """Return when a pod with such metadata gets a sidecar."""
-    probe = workloads.pod(workloads.container("true"))
-    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
-    lab.until(
-        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-        what=f"pods of {namespace} to be injected",
-        ignoring=(ApiError,),
-    )
 
 
 @pytest.fixture(scope="module")
