@@ -117,15 +117,12 @@ def image(workload: Path = packages.WORKLOAD) -> Path:
     """
     recipe = Recipe.read(workload)
     debs = base_packages(recipe)
-    folder = cache.root().parent / "image" / _digest(recipe, debs)
-    place = folder / f"istio-aux-{recipe.version}.oci.tar"
-    with cache.lock(folder.with_suffix(".lock"), waiting="another process makes the image"):
-        if not place.exists():
-            cache.say("making the image of the workload (about 20 s)")
-            folder.mkdir(parents=True, exist_ok=True)
-            make(recipe, debs, place.with_suffix(".partial"))
-            place.with_suffix(".partial").rename(place)
-        return cache.use(folder) / place.name
+    name = f"istio-aux-{recipe.version}.oci.tar"
+    saying = "making the image of the workload (about 20 s)"
+    folder = cache.once(
+        "image", _digest(recipe, debs), lambda into: make(recipe, debs, into / name), saying=saying
+    )
+    return folder / name
 
 
 def make(recipe: Recipe, debs: list[Path], place: Path) -> str:
