@@ -23,17 +23,17 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
-from lab import meshed, tools
+from lab import meshed, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.versions import POLICY
 from lightkube.codecs import from_dict
-from lightkube.generic_resource import create_global_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingAdmissionPolicyBinding,
 )
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -56,29 +56,18 @@ OWNED = [kind for kind in of_charm.OWNED if POLICY.there or kind not in POLICIES
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
-Definition = create_global_resource(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+DEFINITION = upstream.definition(
+    "security.istio.io", "v1", "authorizationpolicies", "AuthorizationPolicy"
 )
-SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-DEFINITION: dict[str, Any] = {
-    "metadata": {"name": "authorizationpolicies.security.istio.io"},
-    "spec": {
-        "group": "security.istio.io",
-        "names": {"kind": "AuthorizationPolicy", "plural": "authorizationpolicies"},
-        "scope": "Namespaced",
-        "versions": [{"name": "v1", "served": True, "storage": True, "schema": SCHEMA}],
-    },
-}
 
 
 @pytest.fixture(scope="module")
 def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     """The kinds of Istio that the application owns objects of; the stand-in has not all."""
-    name = DEFINITION["metadata"]["name"]
-    client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
+    upstream.apply(client, [DEFINITION])
     lab.until(lambda: served(client) == OWNED, what="every kind to be served")
     yield
-    client.delete(Definition, name)
+    client.delete(CustomResourceDefinition, DEFINITION["metadata"]["name"])
 
 
 def served(client: lightkube.Client) -> list[type[Any]]:

@@ -162,16 +162,10 @@ def test_pods_get_their_start_while_the_workload_is_stopped(
 
 @dataclass(frozen=True)
 class Turns:
-    """What was seen while the webhook took over from the policy, and the policy from it.
-
-    Attributes:
-        made: every pod that was made meanwhile.
-        owned_by_webhook: kinds that the charm owned once the webhook had taken over.
-        owned_by_policy: the same once the policy had.
-    """
+    """What was seen while the webhook took over from the policy, and the policy from it."""
 
     made: Sequence[Creation]
-    owned_by_webhook: set[str]
+    owned_by_webhook: set[str]  # Kinds that the charm owned once the webhook had taken over.
     owned_by_policy: set[str]
 
 
