@@ -16,16 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lab
-import lab.debian
-import lab.images
-import lab.juju
-import lab.network
 import lab.node
-import lab.pack
-import lab.release
-import lab.toolchain
-import lab.tools
 from lab import keeping
+from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
 
@@ -45,19 +38,7 @@ LEAD = (
 
 
 # What may go wrong through no fault of the demo: one line, no traceback.
-EXPECTED = (
-    ChildProcessError,
-    FileNotFoundError,
-    TimeoutError,
-    lab.debian.PackageError,
-    lab.juju.DispatchError,
-    lab.network.NetworkError,
-    lab.node.UnavailableError,
-    lab.pack.PackError,
-    lab.release.HelmError,
-    lab.toolchain.ToolchainError,
-    lab.tools.BuildError,
-)
+EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
 
 
 def main() -> int:

@@ -12,19 +12,9 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import debian, keeping, network, node, sweep, toolchain, tools
+from lab import keeping, node, sweep, tools
+from lab.errors import LabError
 from lab.waiting import until
-
-# Errors that are no bug of the lab: shown in one line, without a traceback.
-EXPECTED = (
-    debian.PackageError,
-    network.NetworkError,
-    node.UnavailableError,
-    toolchain.ToolchainError,
-    tools.BuildError,
-    ChildProcessError,
-    TimeoutError,
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except EXPECTED as error:
+    except (LabError, ChildProcessError, TimeoutError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
 

@@ -20,6 +20,7 @@ import lightkube
 from lightkube.resources.core_v1 import Node
 
 from lab import cache, control_plane, debian, images, kubeconfig, network, node_config
+from lab.errors import LabError
 from lab.processes import Tree
 from lab.waiting import until
 
@@ -49,7 +50,7 @@ TUNABLES = {
 START = 100
 
 
-class UnavailableError(Exception):
+class UnavailableError(LabError):
     """This machine cannot run pods; the message is the reason, in one line."""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import yaml
 
 from lab import cache, debian, interpreters, oci, packages
+from lab.errors import LabError
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubunt
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
 
 
-class PackError(RuntimeError):
+class PackError(LabError):
     """Packing failed; the message ends with what the tool said."""
 
 

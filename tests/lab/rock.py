@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from lab import cache, debian, oci, packages, sbom, tools
+from lab.errors import LabError
 from lab.oci import Entry, Slice
 
 RECIPE = "rockcraft.yaml"
@@ -55,7 +56,7 @@ _LEFT_OUT = ("usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/shar
 Tree = dict[str, Entry]
 
 
-class RecipeError(Exception):
+class RecipeError(LabError):
     """A recipe has something that is not implemented here; the message names it."""
 
 
@@ -307,7 +308,7 @@ def main() -> int:
         ):
             places.append(out / place.name)
             places[-1].write_text(bill)
-    except (ChildProcessError, RecipeError, debian.PackageError, tools.BuildError) as error:
+    except (LabError, ChildProcessError) as error:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(str(place.relative_to(packages.ROOT)) for place in places))

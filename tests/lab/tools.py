@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import cache, toolchain
+from lab.errors import LabError
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
@@ -29,7 +30,7 @@ ORACLE = HERE.parent / "oracle/kubelet"
 FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
 
 
-class BuildError(Exception):
+class BuildError(LabError):
     """A program could not be built; the message names it and the log."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import Cluster, Process, interpreters
+from lab.errors import LabError
 
 from . import hooks, root
 from .packed import Metadata, hand_out
@@ -60,7 +61,7 @@ class Outcome:
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
-class DispatchError(RuntimeError):
+class DispatchError(LabError):
     """A hook failed, or its event's name reached no handler; the message ends with the log."""
 
 
