@@ -57,14 +57,19 @@ def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.isti
     istio.remove()
 
 
+def await_root(client: Client, namespace: str) -> None:
+    """Return when pods of a namespace can mount the certificate of Istio's authority."""
+    lab.until(
+        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
+        what=f"the root certificate in {namespace}",
+        ignoring=(ApiError,),
+    )
+
+
 def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:
     """Select a namespace; return when its pods are injected by Istio and held by the charm."""
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
-    lab.until(
-        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-        what="the root certificate",
-        ignoring=(ApiError,),
-    )
+    await_root(client, namespace)
     probe = workloads.pod(workloads.container("true"))
     probe["metadata"] = {"name": "probe", "namespace": namespace}
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from lightkube import ApiError
 from lightkube.generic_resource import create_namespaced_resource
 
 from lab import images, upstream
-from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -48,21 +46,11 @@ def await_ready(cluster: Cluster) -> None:
     """Return when the operator's own webhook accepts a TFJob."""
     container = {"name": "tensorflow", "image": images.BUSYBOX}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
-    job = TFJob.from_dict(
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "TFJob",
-            "metadata": {"name": "is-the-operator-ready", "namespace": "default"},
-            "spec": {"tfReplicaSpecs": {"Worker": worker}},
-        }
-    )
+    metadata = {"name": "is-the-operator-ready", "namespace": "default"}
+    spec = {"tfReplicaSpecs": {"Worker": worker}}
+    job = TFJob.from_dict({"metadata": metadata, "spec": spec})
     with cluster.client() as client:
-        until(
-            lambda: client.create(job, dry_run=True),
-            what=f"deployment {NAMESPACE}/{NAME} to be ready",
-            ignoring=(ApiError,),
-            every=0.2,
-        )
+        upstream.await_served(lambda: client.create(job, dry_run=True), NAME)
 
 
 def _documents(module: Path) -> Iterator[dict[str, Any]]:

@@ -34,21 +34,13 @@ UNMESHED = {*(f"{name}-0" for name in EARLY), f"{ASKING}-0"}
 
 @dataclass(frozen=True)
 class Seen:
-    """How things were at one moment.
-
-    Attributes:
-        pods: those of both models, by name.
-        stateful_sets: those of both models, without their status.
-        status: the message of istio-aux in `juju status`.
-        answer: what istio-aux answers the asking charm over their relation.
-        asking: status and message of the asking charm.
-    """
+    """How things were in both models at one moment."""
 
     pods: Mapping[str, Pod]
-    stateful_sets: Mapping[str, Any]
-    status: str
-    answer: Mapping[str, str]
-    asking: tuple[str, str]
+    stateful_sets: Mapping[str, Any]  # Without their status.
+    status: str  # The message of istio-aux in `juju status`.
+    answer: Mapping[str, str]  # Of istio-aux to the asking charm over their relation.
+    asking: tuple[str, str]  # Status and message of the asking charm.
 
     def meshed(self) -> set[str]:
         """The pods that have a sidecar."""
@@ -61,21 +53,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class World:
-    """Two models, related, and how to look at them.
-
-    Attributes:
-        client: of the cluster.
-        istio_aux: our charm, in the model whose charms an administrator names.
-        asking: the charm that asks, in the other one.
-        relation: between them, as the asking charm sees it.
-        offered: the same as istio-aux sees it.
-    """
+    """Two models, related, and how to look at them."""
 
     client: Client
-    istio_aux: lab.juju.App
-    asking: lab.juju.App
-    relation: lab.juju.Relation
-    offered: lab.juju.Relation
+    istio_aux: lab.juju.App  # In the model whose charms an administrator names.
+    asking: lab.juju.App  # In the other one.
+    relation: lab.juju.Relation  # Between them, as the asking charm sees it.
+    offered: lab.juju.Relation  # The same as istio-aux sees it.
 
     def look(self) -> Seen:
         """How things are now."""
@@ -178,18 +162,11 @@ def test_a_charm_that_asks_learns_why_nothing_injects_yet(before: Seen) -> None:
 
 @dataclass(frozen=True)
 class Told:
-    """How the charm learnt of Istio.
+    """How the charm learnt of Istio, and how things were then, with another charm deployed."""
 
-    Attributes:
-        by: the dispatch after which the asking charm was told that Istio injects.
-        seconds: from the change that lets the API server trust istiod to that dispatch's begin.
-        unmeshed: what the action `list-unmeshed` answers.
-        seen: how things were then, with another charm deployed.
-    """
-
-    by: lab.juju.Outcome
-    seconds: float
-    unmeshed: Mapping[str, Any]
+    by: lab.juju.Outcome  # After this dispatch the asking charm was told that Istio injects.
+    seconds: float  # From the change that lets the API server trust istiod until it began.
+    unmeshed: Mapping[str, Any]  # What the action `list-unmeshed` answers.
     seen: Seen
 
 

@@ -16,14 +16,14 @@ import lab
 import lab.istio
 import pytest
 from lab import served, workloads
-from lab.deployed import REQUESTED
+from lab.deployed import REQUESTED, await_root
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.versions import POLICY
 from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
-from lightkube.resources.core_v1 import ConfigMap, Namespace
+from lightkube.resources.core_v1 import Namespace
 
 CONFIG, HOLD = "proxy.istio.io/config", "holdApplicationUntilProxyStarts"
 NATIVE = "sidecar.istio.io/nativeSidecar"
@@ -130,11 +130,7 @@ def places(
     with new_namespaces(client, *PLACES) as names:
         for place, name in names.items():
             client.patch(Namespace, name, {"metadata": {"labels": PLACES[place]}})
-            lab.until(
-                lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
-                what=f"the root certificate in {name}",
-                ignoring=(ApiError,),
-            )
+            await_root(client, name)
             mark = PROXY if place == "unselected" else STARTED_WITH
             lab.until(
                 lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),

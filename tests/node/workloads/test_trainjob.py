@@ -48,7 +48,6 @@ LATE, REVISION = "late-for-sets", "late-sets"
 def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
     """An administrator of a cluster with both controllers."""
     jobsets.install(cluster)
-    jobsets.await_ready(cluster)
     with cluster.client() as client:
         yield client
 
