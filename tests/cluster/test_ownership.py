@@ -8,10 +8,8 @@ suspended Jobs it finds, in which order, and what it does when that fails is in 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import secrets
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,7 +21,7 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
-from lab import meshed, tools, upstream
+from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.versions import POLICY
@@ -65,12 +63,12 @@ DEFINITION = upstream.definition(
 def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     """The kinds of Istio that the application owns objects of; the stand-in has not all."""
     upstream.apply(client, [DEFINITION])
-    lab.until(lambda: served(client) == OWNED, what="every kind to be served")
+    lab.until(lambda: kinds_served(client) == OWNED, what="every kind to be served")
     yield
     client.delete(CustomResourceDefinition, DEFINITION["metadata"]["name"])
 
 
-def served(client: lightkube.Client) -> list[type[Any]]:
+def kinds_served(client: lightkube.Client) -> list[type[Any]]:
     """The kinds that the API server serves."""
     kinds = of_charm.OWNED
     return [kind for kind in kinds if of_charm.owned(client, kind, {}, "default") is not None]
@@ -198,17 +196,7 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
-    programs = tools.path("kubectl").parent
-    environment = {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "HOME": str(folder),
-        "PATH": f"{programs}:{os.environ['PATH']}",
-    }
-    run = subprocess.run(
-        ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "rror" not in run.stderr
+    assert "rror" not in served.follow(cluster, folder, commands)
 
 
 MARK = {manifests.SUSPENDED: "sidecar"}

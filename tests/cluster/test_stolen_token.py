@@ -7,9 +7,7 @@ All thefts are dry runs: they reach admission, and change nothing if they are al
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +18,7 @@ import lab
 import lightkube
 import pytest
 from istio_aux.kube.access import token_life
-from lab import meshed, served, tools
+from lab import meshed, served
 from lab.accounts import Account
 from lab.scene import Scene
 from lab.served import Programs, Stages
@@ -266,13 +264,8 @@ def revoke(cluster: lab.Cluster, folder: Path) -> None:
         SECURITY.read_text(),
         re.DOTALL | re.MULTILINE,
     )
-    environment = {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "HOME": str(folder),
-        "PATH": f"{tools.path('kubectl').parent}:{os.environ['PATH']}",
-    }
     command = command.replace("APP=istio-aux", f"APP={NAME}").replace("my-model", NAME)
-    subprocess.run(["sh", "-eu"], input=command, env=environment, text=True, check=True)
+    served.follow(cluster, folder, command)
 
 
 def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_with_the_next(

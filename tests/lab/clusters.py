@@ -132,8 +132,6 @@ class Cluster:
             "harness": os.getpid(),
             "held": held,
             "kubeconfig": str(self.kubeconfig),
-            "server": self.server,
-            "logs": str(self.logs),
         }
         # Renamed into place: a reader sees all of it or nothing.
         new = self.state / "record.new"

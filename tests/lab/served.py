@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import lightkube
 
 import lab
 import lab.istio
+from lab import tools
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
@@ -83,6 +86,23 @@ def stage(
     workload.select(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)
+
+
+def follow(cluster: lab.Cluster, folder: Path, commands: str) -> str:
+    """Run shell commands of a document, as an administrator; they must succeed.
+
+    `folder` is their home. Returns what they complain of.
+    """
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "HOME": str(folder),
+        "PATH": f"{tools.path('kubectl').parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def is_taken(cluster: lab.Cluster, token: str) -> bool:
