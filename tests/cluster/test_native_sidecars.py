@@ -9,7 +9,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import creation
+from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
@@ -17,7 +17,7 @@ from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
 from lab.versions import POLICY
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 # The revision of an Istio of its own: the workloads ignore those of other modules.
 ISTIO = "sidecars-istio"
@@ -61,13 +61,7 @@ def namespace(
 
 
 def create(cluster: lab.Cluster, namespace: str, *cases: Case) -> list[Creation]:
-    pods: list[Pod] = []
-    for case in cases:
-        pod = Pod.from_dict(case.pod)
-        assert isinstance(pod, Pod)
-        assert pod.metadata
-        pod.metadata.namespace = namespace
-        pods.append(pod)
+    pods = [meshed.written(case.pod, namespace) for case in cases]
     return creation.create(cluster, *pods, dry_run=True)
 
 

@@ -65,6 +65,14 @@ def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what:
     return made
 
 
+def written(document: Mapping[str, Any], namespace: str) -> Pod:
+    """A pod as its author wrote it, in a namespace."""
+    metadata = {**document["metadata"], "namespace": namespace}
+    pod = Pod.from_dict({**document, "metadata": metadata})
+    assert isinstance(pod, Pod)
+    return pod
+
+
 def scripted(namespace: str, name: str, script: str) -> Pod:
     """A pod that runs a script of busybox's shell once."""
     main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])

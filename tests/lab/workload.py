@@ -19,6 +19,7 @@ import yaml
 from istio_aux import settings
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
+from lightkube import codecs
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -278,3 +279,16 @@ class Workload:
         except httpx2.HTTPError as error:
             return 0, str(error)
         return answer.status_code, answer.text
+
+
+def renamed(
+    resources: Sequence[AnyResource], values: manifests.Values, name: str
+) -> list[AnyResource]:
+    """What was rendered of these values for admission, under a name of its own.
+
+    Its webhooks are patient: the machine may be busy, where nothing is about time.
+    """
+    text = json.dumps([resource.to_dict() for resource in resources])
+    text = text.replace(manifests.webhook_configuration(values.app, values.model), name)
+    text = text.replace('"timeoutSeconds": 3', '"timeoutSeconds": 30')
+    return [codecs.from_dict(each) for each in json.loads(text)]

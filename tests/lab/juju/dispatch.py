@@ -17,7 +17,7 @@ from lab.errors import LabError
 
 from . import hooks, root
 from .packed import Metadata, hand_out
-from .root import Bind, User
+from .root import CREDENTIALS, Bind, User
 from .store import State, Store
 
 VERSION = "3.6.13"
@@ -25,7 +25,6 @@ VERSION = "3.6.13"
 TIMEOUT = 120
 # charm-user of metadata.yaml (Juju 3.6: caas/kubernetes/provider/constants).
 USERS = {"root": User(), "sudoer": User(171, 171, "sjuju"), "non-root": User(170, 170, "juju")}
-CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclasses.dataclass(frozen=True)
