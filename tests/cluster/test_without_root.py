@@ -31,17 +31,12 @@ subprocess.run([sys.executable, "-c", ""], check=True)
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who is not root; `home` is theirs alone.
+    """Somebody who is not root; `home` is theirs alone."""
 
-    Attributes:
-        home: the user's folder, beside which they may write nothing.
-        becoming: the prefix of a command that runs it as the user; empty if this is not root.
-        environment: of their programs.
-    """
-
-    home: Path
+    home: Path  # The user's folder, beside which they may write nothing.
+    # The prefix of a command that runs it as the user; empty if this is not root.
     becoming: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str]  # Of their programs.
 
     def python(self, *argv: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run the running interpreter from the user's home; keywords extend the environment."""

@@ -49,17 +49,12 @@ class Pod:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A workload at its end; equal to another if the two ended in the same way.
+    """A workload at its end; equal to another if the two ended in the same way."""
 
-    Attributes:
-        conditions: type and reason of those in `ENDS` that are true; of a pod its phase.
-        counts: how many pods a Job counted in which way.
-        pods: the pods that are left.
-    """
-
+    # Type and reason of those in `ENDS` that are true; of a pod its phase.
     conditions: tuple[tuple[str, str], ...]
-    counts: tuple[tuple[str, int], ...]
-    pods: tuple[Pod, ...]
+    counts: tuple[tuple[str, int], ...]  # How many pods a Job counted in which way.
+    pods: tuple[Pod, ...]  # The pods that are left.
 
 
 def read(owners: Iterable[Object], pods: Iterable[Object]) -> Outcome:

@@ -39,24 +39,15 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a dispatch went.
-
-    Attributes:
-        event: the event's name.
-        began: when, in seconds since the epoch.
-        environment: what the event added to the environment.
-        status: the exit status.
-        tools: the hook tools that were called, in order, without juju-log.
-        log: what went to juju-log.
-        results: of an action: its `results`, and why it `failed`, if it did.
-    """
+    """How a dispatch went."""
 
     event: str
-    began: float
-    environment: Mapping[str, str]
+    began: float  # When, in seconds since the epoch.
+    environment: Mapping[str, str]  # What the event added to the environment.
     status: int
-    tools: tuple[str, ...]
-    log: tuple[str, ...]
+    tools: tuple[str, ...]  # The hook tools that were called, in order, without juju-log.
+    log: tuple[str, ...]  # What went to juju-log.
+    # Of an action: its `results`, and why it `failed`, if it did.
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 

@@ -25,19 +25,12 @@ LAYER = "layer.yaml"  # In the environment's folder.
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """What a container starts with.
+    """What a container starts with."""
 
-    Attributes:
-        binds: what is visible in it beside the system's own folders.
-        path: its PATH.
-        owns: folders that belong to the user who runs Pebble.
-        root: its file system, instead of the machine's.
-    """
-
-    binds: tuple[Bind, ...]
-    path: str
-    owns: tuple[str, ...] = ()
-    root: Path | None = None
+    binds: tuple[Bind, ...]  # What is visible in it beside the system's own folders.
+    path: str  # Its PATH.
+    owns: tuple[str, ...] = ()  # Folders that belong to the user who runs Pebble.
+    root: Path | None = None  # Its file system, instead of the machine's.
 
 
 def of_workload(workload: Path) -> Image:
