@@ -44,23 +44,15 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Result:
-    """How the tests of a row went.
-
-    Attributes:
-        kubernetes: its version.
-        python: its version.
-        day: of the run, as 2026-11-23.
-        seconds: from the first test to the last.
-        lacking: how many tests were left out, by the reason.
-    """
+    """How the tests of a row went, with the versions of Kubernetes and Python."""
 
     kubernetes: str
     python: str
-    day: str
+    day: str  # As 2026-11-23.
     passed: int
     failed: int
     seconds: int
-    lacking: Mapping[str, int]
+    lacking: Mapping[str, int]  # How many tests were left out, by the reason.
 
 
 def main(rows: list[str]) -> int:

@@ -48,17 +48,11 @@ _ENDED = '{"name":"%s","state":{"terminated":{"exitCode":0}}}'
 
 @dataclass(frozen=True)
 class Part:
-    """What was left after so many pods.
-
-    Attributes:
-        pods: how many have come and gone.
-        memory: resident, in MiB.
-        blocks: of Python's allocator.
-    """
+    """What was left after so many pods."""
 
     pods: int
-    memory: float
-    blocks: int
+    memory: float  # Resident, in MiB.
+    blocks: int  # Of Python's allocator.
 
 
 class Simulated(Client):

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 
 import demo.node
@@ -15,7 +16,6 @@ import lab.trainer
 from demo.steps import Steps
 from lab.deployed import await_selected
 from lab.fixtures import make_namespace
-from rich.console import Console
 
 from chaos import outages
 from chaos.outages import Stage
@@ -34,8 +34,9 @@ def main() -> int:
     print(f"again: {again}", flush=True)
     storm = make(options.seed, 60 * options.minutes, options.jobs)
     with lab.cluster("node") as cluster:
-        steps = Steps(Console(width=100, highlight=False))
-        app, istio = demo.node.set_stage(steps, cluster, units=2)
+        steps = Steps()
+        deploy = partial(demo.node.deploy_charm, cluster, steps, units=2)
+        app, istio = demo.node.set_stage(steps, cluster, deploy)
         lab.trainer.await_ready(cluster)
         client = cluster.client()
         make_namespace(client, "stage")

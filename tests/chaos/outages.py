@@ -54,31 +54,19 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a storm left; the first five are empty when all is well.
+    """What a storm left; the first five are empty when all is well."""
 
-    Attributes:
-        stuck: Jobs that did not end.
-        wrong: Jobs that ended in another way than without a sidecar.
-        early: pods whose proxy ended before their payload.
-        failed: proxies that did not exit with 0.
-        refused: creations that istio-aux refused.
-        jobs: how many there were by kind.
-        outages: how many there were by victim.
-        meshed: how many pods had a sidecar.
-        seconds: how long the storm lasted until everything had ended.
-        proxy_seconds: from the end of the payload to that of the proxy, in whole seconds as
-            the kubelet reports them: median, 95th percentile, most.
-    """
-
-    stuck: Sequence[str]
-    wrong: Sequence[str]
-    early: Sequence[str]
-    failed: Sequence[str]
-    refused: Sequence[str]
-    jobs: Mapping[str, int]
+    stuck: Sequence[str]  # Jobs that did not end.
+    wrong: Sequence[str]  # Jobs that ended in another way than without a sidecar.
+    early: Sequence[str]  # Pods whose proxy ended before their payload.
+    failed: Sequence[str]  # Proxies that did not exit with 0.
+    refused: Sequence[str]  # Creations that istio-aux refused.
+    jobs: Mapping[str, int]  # How many there were by kind.
     outages: Mapping[Victim, int]
-    meshed: int
-    seconds: float
+    meshed: int  # How many pods had a sidecar.
+    seconds: float  # Until everything had ended.
+    # From the end of the payload to that of the proxy, in whole seconds as the kubelet reports
+    # them: median, 95th percentile, most.
     proxy_seconds: tuple[float, float, float]
 
     @property
@@ -177,7 +165,7 @@ def _creator(stage: Stage) -> Callable[[Workload], str]:
                     raise
             return True
 
-        lab.until(created, timeout=QUIET, what=f"{workload.name} to be created", ignoring=AWAY)
+        lab.until(created, what=f"{workload.name} to be created", ignoring=AWAY)
         return refusal
 
     return create
@@ -212,11 +200,11 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
 
     def api_server(seconds: float) -> None:
         away(cluster.process("kube-apiserver"), seconds)
-        cluster.await_api(QUIET)
+        cluster.await_api()
 
     def injector(seconds: float) -> None:
         away(istio.process, seconds)
-        ports.await_listener(istio.process, cluster.host, istio.port, timeout=QUIET)
+        ports.await_listener(istio.process, cluster.host, istio.port)
 
     kill: Mapping[Victim, Callable[[float], None]] = {
         "workload": workload,

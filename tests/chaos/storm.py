@@ -56,50 +56,41 @@ def _fails_once(rng: random.Random) -> str:
     return f"[ -e /notes/tried ] || {{ {first}; }}; {_work(rng)}"
 
 
-# A kind of workload: what is made of a name, and how many of ten are of this kind.
+def _succeeds(rng: random.Random, name: str) -> Workload:
+    return Workload(name, job(template(container(_work(rng)))), "Complete", (0,))
+
+
+def _fails(rng: random.Random, name: str) -> Workload:
+    return Workload(name, job(template(container(f"{_work(rng)}; exit 3"))), "Failed", (3,))
+
+
+def _retries(rng: random.Random, name: str) -> Workload:
+    pod = template(container(_fails_once(rng)), restart="OnFailure")
+    return Workload(name, job(pod, backoffLimit=4), "Complete", (0,), restarts=1)
+
+
+def _two_payloads(rng: random.Random, name: str) -> Workload:
+    pod = template(container(_work(rng)), container(_work(rng), name="upload"))
+    return Workload(name, job(pod), "Complete", (0, 0))
+
+
+def _bare_pod(rng: random.Random, name: str) -> Workload:
+    return Workload(name, pod(container(_work(rng))), "Succeeded", (0,))
+
+
+def _tfjob(rng: random.Random, name: str) -> Workload:
+    worker = template(container(_work(rng), name="tensorflow"))
+    return Workload(name, training_job("TFJob", Worker=(1, worker)), "Succeeded", (0,))
+
+
+# How many of ten are of a kind, and what makes one of a name.
 KINDS: dict[str, tuple[int, Callable[[random.Random, str], Workload]]] = {
-    "succeeds": (
-        3,
-        lambda rng, name: Workload(name, job(template(container(_work(rng)))), "Complete", (0,)),
-    ),
-    "fails": (
-        2,
-        lambda rng, name: Workload(
-            name, job(template(container(f"{_work(rng)}; exit 3"))), "Failed", (3,)
-        ),
-    ),
-    "retries": (
-        2,
-        lambda rng, name: Workload(
-            name,
-            job(template(container(_fails_once(rng)), restart="OnFailure"), backoffLimit=4),
-            "Complete",
-            (0,),
-            restarts=1,
-        ),
-    ),
-    "two-payloads": (
-        1,
-        lambda rng, name: Workload(
-            name,
-            job(template(container(_work(rng)), container(_work(rng), name="upload"))),
-            "Complete",
-            (0, 0),
-        ),
-    ),
-    "bare-pod": (
-        1,
-        lambda rng, name: Workload(name, pod(container(_work(rng))), "Succeeded", (0,)),
-    ),
-    "tfjob": (
-        1,
-        lambda rng, name: Workload(
-            name,
-            training_job("TFJob", Worker=(1, template(container(_work(rng), name="tensorflow")))),
-            "Succeeded",
-            (0,),
-        ),
-    ),
+    "succeeds": (3, _succeeds),
+    "fails": (2, _fails),
+    "retries": (2, _retries),
+    "two-payloads": (1, _two_payloads),
+    "bare-pod": (1, _bare_pod),
+    "tfjob": (1, _tfjob),
 }
 
 

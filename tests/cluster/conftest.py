@@ -18,8 +18,8 @@ from lab.fixtures import (
 )
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, Stages, declared, end, stage
-from lab.workload import Workload
+from lab.served import Programs, Stages, declared, end, program, stage
+from lab.workload import DEFAULT, Workload
 
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
 
@@ -89,12 +89,9 @@ def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stage
 @pytest.fixture(scope="session")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """`istio-aux serve` under its own ServiceAccount, with the default selectors."""
-    workload = Workload(cluster, tmp_path_factory.mktemp("istio-aux"))
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
-    yield workload
-    workload.stop()
+    folder = tmp_path_factory.mktemp("istio-aux")
+    with program(cluster, folder, "istio-aux", {}, selector=DEFAULT) as workload:
+        yield workload
 
 
 @pytest.fixture(scope="module")

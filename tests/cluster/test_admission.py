@@ -87,9 +87,7 @@ def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Sce
 
 def await_left_alone(scene: Scene) -> None:
     lab.until(
-        lambda: annotations_of(create(scene)) == {},
-        timeout=30,
-        what="pods of the namespace to be left alone",
+        lambda: annotations_of(create(scene)) == {}, what="pods of the namespace to be left alone"
     )
 
 
@@ -187,7 +185,6 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
         chains = [replica.renew_certificate() for replica in replicas]
         lab.until(
             lambda: all(served_by(r) in chain for r, chain in zip(replicas, chains, strict=True)),
-            timeout=30,
             what="both to serve their new certificates",
         )
         pods.await_more(SOME // 5)
@@ -218,6 +215,5 @@ def test_a_killed_replica_fails_no_creation(
     replicas[1].enlist(ready=False)
     lab.until(
         lambda: unchanged(creation.create(cluster, *burst[:SOME])) == [],
-        timeout=30,
         what="every pod to be changed by the one that is left",
     )

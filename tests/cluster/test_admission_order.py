@@ -41,7 +41,6 @@ def mesh(stages: Stages, webhook: Workload, revision: str) -> Scene:
         lambda: (
             annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision
         ),
-        timeout=30,
         what=f"pods of {scene.namespace} to be injected by {revision}",
     )
     return scene
@@ -101,7 +100,6 @@ def await_told(workload: Workload, *names: str) -> None:
     """Return when /status names these configurations and no other, and metric and log agree."""
     lab.until(
         lambda: workload.status()["called-before-us"] == [*names],
-        timeout=30,
         what=f"/status to name {names or 'no configuration'}",
     )
     assert metric(workload, "istio_aux_configurations_called_before_ours") == len(names)
@@ -177,7 +175,6 @@ def later(cluster: lab.Cluster, served: Scene) -> Iterator[Hooks]:
     with mutating(cluster, "later", answers, asked) as hooks:
         lab.until(
             lambda: ask(cluster, served, "annotate") and hooks.calls["annotate"],
-            timeout=30,
             what="the later webhooks to be called",
         )
         yield hooks

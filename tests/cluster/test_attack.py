@@ -135,7 +135,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
     """
     settings = {"lease": "attacked/attacked", "race-policy": "restart-jobs"}
     leader = programs("attacked", settings, publish=True)
-    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
+    lab.until(lambda: leader.status().get("leader"), what="it to lead")
     heir = leader.replica("attacked-1")
     heir.start()
     heir.await_ready()
@@ -242,7 +242,6 @@ def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_bac
     assert resident(attacked, "VmHWM") < CHART_LIMIT
     lab.until(
         lambda: resident(attacked) < before + 64 * MIB,
-        timeout=60,
         what=f"memory to be given back: {before} bytes before, {resident(attacked)} after",
     )
 
@@ -301,13 +300,11 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
         for pod in pods:
             attackers.kubelet.finish(pod, "main")
         for pod in pods:
-            lab.until(
-                lambda pod=pod: attackers.kubelet.execs_of(pod), timeout=30, what="it to babble"
-            )
+            lab.until(lambda pod=pod: attackers.kubelet.execs_of(pod), what="it to babble")
         attackers.kubelet.finish(honest, "main")
         attackers.await_phase(honest, "Succeeded")
         for pod in pods:  # There is another way, and it is taken.
-            attackers.await_phase(pod, "Succeeded", timeout=60)
+            attackers.await_phase(pod, "Succeeded")
 
 
 def test_pods_as_long_as_etcd_stores_them_end_nothing(

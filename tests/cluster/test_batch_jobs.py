@@ -24,8 +24,6 @@ from lightkube.resources.core_v1 import Pod, PodEviction
 from lightkube.types import PatchType
 
 NAME = "batch-jobs"
-# Measured on 2 busy cores: all of it is over after 6 s.
-SOON = 30.0
 
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 STOPPED = {"onExitCodes": {"operator": "In", "values": [143]}}
@@ -81,7 +79,7 @@ class Stage:
                     del left[name]
             return not left
 
-        lab.until(done, timeout=SOON, what=what, ignoring=(ApiError,))
+        lab.until(done, what=what, ignoring=(ApiError,))
 
     def job(self, name: str) -> Job:
         return self.client.get(Job, name, namespace=NAME)

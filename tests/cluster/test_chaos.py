@@ -1,136 +1,117 @@
 """Killed with -9: another process takes over, or the same one comes back; nothing is lost.
 
-A lease runs out 15 s after its holder's death. So the leader is killed first of all, and what the
-other one made of it is looked at last.
+A lease runs out 15 s after its holder's death.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import signal
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import lab
-import lightkube
 import pytest
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, end, metric, stage
+from lab.served import Programs, Stages, end, metric
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
-TAKEOVER = datetime.timedelta(seconds=20)
 
+class Rivals(NamedTuple):
+    """Two processes with one lease, and pods that they free."""
 
-@dataclasses.dataclass(frozen=True)
-class Succession:
-    """Two processes with one lease, of which the leader was killed."""
-
-    leader: Workload
-    heir: Workload
+    first: Workload
+    second: Workload
     scene: Scene
-    killed: datetime.datetime
-    freed_by_leader: list[Pod]
-    finished_around: list[Pod]
-    finished_after: list[Pod]
-    statuses: tuple[dict[str, object], dict[str, object]]
+
+    def cast(self) -> tuple[Workload, Workload]:
+        """The one that leads, and the other one; both run."""
+        both = [self.first, self.second]
+        for each in both:
+            if not each.running:
+                each.start()
+                each.await_ready()
+        leads = lab.until(
+            lambda: [each for each in both if each.status().get("leader")], what="one to lead"
+        )
+        leader, heir = sorted(both, key=lambda each: each not in leads)
+        return leader, heir
+
+    def finish(self, *pods: Pod) -> None:
+        """Let the payload of each pod end."""
+        for pod in pods:
+            self.scene.kubelet.finish(pod, "main")
+
+    def await_freed_once(self, *pods: Pod) -> None:
+        """Return when each proxy has ended; it was told to once."""
+        for pod in pods:
+            self.scene.await_phase(pod, "Succeeded")
+        assert [len(self.scene.kubelet.execs_of(pod)) for pod in pods] == [1] * len(pods)
+
+    def taken_within(self, heir: Workload, seconds: float, since: datetime.datetime) -> None:
+        """Await that the heir leads; it has led since that soon after a moment."""
+        lab.until(lambda: heir.status().get("leader"), what=f"{heir.unit} to take over")
+        lease = self.scene.client.get(Lease, "rivals", namespace="rivals").spec
+        assert lease
+        assert lease.acquireTime
+        assert since < lease.acquireTime < since + datetime.timedelta(seconds=seconds)
+        assert lease.holderIdentity == heir.status()["lease-holder"]
 
 
 @pytest.fixture(scope="module")
-def rivals(programs: Programs) -> Iterator[tuple[Workload, Workload]]:
-    """Two processes with one lease; the first one holds it."""
+def rivals(programs: Programs, stages: Stages) -> Iterator[Rivals]:
     first = programs("rivals", {"lease": "rivals/rivals"})
-    lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
     second = first.replica("rivals-1")
     second.start()
     second.await_ready()
-    yield first, second
+    scene = stages(first)
+    lab.until(
+        lambda: scene.namespace in second.status().get("selected-namespaces", []),
+        what="the second to notice the namespace",
+    )
+    yield Rivals(first, second, scene)
     end(second)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def succession(
-    client: lightkube.Client, kubelet: ScriptedKubelet, rivals: tuple[Workload, Workload]
-) -> Iterator[Succession]:
-    """Pods that finish before, while and after the leader is killed."""
-    leader, heir = rivals
-    with stage(client, kubelet, leader) as scene:
-        lab.until(
-            lambda: scene.namespace in heir.status().get("selected-namespaces", []),
-            timeout=30,
-            what="the heir to notice the namespace",
-        )
-        before, around, after = (
-            [scene.start(f"{when}-{n}") for n in range(4)] for when in ("before", "around", "after")
-        )
-        for pod in before:
-            kubelet.finish(pod, "main")
-        for pod in before:
-            scene.await_phase(pod, "Succeeded")
-        lab.until(
-            lambda: heir.status().get("watched-pods") == len(around + after),
-            timeout=30,
-            what="the heir to follow the pods that run",
-        )
-        statuses = leader.status(), heir.status()
-        for pod in around:
-            kubelet.finish(pod, "main")
-        killed = datetime.datetime.now(datetime.UTC)
-        leader.process.kill(signal.SIGKILL)
-        leader.process.wait(30)
-        for pod in after:
-            kubelet.finish(pod, "main")
-        yield Succession(leader, heir, scene, killed, before, around, after, statuses)
-
-
-def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
-    succession: Succession, client: lightkube.Client
-):
+def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(rivals: Rivals):
     """T22, T26, T38: the lease of one who was killed runs out. Until then the holder alone acts."""
-    heir = succession.heir
-    before, follower = succession.statuses
-    assert (before["leader"], follower["leader"]) == (True, False)
-    assert before["lease-holder"] == follower["lease-holder"] != ""
-    lab.until(lambda: heir.status().get("leader"), timeout=60, what="the heir to take over")
-    for pod in succession.finished_around + succession.finished_after:
-        succession.scene.await_phase(pod, "Succeeded")
+    leader, heir = rivals.cast()
+    before, around, after = (
+        [rivals.scene.start(f"{when}-{n}") for n in range(4)]
+        for when in ("before", "around", "after")
+    )
+    rivals.finish(*before)
+    rivals.await_freed_once(*before)
+    lab.until(
+        lambda: heir.status().get("watched-pods") == len(around + after),
+        what="the heir to follow the pods that run",
+    )
+    assert (leader.status()["leader"], heir.status()["leader"]) == (True, False)
+    assert leader.status()["lease-holder"] == heir.status()["lease-holder"] != ""
 
-    lease = client.get(Lease, "rivals", namespace="rivals")
-    assert lease.spec
-    assert lease.spec.acquireTime
-    assert succession.killed < lease.spec.acquireTime < succession.killed + TAKEOVER
-    assert lease.spec.holderIdentity == heir.status()["lease-holder"]
+    rivals.finish(*around)
+    killed = datetime.datetime.now(datetime.UTC)
+    leader.process.kill(signal.SIGKILL)
+    leader.process.wait(30)
+    rivals.finish(*after)
+
+    rivals.taken_within(heir, 20, killed)
+    rivals.await_freed_once(*before, *around, *after)
     assert metric(heir, "istio_aux_leader") == 1
-    pods = succession.freed_by_leader + succession.finished_around + succession.finished_after
-    assert [len(execs(succession, pod)) for pod in pods] == [1] * 12
 
 
-def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Succession):
+def test_a_leader_that_is_asked_to_stop_hands_over_at_once(rivals: Rivals):
     """SIGTERM releases the lease: nobody waits until it runs out."""
-    first, second, scene = succession.heir, succession.leader, succession.scene
-    lab.until(lambda: first.status().get("leader"), timeout=60, what="the first to lead")
-    second.start()
-    second.await_ready()
-    pods = [scene.start(f"handover-{n}") for n in range(4)]
-    scene.kubelet.finish(pods[0], "main")
+    leader, heir = rivals.cast()
+    pods = [rivals.scene.start(f"handover-{n}") for n in range(4)]
+    rivals.finish(pods[0])
 
     told = datetime.datetime.now(datetime.UTC)
-    first.process.kill(signal.SIGTERM)
-    for pod in pods[1:]:
-        scene.kubelet.finish(pod, "main")
+    leader.process.kill(signal.SIGTERM)
+    rivals.finish(*pods[1:])
 
-    lab.until(lambda: second.status().get("leader"), timeout=60, what="the second to take over")
-    for pod in pods:
-        scene.await_phase(pod, "Succeeded")
-    lease = scene.client.get(Lease, "rivals", namespace="rivals")
-    assert lease.spec
-    assert lease.spec.acquireTime
-    assert told < lease.spec.acquireTime < told + datetime.timedelta(seconds=10)
-    assert first.process.wait(30) == 0
-    assert [len(execs(succession, pod)) for pod in pods] == [1] * 4
-
-
-def execs(succession: Succession, pod: Pod) -> list[object]:
-    return list(succession.scene.kubelet.execs_of(pod))
+    rivals.taken_within(heir, 10, told)
+    rivals.await_freed_once(*pods)
+    assert leader.process.wait(30) == 0

@@ -164,7 +164,7 @@ def late(
         for kind, what in KINDS.items():
             for document in crowd.controlled(name, kind, what):
                 client.create(document)
-        lab.until(lambda: sum(map(is_ready, keeper.pods())) == 5, timeout=100, what="5 pods to run")
+        lab.until(lambda: sum(map(is_ready, keeper.pods())) == 5, what="5 pods to run")
         client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
         yield keeper
         vacate(client, name)

@@ -6,7 +6,6 @@ Juju labels them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,8 +20,8 @@ from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import has_sidecar
 from lab.versions import POLICY
-from lab.workload import Workload
-from lightkube.codecs import AnyResource, from_dict
+from lab.workload import Workload, renamed
+from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -93,20 +92,7 @@ MODES: tuple[Mode, ...] = ("webhook", "policy") if POLICY.there else ("webhook",
 EACH_MODE = pytest.mark.parametrize(
     "mode", ["webhook", pytest.param("policy", marks=POLICY.needed)]
 )
-# Measured on 2 busy cores: in force after 1 s.
-IN_FORCE = 30.0
-PATIENT = '"timeoutSeconds": 30'
 LONGEST = "z" * 63
-
-
-def objects(values: manifests.Values, name: str) -> list[AnyResource]:
-    """What the charm makes for admission, under a name of its own that is before Istio's."""
-    found = manifests.render_start_policy(values) + manifests.render_webhook(values)
-    text = json.dumps([resource.to_dict() for resource in found])
-    ours = manifests.webhook_configuration(values.app, values.model)
-    # Nothing here is about time, and the machine may be busy.
-    text = text.replace(ours, name).replace('"timeoutSeconds": 3', PATIENT)
-    return [from_dict(each) for each in json.loads(text)]
 
 
 def pod_of(mode: str, case: Case) -> Pod:
@@ -118,9 +104,7 @@ def pod_of(mode: str, case: Case) -> Pod:
         annotations=case.annotations,
     ).to_dict()
     pod["spec"] |= case.spec
-    made = Pod.from_dict(pod)
-    assert isinstance(made, Pod)
-    return made
+    return meshed.written(pod, model(mode, case.model))
 
 
 def asks(pod: Pod) -> bool:
@@ -149,7 +133,9 @@ def in_force(
             admission=mode,
             inject=(*asked, Applications(workload.model, None)),
         )
-        made += objects(values, f"inject-{mode}")
+        rendered = manifests.render_start_policy(values) + manifests.render_webhook(values)
+        # Before Istio's.
+        made += renamed(rendered, values, f"inject-{mode}")
     for resource in made:
         client.apply(resource, field_manager="lab", force=True)
     for mode in MODES:
@@ -159,7 +145,6 @@ def in_force(
     probes = [pod_of(mode, CASES["a pod of a named application"]) for mode in MODES]
     lab.until(
         lambda: all(has_sidecar(client.create(probe, dry_run=True)) for probe in probes),
-        timeout=IN_FORCE,
         what="the configurations to be in force",
     )
     yield made

@@ -37,19 +37,16 @@ class Injectors:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
 
-    def one(self, configuration: str = ACTIVE) -> dict[str, Any]:
-        """What it says of one of them; empty if nothing."""
-        found = self.workload.status().get("injectors", ())
-        return next((each for each in found if each["configuration"] == configuration), {})
-
     def await_state(self, state: str, configuration: str = ACTIVE) -> dict[str, Any]:
-        """What it says as soon as that is the state, which is to be promptly."""
-        lab.until(
-            lambda: self.one(configuration).get("state") == state,
-            timeout=PROMPT,
-            what=f"{configuration or 'no injector'} to be {state}",
-        )
-        return self.one(configuration)
+        """What it says of one of them as soon as that is the state, which is to be promptly."""
+
+        def told() -> dict[str, Any]:
+            found = self.workload.status().get("injectors", ())
+            wanted = {"configuration": configuration, "state": state}
+            return next((each for each in found if wanted.items() <= each.items()), {})
+
+        what = f"{configuration or 'no injector'} to be {state}"
+        return lab.until(told, timeout=PROMPT, what=what)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lab.harness import Harness, running
 from lightkube import KubeConfig
 from lightkube.resources.core_v1 import Namespace
 
+TESTS = Path(__file__).parents[1]
 MAIN = """\
 package main
 
@@ -38,7 +40,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [toolchain.go(), "env", "GOCACHE"], capture_output=True, text=True, check=True
     )
     monkeypatch.setenv("GOCACHE", shown.stdout.strip())
-    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(tools.PROGRAMS, "greeter", tools.Program("greeter", folder, ".", seconds=1))
     return folder
@@ -67,17 +68,6 @@ def test_a_failed_build_names_the_program_its_error_and_the_log(module: Path):
     assert "greeter" in tools.missing()
 
 
-def test_programs_of_setup_envtest_are_taken_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Only those that its folder has; etcd alone here."""
-    (tmp_path / "etcd").touch()
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-
-    assert tools.path("etcd") == tmp_path / "etcd"
-    assert "etcd" not in tools.missing()
-
-
 @pytest.fixture
 def harness() -> Iterator[Harness]:
     with running("tree") as harness:
@@ -87,15 +77,11 @@ def harness() -> Iterator[Harness]:
 
 
 def await_processes(name: str, count: int) -> None:
-    lab.until(
-        lambda: len(sweep.processes(name)) == count,
-        timeout=30,
-        what=f"{count} processes of {name}",
-    )
+    lab.until(lambda: len(sweep.processes(name)) == count, what=f"{count} processes of {name}")
 
 
 def await_nothing_left(name: str) -> None:
-    lab.until(lambda: not sweep.left_by(name), timeout=30, what=f"the end of {name}")
+    lab.until(lambda: not sweep.left_by(name), what=f"the end of {name}")
 
 
 def test_a_harness_that_ends_leaves_nothing_and_no_logs(harness: Harness):
@@ -126,9 +112,16 @@ def test_what_a_killed_guardian_leaves_is_swept(harness: Harness):
     shutil.rmtree(cache.root() / "logs" / harness.name)
 
 
-def test_up_leaves_a_cluster_running_until_down(capsys: pytest.CaptureFixture[str]):
-    assert main(["up", "--level", "api"]) == 0
-    said = capsys.readouterr().out
+def by_hand(*argv: str) -> str:
+    """What a command of the lab prints; it must succeed."""
+    return subprocess.run(
+        [sys.executable, "-m", "lab", *argv], cwd=TESTS, stdout=subprocess.PIPE, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+
+
+def test_up_leaves_a_cluster_running_until_down():
+    said = by_hand("up", "--level", "api")
     name = said.split()[0]
     try:
         found = re.search(r"export KUBECONFIG=(\S+)", said)
@@ -136,16 +129,12 @@ def test_up_leaves_a_cluster_running_until_down(capsys: pytest.CaptureFixture[st
         config = KubeConfig.from_file(Path(found[1]))
         with lightkube.Client(config, trust_env=False) as client:
             assert client.get(Namespace, "default")
-        assert main(["status"]) == 0
-        assert f"{name}: level api, left by `up`" in capsys.readouterr().out
+        assert f"{name}: level api, left by `up`" in by_hand("status")
     finally:
-        assert main(["down", name]) == 0
+        by_hand("down", name)
     assert sweep.left_by(name) == []
 
 
-def test_down_spares_the_cluster_of_a_test(
-    cluster: lab.Cluster, capsys: pytest.CaptureFixture[str]
-):
-    name = cluster.name
-    assert main(["down", name]) == 2
-    assert sweep.processes(name)
+def test_down_spares_the_cluster_of_a_test(cluster: lab.Cluster):
+    assert main(["down", cluster.name]) == 2
+    assert sweep.processes(cluster.name)

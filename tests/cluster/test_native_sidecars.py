@@ -9,7 +9,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import creation
+from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
@@ -17,7 +17,7 @@ from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
 from lab.versions import POLICY
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 # The revision of an Istio of its own: the workloads ignore those of other modules.
 ISTIO = "sidecars-istio"
@@ -25,8 +25,6 @@ ISTIO = "sidecars-istio"
 INJECTOR = "vault-agent-injector"
 SIDECAR = ["vault-agent*"]
 BY_OPTION = [case for case in CASES if case.option == OPTION]
-# Measured on 2 busy cores: 1 s.
-IN_FORCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,6 @@ def namespace(
     workload.await_admission(team)
     lab.until(
         lambda: became(create(cluster, team, Case(name=""))[0]) == (["main"], SIDECAR),
-        timeout=IN_FORCE,
         what="the webhook to be known",
     )
     yield team
@@ -64,13 +61,7 @@ def namespace(
 
 
 def create(cluster: lab.Cluster, namespace: str, *cases: Case) -> list[Creation]:
-    pods: list[Pod] = []
-    for case in cases:
-        pod = Pod.from_dict(case.pod)
-        assert isinstance(pod, Pod)
-        assert pod.metadata
-        pod.metadata.namespace = namespace
-        pods.append(pod)
+    pods = [meshed.written(case.pod, namespace) for case in cases]
     return creation.create(cluster, *pods, dry_run=True)
 
 
@@ -133,7 +124,7 @@ def test_a_sidecar_that_a_later_webhook_adds_becomes_native(
         regular, init = became(made)
         return len(regular + init) == 2
 
-    lab.until(sidecar, timeout=IN_FORCE, what="the injector to be known")
+    lab.until(sidecar, what="the injector to be known")
     [made] = create(cluster, namespace, plain)
 
     assert became(made) == (["main"], SIDECAR)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 import secrets
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,18 +21,18 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import meshed, tools
+from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
 from lab.versions import POLICY
 from lightkube.codecs import from_dict
-from lightkube.generic_resource import create_global_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingAdmissionPolicyBinding,
 )
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -49,43 +47,26 @@ from inputs import Inputs
 from objects import Patience
 
 APP = "istio-aux"
-# Measured on 2 busy cores: with a deleted model, everything is gone within 6 s.
-SOON = 300.0
 POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding)
 OWNED = [kind for kind in of_charm.OWNED if POLICY.there or kind not in POLICIES]
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
-Definition = create_global_resource(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+DEFINITION = upstream.definition(
+    "security.istio.io", "v1", "authorizationpolicies", "AuthorizationPolicy"
 )
-SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-DEFINITION: dict[str, Any] = {
-    "metadata": {"name": "authorizationpolicies.security.istio.io"},
-    "spec": {
-        "group": "security.istio.io",
-        "names": {"kind": "AuthorizationPolicy", "plural": "authorizationpolicies"},
-        "scope": "Namespaced",
-        "versions": [{"name": "v1", "served": True, "storage": True, "schema": SCHEMA}],
-    },
-}
 
 
 @pytest.fixture(scope="module")
 def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     """The kinds of Istio that the application owns objects of; the stand-in has not all."""
-    name = DEFINITION["metadata"]["name"]
-    client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
-    lab.until(
-        lambda: served(client) == OWNED,
-        timeout=SOON,
-        what="every kind to be served",
-    )
+    upstream.apply(client, [DEFINITION])
+    lab.until(lambda: kinds_served(client) == OWNED, what="every kind to be served")
     yield
-    client.delete(Definition, name)
+    client.delete(CustomResourceDefinition, DEFINITION["metadata"]["name"])
 
 
-def served(client: lightkube.Client) -> list[type[Any]]:
+def kinds_served(client: lightkube.Client) -> list[type[Any]]:
     """The kinds that the API server serves, and can list already."""
     kinds: list[type[Any]] = []
     for kind in of_charm.OWNED:
@@ -142,7 +123,7 @@ def left(client: lightkube.Client, model: str) -> list[str]:
 
 
 def await_nothing_left(client: lightkube.Client, model: str) -> None:
-    lab.until(lambda: not left(client, model), timeout=SOON, what=f"all of {model} to be gone")
+    lab.until(lambda: not left(client, model), what=f"all of {model} to be gone")
 
 
 @pytest.mark.parametrize("cascade", [CascadeType.FOREGROUND, CascadeType.BACKGROUND])
@@ -169,7 +150,6 @@ def test_in_the_foreground_the_webhook_goes_before_the_namespace(
 
     lab.until(
         lambda: not any("Mutating" in each for each in left(client, deserted.model)),
-        timeout=SOON,
         what="the webhook to be gone",
     )
     client.patch(Lease, "held", {"metadata": {"finalizers": None}}, namespace=deserted.model)
@@ -218,17 +198,7 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
-    programs = tools.path("kubectl").parent
-    environment = {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "HOME": str(folder),
-        "PATH": f"{programs}:{os.environ['PATH']}",
-    }
-    run = subprocess.run(
-        ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "rror" not in run.stderr
+    assert "rror" not in served.follow(cluster, folder, commands)
 
 
 MARK = {manifests.SUSPENDED: "sidecar"}
@@ -259,9 +229,7 @@ def begin(client: lightkube.Client, namespace: str) -> Pod:
     """Create a Job, and return its pod."""
     await_account(client, namespace)
     create(client, namespace, {})
-    (pod,) = lab.until(
-        lambda: list(client.list(Pod, namespace=namespace)), timeout=SOON, what="the Job's pod"
-    )
+    (pod,) = lab.until(lambda: list(client.list(Pod, namespace=namespace)), what="the Job's pod")
     return pod
 
 

@@ -30,7 +30,6 @@ from relations import cos
 
 # Seconds between the end of the service and its next start; ten times as fast as in the charm.
 FIRST = 0.5
-SOON = 60
 
 
 @pytest.fixture
@@ -74,7 +73,6 @@ def pebble(
     client = ops.pebble.Client(str(socket))
     lab.until(
         lambda: socket.exists() and client.get_system_info(),
-        timeout=SOON,
         what="Pebble to answer",
         ignoring=(ops.pebble.ConnectionError,),
     )
@@ -101,7 +99,7 @@ def current(client: ops.pebble.Client) -> ops.pebble.ServiceStatus | str:
 
 
 def await_status(client: ops.pebble.Client, status: ops.pebble.ServiceStatus | str) -> None:
-    lab.until(lambda: current(client) == status, timeout=SOON, what=f"the service to be {status}")
+    lab.until(lambda: current(client) == status, what=f"the service to be {status}")
 
 
 def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
@@ -114,7 +112,7 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
                 seen.append(notice.last_occurred)
         return len(seen) >= number
 
-    lab.until(look, timeout=SOON, what=f"{number} notices", every=0.02)
+    lab.until(look, what=f"{number} notices", every=0.02)
     return seen
 
 
@@ -190,7 +188,7 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     unit = container(pebble)
     relaxed = of_answers({"checks": {"ready": workload.SINCE_READY}}, url)["checks"]["ready"]
     monkeypatch.setattr(workload, "SINCE_READY", relaxed)
-    lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="the rock's check to fail")
+    lab.until(lambda: not workload.check_is_up(unit), what="the rock's check to fail")
 
     def reconcile() -> None:
         workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
@@ -199,17 +197,17 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     reconcile()
     assert unit.get_service(workload.SERVICE).is_running()
     assert unit.get_plan().checks["ready"].threshold == 2
-    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="the unit to be ready")
+    lab.until(lambda: workload.check_is_up(unit), what="the unit to be ready")
     before = begun(pebble)
     reconcile()
     assert begun(pebble) == before, "no service and no check starts again"
 
     (folder / "readyz").unlink()
-    lab.until(lambda: not workload.check_is_up(unit), timeout=SOON, what="it not to be")
+    lab.until(lambda: not workload.check_is_up(unit), what="it not to be")
     kinds = {notice.last_data.get("kind") for notice in pebble.get_notices()}
     assert "perform-check" in kinds
     (folder / "readyz").touch()
-    lab.until(lambda: workload.check_is_up(unit), timeout=SOON, what="it to be so again")
+    lab.until(lambda: workload.check_is_up(unit), what="it to be so again")
 
     to = {"location": "http://127.0.0.1:1/loki", "services": ["all"], "labels": {"product": "Juju"}}
     targets: Any = {"loki/0": cos._TARGET | to}

@@ -14,14 +14,15 @@ import httpx2
 import lab
 import lightkube
 import pytest
-from lab import meshed
+from lab import meshed, upstream
 from lab.accounts import PODS, QUIT, Account, administrator
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.served import Programs
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
 
 import manifests
@@ -35,12 +36,7 @@ SIDECARS = {
     "odd": ("/K", "--f=x;y|z", "$(1)", "'q'", '"q"', "\\", "{}", "[?x]"),
 }
 SEEN = ("uid", "resourceVersion")
-# Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
-IN_FORCE = 30.0
 
-Definition = create_global_resource(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
-)
 XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 Job = create_namespaced_resource("batch", "v1", "Job", "jobs")
@@ -49,20 +45,9 @@ JOBS = {
     "training": f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs",
     "set": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{MODEL}/jobsets",
 }
-# The operators' own have schemas of 10,000 lines, about which the policy assumes nothing.
-SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-
-
-def definition(group: str, version: str, kind: str) -> dict[str, Any]:
-    names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
-    served = {"name": version, "served": True, "storage": True, "schema": SCHEMA}
-    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [served]}
-    return {"metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec}
-
-
 DEFINITIONS = (
-    definition("kubeflow.org", "v1", "XGBoostJob"),
-    definition("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    upstream.definition("kubeflow.org", "v1", "xgboostjobs", "XGBoostJob"),
+    upstream.definition("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"),
 )
 
 
@@ -118,7 +103,6 @@ def account(
             and "denied request" in account.create_lease(MODEL, {"name": "another-controller"})
             and "403: " in account.create(nobody("kube-system"), dryRun="All")
         ),
-        timeout=IN_FORCE,
         what="the policies to be in force",
     )
     yield account
@@ -243,7 +227,6 @@ def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
     )
     lab.until(
         lambda: account.execute("narrowed-later/none").startswith("404: "),
-        timeout=IN_FORCE,
         what="the policy to know a namespace",
     )
 
@@ -302,8 +285,7 @@ def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
 @pytest.fixture(scope="module")
 def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
     """Jobs of each kind: one that runs, one that we suspended, one that was suspended before."""
-    for each in DEFINITIONS:
-        client.apply(Definition.from_dict(each), field_manager="lab")
+    upstream.apply(client, DEFINITIONS)
     ours, theirs = {manifests.SUSPENDED: "sidecar"}, {"team": "a"}
     made = {
         "running": (theirs, {}),
@@ -326,7 +308,6 @@ def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[
                 lambda resource=resource, metadata=metadata, spec=spec: client.create(
                     resource.from_dict({"metadata": metadata, "spec": spec})
                 ),
-                timeout=IN_FORCE,
                 what="the kind to be served",
                 ignoring=(httpx2.HTTPStatusError,),
             )
@@ -336,12 +317,11 @@ def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[
             lambda path=kind["running"]: (
                 "403" in account.patch(path, {"metadata": {"labels": {"a": "b"}}})
             ),
-            timeout=IN_FORCE,
             what="the policy to know the kind",
         )
     yield paths
     for each in DEFINITIONS:
-        client.delete(Definition, each["metadata"]["name"])
+        client.delete(CustomResourceDefinition, each["metadata"]["name"])
 
 
 def change_job(
@@ -455,7 +435,6 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
     """They are checked against the kinds that there are, beside being compiled."""
     status = lab.until(
         lambda: client.get(ValidatingAdmissionPolicy, f"istio-aux-{MODEL}-{policy}").status,
-        timeout=IN_FORCE,
         what="the check of the policy",
     )
 

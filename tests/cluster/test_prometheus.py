@@ -22,14 +22,12 @@ import lab.istio
 import pytest
 import yaml
 from lab import debian, ports
+from lab.fixtures import lack
 from lab.scene import Scene
 from lab.workload import Workload
 
 from benchmarks.svg import Line, Panel, document
 from relations import cos
-
-# Seconds. Ready in 1 s on 2 idle cores.
-READY = 60.0
 
 
 def required() -> None:
@@ -37,9 +35,7 @@ def required() -> None:
     try:
         debian.ensure(["prometheus"])
     except debian.PackageError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI is true, and there is no Prometheus: {error}", pytrace=False)
-        pytest.skip(str(error))
+        lack(str(error))
 
 
 class Prometheus:
@@ -64,12 +60,12 @@ class Prometheus:
                 f"--web.listen-address={cluster.host}:{port}",
             ],
         )
-        ports.await_listener(self.process, cluster.host, port, timeout=READY)
+        ports.await_listener(self.process, cluster.host, port)
 
     def history(self, query: str, *, start: float, end: float) -> list[dict[str, Any]]:
         """Return the series that a query had, second by second."""
         asked: dict[str, Any] = {"query": query, "start": start, "end": end, "step": 1}
-        answer = httpx2.get(f"{self.url}/api/v1/query_range", params=asked, timeout=READY)
+        answer = httpx2.get(f"{self.url}/api/v1/query_range", params=asked, timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]["result"]
 
@@ -262,7 +258,6 @@ DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_tex
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 # Series that exist only after something went wrong, which it does not here.
 QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
-SOON = 60.0
 # For the picture; fewer give each panel an answer, too.
 DRAW = bool(os.environ.get("DRAW_DASHBOARD"))
 JOBS = 30 if DRAW else 6
@@ -300,7 +295,6 @@ def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
     def await_answer(*queries: str) -> None:
         lab.until(
             lambda: all(prometheus.history(q, start=start, end=time.time()) for q in queries),
-            timeout=SOON,
             what=f"Prometheus to answer {', '.join(queries)}",
         )
 

@@ -6,28 +6,25 @@ proxy: `tests/unit/test_quit_failures.py` plays it in time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import lab
 import lightkube
 import pytest
-from istio_aux.kube import access, actions
-from istio_aux.kube.client import Client
-from istio_aux.kube.watch import Watch
+from istio_aux.kube import actions
 from istio_aux.model.annotations import STATUS_PORT
-from istio_aux.model.pod import PROXY, Key
-from istio_aux.model.pod import Pod as Watched
 from istio_aux.model.sidecars import SHIPPED
 from lab import meshed
 from lab.kubelet import Misbehaviour, ScriptedKubelet, Via
-from lab.scene import PATIENCE, Scene
+from lab.scene import Scene
 from lab.served import Programs, Stages
 from lab.workload import Workload
+from lightkube.core.selector import build_selector
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.operators import not_equal, not_in
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
@@ -57,9 +54,7 @@ def run_job(scene: Scene) -> Pod:
     )
     scene.client.create(job)
     pods = lab.until(
-        lambda: list(scene.client.list(Pod, namespace=scene.namespace)),
-        timeout=PATIENCE,
-        what="the Job's pod",
+        lambda: list(scene.client.list(Pod, namespace=scene.namespace)), what="the Job's pod"
     )
     scene.kubelet.run(pods[0])
     return pods[0]
@@ -78,9 +73,7 @@ def test_a_job_ends_as_its_payload_does(selected: Scene, exit_code: int, conditi
 
     selected.kubelet.finish(pod, "main", exit_code=exit_code)
 
-    lab.until(
-        lambda: condition in conditions(selected), timeout=PATIENCE, what=f"the Job: {condition}"
-    )
+    lab.until(lambda: condition in conditions(selected), what=f"the Job: {condition}")
     assert selected.proxy_exit_code(pod) == 0
 
 
@@ -262,7 +255,6 @@ def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(place: Sce
     assert place.proxy_exit_code(pod) == 0
     lab.until(
         lambda: any("cloud-sql-proxy exited with 143" in note for note in place.notes(pod)),
-        timeout=60,
         what="the Event",
     )
 
@@ -279,7 +271,7 @@ def test_a_sidecar_whose_own_switch_is_off_keeps_the_proxy_and_is_named_with_the
         found = telling.status()["stuck-pods"]
         return [each["reason"] for each in found if each["name"] == "switch-off"]
 
-    [reason] = lab.until(stuck, timeout=60, what="the pod to be stuck")
+    [reason] = lab.until(stuck, what="the pod to be stuck")
     assert "connection refused" in reason
     assert "vault-agent needs annotation vault.hashicorp.com/agent-enable-quit" in reason
     assert place.proxy_exit_code(pod) is None
@@ -288,33 +280,10 @@ def test_a_sidecar_whose_own_switch_is_off_keeps_the_proxy_and_is_named_with_the
 AT = "2026-11-21T08:16:30Z"
 
 
-class Seen:
-    """A handler that keeps what a watch tells of one pod, in order."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._told = name, asyncio.Queue[tuple[str, str | None, int | None]]()
-
-    def apply(self, resource: Watched) -> None:
-        if resource.metadata.name == self._name:
-            self._note("apply", resource)
-
-    def delete(self, key: Key, last: Watched | None) -> None:
-        if key.name == self._name:
-            assert last is not None
-            self._note("delete", last)
-
-    def _note(self, verb: str, pod: Watched) -> None:
-        exited = pod.exits.get(PROXY)
-        self._told.put_nowait((verb, pod.status.phase, exited.exit_code if exited else None))
-
-    async def next(self) -> tuple[str, str | None, int | None]:
-        return await asyncio.wait_for(self._told.get(), 30)
-
-
 def status(phase: str, *, exited: bool) -> dict[str, Any]:
     """The status of a pod whose payload is finished."""
     ended = {"terminated": {"exitCode": 0, "finishedAt": AT, "startedAt": AT, "containerID": "x"}}
-    states = {"main": ended, PROXY: ended if exited else {"running": {"startedAt": AT}}}
+    states = {"main": ended, meshed.PROXY: ended if exited else {"running": {"startedAt": AT}}}
     return {
         "phase": phase,
         "containerStatuses": [
@@ -327,40 +296,43 @@ def status(phase: str, *, exited: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("selection", [actions.RUNNING_JOBS, actions.NOT_TERMINAL])
+@pytest.mark.parametrize(
+    ("selection", "fields"),
+    [
+        (
+            actions.RUNNING_JOBS,
+            {"status.phase": "Running", "spec.restartPolicy": not_equal("Always")},
+        ),
+        (actions.NOT_TERMINAL, {"status.phase": not_in(["Succeeded", "Failed"])}),
+    ],
+)
 def test_a_pod_that_leaves_a_selection_comes_as_it_was_before(
-    scene: Scene, cluster: lab.Cluster, client: lightkube.Client, selection: Mapping[str, str]
+    scene: Scene, client: lightkube.Client, selection: Mapping[str, str], fields: Any
 ):
     """So its last state shows an exit only where a change before has shown it already.
 
     The kubelet reports the exit first, and the phase once it has stopped the pod: that quit needs
     no second read. Where both come in one change, only a read tells the exit code.
     """
+    asked = build_selector(fields, for_fields=True)
+    assert sorted(asked.split(",")) == sorted(selection["fieldSelector"].split(","))
 
     def patch(name: str, phase: str, *, exited: bool) -> None:
         body = {"status": status(phase, exited=exited)}
         client.patch(Pod.Status, name, body, namespace=scene.namespace)
 
-    async def watched(name: str, *changes: tuple[str, bool]) -> list[Any]:
-        seen = Seen(name)
+    def watched(name: str, *changes: tuple[str, bool]) -> list[tuple[str, int | None]]:
         client.create(meshed.pod(scene.namespace, name))
-        await asyncio.to_thread(patch, name, "Running", exited=False)
-        async with Client(access.load(cluster.kubeconfig)) as api:
-            watch = asyncio.create_task(
-                Watch(api, actions.PODS, Watched, seen, selection=selection).run()
-            )
-            told = [await seen.next()]
-            for phase, exited in changes:
-                await asyncio.to_thread(patch, name, phase, exited=exited)
-                told.append(await seen.next())
-        # Only now: the client aborts connections that are in use, and waits until they are closed.
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        return told
+        patch(name, "Running", exited=False)
+        events = client.watch(Pod, namespace=scene.namespace, fields=fields)
+        told = [next(events)]
+        for phase, exited in changes:
+            patch(name, phase, exited=exited)
+            told.append(next(events))
+        assert {pod.status and pod.status.phase for _, pod in told} == {"Running"}
+        return [(what, meshed.proxy_exit_code(pod)) for what, pod in told]
 
-    assert asyncio.run(watched("twice", ("Running", True), ("Succeeded", True))) == [
-        ("apply", "Running", None), ("apply", "Running", 0), ("delete", "Running", 0),
-    ]  # fmt: skip
-    assert asyncio.run(watched("once", ("Succeeded", True))) == [
-        ("apply", "Running", None), ("delete", "Running", None),
+    assert watched("once", ("Succeeded", True)) == [("ADDED", None), ("DELETED", None)]
+    assert watched("twice", ("Running", True), ("Succeeded", True)) == [
+        ("ADDED", None), ("MODIFIED", 0), ("DELETED", 0),
     ]  # fmt: skip

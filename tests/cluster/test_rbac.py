@@ -143,8 +143,6 @@ def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
 
 
 NAME = "using"
-# Measured on 2 busy cores: 5 s after it was ready.
-ALL_USED = 100.0
 
 TRAINEE: dict[str, LabelValue] = {"batch.kubernetes.io/job-name": "train"}
 
@@ -217,7 +215,6 @@ def unmeshed(
             client.create(document)
         lab.until(
             lambda: len([pod for pod in keeper.pods() if meshed.is_ready(pod)]) == 2,
-            timeout=60,
             what="both pods to run",
         )
         istio = lab.istio.install(cluster, native="on request")
@@ -246,7 +243,6 @@ def test_every_right_is_used(
         client.create(Job(metadata=metadata, spec=JobSpec(template=template)))
         (lost,) = lab.until(
             lambda: [*client.list(Pod, namespace=scene.namespace, labels=TRAINEE)],
-            timeout=60,
             what="the Job's pod",
         )
         kubelet.run(lost)
@@ -256,7 +252,7 @@ def test_every_right_is_used(
             return in_roles(workload) - used(cluster) - UNUSED.keys()
 
         with contextlib.suppress(TimeoutError):  # It is asserted below.
-            lab.until(lambda: not missing(), timeout=ALL_USED, what="every right", every=0.5)
+            lab.until(lambda: not missing(), what="every right", every=0.5)
     assert not missing()
     assert used(cluster) <= in_roles(workload)
     assert UNUSED.keys() <= in_roles(workload)

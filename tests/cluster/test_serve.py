@@ -43,36 +43,35 @@ def stage(
     return Scene(client, kubelet, namespace, namespace)
 
 
+def ended(mortal: Workload, **settings: str) -> subprocess.CompletedProcess[str]:
+    """How the program ends with these settings."""
+    good = yaml.safe_load(mortal.config.read_text())
+    changed = {name.replace("_", "-"): value for name, value in settings.items()}
+    mortal.config.write_text(yaml.safe_dump({**good, **changed}))
+    return subprocess.run(mortal.argv, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"namespace-selectors": "a in b"}, 'config.yaml: namespace-selectors: "a in b": expected'),
-        ({"tls-key": "/nowhere/tls.key"}, "/nowhere/tls.key"),
+        ({"namespace_selectors": "a in b"}, 'config.yaml: namespace-selectors: "a in b": expected'),
+        ({"tls_key": "/nowhere/tls.key"}, "/nowhere/tls.key"),
     ],
 )
 def test_a_setting_that_cannot_be_used_ends_it_with_2_and_one_line(
     mortal: Workload, settings: dict[str, str], complaint: str
 ):
-    good = yaml.safe_load(mortal.config.read_text())
-    mortal.config.write_text(yaml.safe_dump({**good, **settings}))
+    done = ended(mortal, **settings)
 
-    ended = subprocess.run(mortal.argv, capture_output=True, text=True, timeout=60, check=False)
-
-    assert ended.returncode == 2
-    assert complaint in ended.stderr
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert complaint in done.stderr
 
 
 def test_a_port_that_is_taken_ends_it_with_1_and_one_line(cluster: lab.Cluster, mortal: Workload):
-    good = yaml.safe_load(mortal.config.read_text())
-    taken = cluster.server.removeprefix("https://")
-    mortal.config.write_text(yaml.safe_dump({**good, "status-address": taken}))
+    done = ended(mortal, status_address=cluster.server.removeprefix("https://"))
 
-    ended = subprocess.run(mortal.argv, capture_output=True, text=True, timeout=60, check=False)
-
-    assert ended.returncode == 1
-    assert "address already in use" in json.loads(ended.stdout.splitlines()[-1])["message"]
+    assert done.returncode == 1
+    assert "address already in use" in json.loads(done.stdout.splitlines()[-1])["message"]
 
 
 def test_it_uses_all_the_descriptors_that_it_may_have(workload: Workload):
@@ -124,7 +123,7 @@ def test_it_is_alive_but_not_ready_until_the_api_server_answers(
     mortal.start()
 
     try:
-        lab.until(lambda: mortal.get("/livez")[0] == 200, timeout=30, what="it to be alive")
+        lab.until(lambda: mortal.get("/livez")[0] == 200, what="it to be alive")
         code, missing = mortal.get("/readyz")
     finally:
         server.start()
@@ -141,7 +140,7 @@ def hang(stage: Scene) -> None:
     pod = stage.start("worker")
     stage.kubelet.misbehave(pod, "hang")
     stage.kubelet.finish(pod, "main")
-    lab.until(lambda: stage.kubelet.execs_of(pod), timeout=30, what="the quit to hang")
+    lab.until(lambda: stage.kubelet.execs_of(pod), what="the quit to hang")
 
 
 def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload):
@@ -199,9 +198,7 @@ def terminate(workload: Workload) -> None:
     """Send SIGTERM, and return when the program has noticed."""
     before = len(log(workload))  # Of all the program's lives.
     workload.process.kill(signal.SIGTERM)
-    lab.until(
-        lambda: '"stop"' in log(workload)[before:], timeout=30, what="the signal to be noticed"
-    )
+    lab.until(lambda: '"stop"' in log(workload)[before:], what="the signal to be noticed")
 
 
 def log(workload: Workload) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,15 +15,15 @@ import pytest
 from istio_aux.model.annotations import START, STARTED_WITH
 from istio_aux.model.policy import Capability, Start
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
-from lab import creation, start_cases
+from lab import creation, meshed, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.start_cases import Case, Outcome, outcome
 from lab.versions import POLICY
-from lab.workload import Workload
-from lightkube.codecs import AnyResource, from_dict
+from lab.workload import Workload, renamed
+from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 import config
 import manifests
@@ -41,9 +40,6 @@ SETTINGS = tuple(dict.fromkeys(case.setting for case in CASES))
 PAIRS = tuple(itertools.product(reversed(FORMS), SETTINGS))
 # Namespaces of the Istio that a workload looks at, by what can be had; one of them has none.
 ROOTS = {Capability.NATIVE: "start-istio", Capability.UNKNOWN: "start-nowhere"}
-# Measured on 2 busy cores: in force after 1 s.
-IN_FORCE = 30.0
-PATIENT = '"timeoutSeconds": 30'
 
 
 def called(setting: Start) -> str:
@@ -78,21 +74,11 @@ def objects(workload: Workload, form: str, setting: Start) -> list[AnyResource]:
     )
     policy = [] if form == "unseen" else manifests.render_start_policy(values)
     webhook = [] if form == "policy" else manifests.render_webhook(values)
-    found = json.dumps([resource.to_dict() for resource in policy + webhook])
-    ours = manifests.webhook_configuration(workload.name, workload.model)
-    # Nothing here is about time, and the machine may be busy.
-    found = found.replace(ours, name(form, setting)).replace('"timeoutSeconds": 3', PATIENT)
-    return [from_dict(each) for each in json.loads(found)]
+    return renamed(policy + webhook, values, name(form, setting))
 
 
 def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) -> list[Creation]:
-    pods: list[Pod] = []
-    for case, form in what:
-        pod = Pod.from_dict(case.pod)
-        assert isinstance(pod, Pod)
-        assert pod.metadata
-        pod.metadata.namespace = name(form, case.setting)
-        pods.append(pod)
+    pods = [meshed.written(case.pod, name(form, case.setting)) for case, form in what]
     return creation.create(cluster, *pods, dry_run=dry_run)
 
 
@@ -143,7 +129,7 @@ def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
         found = {event["auditID"]: event.get("annotations", {}) for event in events}
         return found if requests <= found.keys() else None
 
-    found = lab.until(find, timeout=30, what=f"{len(requests)} requests in {cluster.audit}")
+    found = lab.until(find, what=f"{len(requests)} requests in {cluster.audit}")
     return {
         request
         for request in requests
@@ -221,7 +207,6 @@ def await_in_force(cluster: lab.Cluster) -> None:
     ]  # fmt: skip
     lab.until(
         lambda: all(STARTED_WITH in became(made)[0] for made in create(cluster, *probes)),
-        timeout=IN_FORCE,
         what="both forms to be in force",
     )
 

@@ -16,24 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lab
-import lab.debian
-import lab.images
-import lab.juju
-import lab.network
 import lab.node
-import lab.pack
-import lab.release
-import lab.toolchain
-import lab.tools
+from lab import keeping
+from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, keeping, node, report, scenes, timeline
-from demo.chart import chart
+from demo import api, node, report, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 
 REPORT = Path("demo-report")
+LOGS = "kubectl logs --namespace with mnist-worker-0 --container istio-proxy"
 TITLE = "A {kind} beside Istio's sidecar, without and with istio-aux"
 LEAD = (
     "The same manifest in three profiles of Kubeflow. Two workers fetch their training data as "
@@ -44,19 +38,7 @@ LEAD = (
 
 
 # What may go wrong through no fault of the demo: one line, no traceback.
-EXPECTED = (
-    ChildProcessError,
-    FileNotFoundError,
-    TimeoutError,
-    lab.debian.PackageError,
-    lab.juju.DispatchError,
-    lab.network.NetworkError,
-    lab.node.UnavailableError,
-    lab.pack.PackError,
-    lab.release.HelmError,
-    lab.toolchain.ToolchainError,
-    lab.tools.BuildError,
-)
+EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
 
 
 def main() -> int:
@@ -87,7 +69,7 @@ def play(*, chart: bool = False) -> int:
 
     def keep(stay: keeping.Stay) -> None:
         def hold(status: int, cluster: lab.Cluster) -> None:
-            print(keeping.instructions(cluster))
+            print(f"\n{keeping.instructions(cluster, LOGS)}\n")
             stay(status)
 
         show(_console(), hold, keep=True, chart=chart)
@@ -119,10 +101,9 @@ def show(
 
 
 def conclude(console: Console, performance: Performance, folder: Path) -> int:
-    """Judge, show in the terminal, write the report; return the exit status."""
+    """Judge, say so in the terminal, write the report; return the exit status."""
     promise = judge(*performance.jobs, more=performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
-    console.print(timeline.render(chart(performance.jobs)))
     for check in promise.checks:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
@@ -135,8 +116,8 @@ def conclude(console: Console, performance: Performance, folder: Path) -> int:
 
 
 def _console() -> Console:
-    # In a pipe rich would take 80 columns; the timeline is made for 100.
-    return Console(width=None if sys.stdout.isatty() else timeline.WIDTH, highlight=False)
+    # In a pipe rich would take 80 columns.
+    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
 
 
 if __name__ == "__main__":

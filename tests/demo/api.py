@@ -101,7 +101,7 @@ def _act(namespace: str, client: Client, kubelet: ScriptedKubelet) -> None:
         pods = list(client.list(Pod, namespace=namespace))
         return pods if len(pods) == 2 else []
 
-    pods = lab.until(both, timeout=60, what=f"two pods in namespace {namespace}")
+    pods = lab.until(both, what=f"two pods in namespace {namespace}")
     with ThreadPoolExecutor(len(pods)) as pool:
         list(pool.map(lambda pod: _live(pod, kubelet), pods))
 

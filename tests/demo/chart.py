@@ -1,9 +1,9 @@
-"""What a timeline shows, in seconds since the job was created: no characters, no pixels."""
+"""What a timeline shows, in seconds since the job was created: no pixels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,21 +41,13 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class PodLanes:
-    """One pod: its lanes, top to bottom."""
-
-    name: str
-    lanes: tuple[Lane, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
-    """One job."""
+    """One job, and the lanes of each of its pods, top to bottom."""
 
     title: str
     verdict: str
     good: bool
-    pods: tuple[PodLanes, ...]
+    pods: Mapping[str, tuple[Lane, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +61,7 @@ class Chart:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of bar that occur, in the order of the legend."""
-        used = {
-            bar.kind for g in self.groups for p in g.pods for lane in p.lanes for bar in lane.bars
-        }
+        used = {bar.kind for bar in _bars(self.groups)}
         return tuple(kind for kind in Kind if kind in used)
 
 
@@ -79,11 +69,20 @@ def chart(jobs: tuple[JobStory, ...]) -> Chart:
     """Lay out the jobs on one scale, so that they can be compared."""
     groups = tuple(_group(job) for job in jobs)
     longest = max((job.seconds(job.until) for job in jobs), default=0.0)
-    ends = [bar.end for g in groups for p in g.pods for lane in p.lanes for bar in lane.bars]
-    span = max(1.0, longest, *ends)
-    # At most eight labels fit beside each other in 50 characters.
+    span = max(1.0, longest, *(bar.end for bar in _bars(groups)))
+    # At most eight labels fit beside each other.
     step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
     return Chart(groups, span, tuple(range(0, math.floor(span) + 1, step)))
+
+
+def _bars(groups: tuple[Group, ...]) -> Iterator[Bar]:
+    return (
+        bar
+        for group in groups
+        for lanes in group.pods.values()
+        for lane in lanes
+        for bar in lane.bars
+    )
 
 
 def _group(job: JobStory) -> Group:
@@ -93,17 +92,14 @@ def _group(job: JobStory) -> Group:
         title=f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace {job.namespace}",
         verdict=f"{'' if job.succeeded else 'still '}{state} after {job.seconds(job.until):.0f} s",
         good=job.succeeded,
-        pods=tuple(_pod(job, pod) for pod in job.pods),
+        pods={pod.name: _lanes(job, pod) for pod in job.pods},
     )
 
 
-def _pod(job: JobStory, pod: PodStory) -> PodLanes:
-    return PodLanes(
-        pod.name,
-        (
-            Lane("payload", tuple(_payload_bars(job, pod)), _payload_note(job, pod)),
-            Lane("istio-proxy", tuple(_proxy_bars(job, pod)), _proxy_note(job, pod)),
-        ),
+def _lanes(job: JobStory, pod: PodStory) -> tuple[Lane, Lane]:
+    return (
+        Lane("payload", tuple(_payload_bars(job, pod)), _payload_note(job, pod)),
+        Lane("istio-proxy", tuple(_proxy_bars(job, pod)), _proxy_note(job, pod)),
     )
 
 

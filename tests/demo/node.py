@@ -63,7 +63,7 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
     istio-aux is the charm's, or, with `chart`, the Helm chart's.
     """
     deploy = _from_chart if chart else _from_charm
-    deployed, istio = set_stage_with(steps, cluster, lambda: deploy(cluster, steps))
+    deployed, istio = set_stage(steps, cluster, lambda: deploy(cluster, steps))
     lab.trainer.await_ready(cluster)
     steps.done("training-operator ready")
     client = cluster.client()
@@ -116,27 +116,15 @@ def natively(
 def set_stage(
     steps: Steps,
     cluster: lab.Cluster,
-    *,
-    units: int = 1,
-    proxy_ready_delay: float = PROXY_READY_DELAY,
-) -> tuple[lab.juju.App, lab.istio.Istio]:
-    """Start all that the scenes need at once; the first error ends it.
-
-    The training-operator may not be ready yet.
-    """
-    return set_stage_with(
-        steps, cluster, lambda: _charm(cluster, steps, units), proxy_ready_delay=proxy_ready_delay
-    )
-
-
-def set_stage_with(
-    steps: Steps,
-    cluster: lab.Cluster,
     deploy: Callable[[], T],
     *,
     proxy_ready_delay: float = PROXY_READY_DELAY,
 ) -> tuple[T, lab.istio.Istio]:
-    """Set the stage, with istio-aux as `deploy` does it; returns what that returns, and Istio."""
+    """Start all that the scenes need at once, with istio-aux as `deploy` does it.
+
+    Returns what that returns, and Istio; the training-operator may not be ready yet. The first
+    error ends it.
+    """
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
@@ -180,12 +168,12 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
         return is_ready(client.get(Pod, "datasets", namespace="storage"))
 
     # Measured: 3 s, while everything else starts.
-    lab.until(served, timeout=60, what="pod storage/datasets to be ready")
+    lab.until(served, what="pod storage/datasets to be ready")
     steps.done("training data served at http://datasets.storage:8000")
 
 
 def _from_charm(cluster: lab.Cluster, steps: Steps) -> Deployed:
-    app = _charm(cluster, steps, 1)
+    app = deploy_charm(cluster, steps)
 
     def status() -> str:
         # Juju sends this every five minutes; the status is of the last event.
@@ -211,7 +199,8 @@ def _from_chart(cluster: lab.Cluster, steps: Steps) -> Deployed:
     return Deployed(release.status, made)
 
 
-def _charm(cluster: lab.Cluster, steps: Steps, units: int) -> lab.juju.App:
+def deploy_charm(cluster: lab.Cluster, steps: Steps, *, units: int = 1) -> lab.juju.App:
+    """Deploy the packed charm with trust, and settle."""
     charm = lab.pack.pack()
     steps.done("charm packed")
     model = lab.juju.Model(cluster, MODEL)

@@ -91,13 +91,13 @@ def picture(jobs: tuple[JobStory, ...], title: str) -> dict[str, Any]:
     for group in drawn.groups:
         lanes = [
             {
-                "pod": "" if row else pod.name,
+                "pod": "" if row else name,
                 "lane": lane,
                 "y": (y := top + HEAD + number * POD + row * LANE),
                 "shapes": [_shape(bar, drawn, y, lane.label) for bar in lane.bars],
             }
-            for number, pod in enumerate(group.pods)
-            for row, lane in enumerate(pod.lanes)
+            for number, (name, pod) in enumerate(group.pods.items())
+            for row, lane in enumerate(pod)
         ]
         bottom = top + HEAD + (len(group.pods) - 1) * POD + 2 * LANE + 4
         panels.append({"group": group, "top": top, "bottom": bottom, "lanes": lanes})
@@ -106,8 +106,8 @@ def picture(jobs: tuple[JobStory, ...], title: str) -> dict[str, Any]:
     summary = f"{title}. " + " ".join(
         f"{group.title}: {group.verdict}. "
         + " ".join(
-            f"{pod.name}: " + ", ".join(f"{lane.label} {lane.note}" for lane in pod.lanes) + "."
-            for pod in group.pods
+            f"{name}: " + ", ".join(f"{lane.label} {lane.note}" for lane in pod) + "."
+            for name, pod in group.pods.items()
         )
         for group in drawn.groups
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -14,21 +14,16 @@ from demo.story import JobStory, PodStory
 class Steps:
     """Prints steps as they are done; several threads may."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._start = clock()
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(width=100, highlight=False)
+        self._start = time.monotonic()
         self._lock = threading.Lock()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return self._clock() - self._start
 
     def done(self, what: str) -> None:
         """Say that something is done."""
         with self._lock:
-            self._console.print(f"{self.elapsed:7.1f} s  {what}", markup=False, soft_wrap=True)
+            seconds = time.monotonic() - self._start
+            self._console.print(f"{seconds:7.1f} s  {what}", markup=False, soft_wrap=True)
 
 
 class Narrator:

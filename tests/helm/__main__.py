@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab import tools
-from lab.release import CHART, HelmError, run
+from lab.errors import LabError
+from lab.release import CHART, run
 
 from helm import charts, generate
 
@@ -41,7 +41,7 @@ def main() -> int:
                     home=home,
                 )
             )
-        except (HelmError, tools.BuildError) as error:
+        except LabError as error:
             print(error, file=sys.stderr)
             return 1
     print(Path(packed.strip().rpartition(" ")[2]).relative_to(generate.ROOT))

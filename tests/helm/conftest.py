@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,8 @@ import pytest
 from demo.steps import Steps
 from lab import node, rock
 from lab.deployed import client
-from lab.fixtures import namespace, pytest_runtest_makereport, running
+from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
 from lab.release import Release
-from rich.console import Console
 
 __all__ = ["client", "namespace", "pytest_runtest_makereport"]
 
@@ -31,9 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
     """All of Kubernetes on one node, with the image of the workload."""
     if reason := node.unavailable():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI is true, and the chart cannot be installed: {reason}", pytrace=False)
-        pytest.skip(reason)
+        lack(f"the chart cannot be installed: {reason}")
     for cluster in running(request, "node"):
         cluster.load(rock.image())
         yield cluster
@@ -42,7 +38,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
 @pytest.fixture(scope="session")
 def steps() -> Steps:
     """Prints what the demo does."""
-    return Steps(Console(width=100, highlight=False))
+    return Steps()
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +50,7 @@ def stage(steps: Steps, cluster: lab.Cluster, home: Path) -> tuple[Release, lab.
         steps.done(release.install({"admission": "webhook"}).strip().splitlines()[-1])
         return release
 
-    return demo.node.set_stage_with(steps, cluster, deploy)
+    return demo.node.set_stage(steps, cluster, deploy)
 
 
 @pytest.fixture(scope="session")

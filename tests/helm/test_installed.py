@@ -22,9 +22,6 @@ from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, Service
 
 import cluster as charm
 
-# Measured on 2 cores: pods are gone 3 s after they are told to end.
-SOON = 100
-
 
 def owned(client: Client, release: Release) -> set[str]:
     """Kind and name of what a release has of the kinds that the charm deletes at its end."""
@@ -148,7 +145,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
         "ServiceAccount",
     }
     assert owned(client, other) == set()
-    lab.until(lambda: not left(client, other), timeout=SOON, what=f"{left(client, other)} to go")
+    lab.until(lambda: not left(client, other), what=f"{left(client, other)} to go")
     assert owned(client, release)
 
 

@@ -20,9 +20,6 @@ from lightkube.resources.core_v1 import Namespace, Secret
 
 from helm import charts
 
-# Measured on 2 cores: a certificate is issued and trusted in 3 s.
-SOON = 100
-
 
 @pytest.fixture(scope="module")
 def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Release]:
@@ -48,7 +45,6 @@ def selected(client: Client, issued: Release) -> str:
     client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
     lab.until(
         lambda: worlds.tried(client, name) == EXPECTED["never"],
-        timeout=SOON,
         what=f"pods of {name} to be changed",
         ignoring=(ApiError,),
     )
@@ -76,9 +72,7 @@ def test_pods_are_changed_while_cert_manager_renews_the_certificate(
     before = issued.certificate(client)
     with Stream(cluster, nameless(selected, sidecar=None), rate=2, dry_run=True) as stream:
         cert_manager.renew(client, f"{issued.name}-certificate", issued.namespace)
-        lab.until(
-            lambda: issued.certificate(client) != before, timeout=SOON, what="another certificate"
-        )
+        lab.until(lambda: issued.certificate(client) != before, what="another certificate")
         new = issued.certificate(client)
         issued.await_served(client, new)
         stream.await_more(2)
@@ -114,6 +108,6 @@ def test_prometheus_operator_takes_what_the_chart_makes(
         found = send(cluster, "POST", path, json.dumps(made).encode())
         return None if found[0] == 404 else found
 
-    status, body = lab.until(answer, timeout=SOON, what=f"{plural} to be served")
+    status, body = lab.until(answer, what=f"{plural} to be served")
 
     assert status == 201, body

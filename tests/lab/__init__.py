@@ -7,9 +7,7 @@ Level `api` is etcd, API server and controller manager, without root; level `nod
 takes to run pods, in namespaces of its own.
 
 What waits raises TimeoutError, and ChildProcessError when a program ended: both name its log. What
-needs a program or a manifest raises `tools.BuildError` or `toolchain.ToolchainError`, what needs a
-Debian package `debian.PackageError`. A machine that cannot run pods raises
-`node.UnavailableError`.
+this machine lacks raises a `LabError`.
 """
 
 import importlib

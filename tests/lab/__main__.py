@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lab
-from lab import debian, network, node, sweep, toolchain, tools
+from lab import keeping, node, sweep, tools
+from lab.errors import LabError
 from lab.waiting import until
-
-# Errors that are no bug of the lab: shown in one line, without a traceback.
-EXPECTED = (
-    debian.PackageError,
-    network.NetworkError,
-    node.UnavailableError,
-    toolchain.ToolchainError,
-    tools.BuildError,
-    ChildProcessError,
-    TimeoutError,
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,12 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("program", metavar="PROGRAM")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     command(_sweep, help="remove what killed harnesses left")
-    # What `up` starts: a harness that holds its cluster until it is told to end.
-    command(_hold).add_argument("level", choices=["api", "node"])
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except EXPECTED as error:
+    except (LabError, ChildProcessError, TimeoutError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
 
@@ -68,42 +53,13 @@ def _up(options: argparse.Namespace) -> int:
         level = "api" if reason else "node"
         if reason:
             print(f"lab: {reason}; starting level api", file=sys.stderr)
-    kubectl = tools.path("kubectl")
-    holder = subprocess.Popen(
-        [sys.executable, "-m", "lab", "hold", level],
-        cwd=Path(__file__).parents[1],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert holder.stdout
-    with holder.stdout as announcement:
-        line = announcement.readline()
-    if not line:
-        return holder.wait() or 1
-    name = json.loads(line)
-    record = sweep.running()[name]
-    print(f"{name} (level {level}) runs at {record['server']}\n")
-    print(f"    export KUBECONFIG={record['kubeconfig']}")
-    print(f"    {kubectl} get namespaces\n")
-    print(f"logs: {record['logs']}\nend it: make lab-down, or python -m lab down {name}")
-    # The holder keeps running on purpose.
-    holder.returncode = 0
-    return 0
 
+    def hold(stay: keeping.Stay) -> None:
+        with lab.cluster(level, held=True) as cluster:
+            print(keeping.instructions(cluster))
+            stay(0)
 
-def _hold(options: argparse.Namespace) -> int:
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    with lab.cluster(options.level, held=True) as cluster:
-        print(json.dumps(cluster.name), flush=True)
-        # From here on nobody reads the output, and a closed terminal must not end this process.
-        silence = os.open(os.devnull, os.O_RDWR)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        ended.wait()
-    return 0
+    return keeping.in_child(hold)
 
 
 def _down(options: argparse.Namespace) -> int:
@@ -115,7 +71,7 @@ def _down(options: argparse.Namespace) -> int:
     for name in options.name or held:
         os.kill(held[name]["harness"], signal.SIGTERM)
         # Not `running`, which knows a cluster no more while its last folder is being removed.
-        until(partial(_gone, name), timeout=60, what=f"{name} to end")
+        until(partial(_gone, name), what=f"{name} to end")
         print(f"{name}: ended")
     return 0
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Builds of a checkout are removed after so many days without use.
@@ -46,6 +46,23 @@ def lock(path: Path, *, waiting: str = "") -> Iterator[None]:
                 say(waiting)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def once(kind: str, key: str, make: Callable[[Path], object], *, saying: str) -> Path:
+    """The folder that `make` fills once for each key of a kind, also beside other processes.
+
+    After a failure it begins with an empty folder. Folders of the kind that nobody uses go.
+    """
+    place = root().parent / kind / key
+    with lock(place.with_suffix(".lock"), waiting=f"another process is {saying}"):
+        if not place.exists():
+            say(saying)
+            partial = place.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            make(partial)
+            partial.rename(place)
+        return use(place)
 
 
 def say(line: str) -> None:

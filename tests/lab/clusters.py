@@ -28,8 +28,6 @@ from lab.waiting import ending, until
 Level = Literal["api", "node"]
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
-# Measured on 2 cores: /readyz after 3 to 5 s, the default ServiceAccount after 10 s.
-START = 100
 # For the lab's own programs.
 PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
@@ -126,7 +124,6 @@ class Cluster:
             # The controller manager makes it, and without it no pod can be created.
             until(
                 lambda: client.get(ServiceAccount, "default", namespace="default"),
-                timeout=START,
                 what=f"the default ServiceAccount ({self.logs / manager}.log)",
                 ignoring=(lightkube.ApiError,),
             )
@@ -135,8 +132,6 @@ class Cluster:
             "harness": os.getpid(),
             "held": held,
             "kubeconfig": str(self.kubeconfig),
-            "server": self.server,
-            "logs": str(self.logs),
         }
         # Renamed into place: a reader sees all of it or nothing.
         new = self.state / "record.new"
@@ -150,7 +145,7 @@ class Cluster:
         self.spawn("egress", [*argv, admin.certificate, admin.key], env=PYTHON)
         return egress.configuration(self.state, at)
 
-    def await_api(self, timeout: float = START) -> None:
+    def await_api(self) -> None:
         """Return when the API server is ready."""
 
         def ready() -> bool:
@@ -158,12 +153,12 @@ class Cluster:
             return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
 
         what = f"the API server to be ready ({self.logs / 'kube-apiserver.log'})"
-        until(ready, timeout=timeout, what=what, ignoring=(httpx2.HTTPError,))
+        until(ready, what=what, ignoring=(httpx2.HTTPError,))
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
-        # On a busy machine a late answer is no error.
-        patience = httpx2.Timeout(START)
+        # Seconds. On a busy machine a late answer is no error.
+        patience = httpx2.Timeout(100)
         client = lightkube.Client(
             self._config, trust_env=False, field_manager="lab", timeout=patience
         )

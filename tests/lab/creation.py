@@ -33,23 +33,14 @@ LATE = 0.2  # seconds
 
 @dataclass(frozen=True)
 class Creation:
-    """How the creation of a pod went.
+    """How the creation of a pod went."""
 
-    Attributes:
-        status: the HTTP status; 201 is success.
-        body: the pod as it was stored, or a Status; JSON.
-        warnings: the Warning headers.
-        audit_id: the request's name in the audit log.
-        began: when it began, by the monotonic clock.
-        seconds: from the request to the end of its answer.
-    """
-
-    status: int
-    body: bytes
-    warnings: tuple[str, ...]
-    audit_id: str
-    began: float
-    seconds: float
+    status: int  # The HTTP status; 201 is success.
+    body: bytes  # The pod as it was stored, or a Status; JSON.
+    warnings: tuple[str, ...]  # The Warning headers.
+    audit_id: str  # The request's name in the audit log.
+    began: float  # When it began, by the monotonic clock.
+    seconds: float  # From the request to the end of its answer.
 
     @property
     def pod(self) -> Pod:
@@ -66,7 +57,6 @@ class Creation:
 
         event = until(
             lambda: next(audited(cluster, about=self.audit_id), None),
-            timeout=30,
             what=f"audit event {self.audit_id} in {cluster.audit}",
         )
         return event.get("annotations", {})
@@ -154,7 +144,7 @@ class Stream:
             return [creation for creation in self.creations[seen:] if creation.began > now]
 
         what = f"{count} more pods to be created"
-        until(lambda: len(more()) >= count, timeout=ANSWER, what=what)
+        until(lambda: len(more()) >= count, what=what)
         return more()
 
     async def _run(self) -> None:

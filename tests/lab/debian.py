@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab import cache
+from lab.errors import LabError
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this program whether a service may start; 101 says that it may not.
 REFUSAL = "#!/bin/sh\nexit 101\n"
 
 
-class PackageError(Exception):
+class PackageError(LabError):
     """Packages are missing and cannot be installed; the message names them and says why."""
 
 

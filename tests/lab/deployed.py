@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from lightkube import ApiError, Client
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingAdmissionPolicyBinding,
@@ -17,7 +15,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
+from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
@@ -25,7 +23,8 @@ import lab
 import lab.istio
 import lab.juju
 import lab.pack
-from lab import images
+from lab import workloads
+from lab.meshed import PROXY
 from lab.versions import POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +33,6 @@ SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"
 REQUESTED = "requested"
 POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding) if POLICY.there else ()
 """The kinds of admission by policy, where they are served."""
-# Measured: Istio and the charm know of a new namespace within 1 s, 10 s on busy cores.
-SOON = 100
 
 
 @pytest.fixture(scope="session")
@@ -60,27 +57,38 @@ def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.isti
     istio.remove()
 
 
+def await_root(client: Client, namespace: str) -> None:
+    """Return when pods of a namespace can mount the certificate of Istio's authority."""
+    lab.until(
+        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
+        what=f"the root certificate in {namespace}",
+        ignoring=(ApiError,),
+    )
+
+
 def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:
     """Select a namespace; return when its pods are injected by Istio and held by the charm."""
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
-    lab.until(
-        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-        timeout=SOON,
-        what="the root certificate",
-        ignoring=(ApiError,),
-    )
-    probe = Pod(
-        metadata=ObjectMeta(name="probe", namespace=namespace),
-        spec=PodSpec(
-            containers=[Container(name="main", image=images.BUSYBOX)], restartPolicy="Never"
-        ),
-    )
+    await_root(client, namespace)
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] = {"name": "probe", "namespace": namespace}
 
     def held() -> bool:
-        created = str(client.create(probe, dry_run=True))
-        return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
+        created = str(client.create(workloads.Pod.from_dict(probe), dry_run=True))
+        return PROXY in created and "holdApplicationUntilProxyStarts" in created
 
-    lab.until(held, timeout=SOON, what=f"pods of {namespace} to be injected and held")
+    lab.until(held, what=f"pods of {namespace} to be injected and held")
+
+
+def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
+    """Return when a pod with such metadata gets a sidecar."""
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
+    lab.until(
+        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
+        what=f"pods of {namespace} to be injected",
+        ignoring=(ApiError,),
+    )
 
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:
@@ -108,6 +116,16 @@ def evicts(client: Client, app: lab.juju.App) -> bool:
     """Whether the role of the workload lets it evict pods."""
     role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
     return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
+
+
+def list_stuck(app: lab.juju.App) -> Mapping[str, Any]:
+    """What the action answers once a unit holds the Lease; a killed one holds it for 15 s."""
+
+    def answered() -> Mapping[str, Any] | None:
+        outcome = app.action("list-stuck").results
+        return None if outcome["failed"] else outcome["results"]
+
+    return lab.until(answered, what="a unit to hold the Lease", every=1)
 
 
 def serving(client: Client, app: lab.juju.App) -> set[str]:

@@ -30,7 +30,7 @@ _Runtime = create_global_resource(
 
 
 def install(cluster: Cluster) -> None:
-    """Start both controllers in the cluster; `await_ready` waits for them."""
+    """Start both controllers and make the runtime `RUNTIME`; returns when both take objects."""
     cluster.load(images.controller(images.JOBSET, "jobset"))
     cluster.load(images.controller(images.TRAINER, "trainer"))
     upstream.install(
@@ -39,10 +39,6 @@ def install(cluster: Cluster) -> None:
         _jobset(upstream.module("jobset", "sigs.k8s.io/jobset")),
         _trainer(upstream.module("trainer", "github.com/kubeflow/trainer/v2")),
     )
-
-
-def await_ready(cluster: Cluster) -> None:
-    """Make the runtime `RUNTIME`; return when both controllers' webhooks answer."""
     # As Trainer's own runtimes are: one replicated Job, whose container is called node.
     node = {"containers": [{"name": "node", "image": images.BUSYBOX}], "restartPolicy": "Never"}
     job: dict[str, Any] = {
@@ -54,12 +50,8 @@ def await_ready(cluster: Cluster) -> None:
     }
     spec = {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [job]}}}
     runtime = _Runtime.from_dict({"metadata": {"name": RUNTIME}, "spec": spec})
-    probe = JobSet.from_dict(
-        {
-            "metadata": {"name": "is-jobset-ready", "namespace": "default"},
-            "spec": {"replicatedJobs": [job]},
-        }
-    )
+    metadata = {"name": "is-jobset-ready", "namespace": "default"}
+    probe = JobSet.from_dict({"metadata": metadata, "spec": {"replicatedJobs": [job]}})
     with cluster.client() as client:
         upstream.await_served(lambda: client.create(probe, dry_run=True), "JobSet")
         upstream.await_served(

@@ -65,6 +65,14 @@ def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what:
     return made
 
 
+def written(document: Mapping[str, Any], namespace: str) -> Pod:
+    """A pod as its author wrote it, in a namespace."""
+    metadata = {**document["metadata"], "namespace": namespace}
+    pod = Pod.from_dict({**document, "metadata": metadata})
+    assert isinstance(pod, Pod)
+    return pod
+
+
 def scripted(namespace: str, name: str, script: str) -> Pod:
     """A pod that runs a script of busybox's shell once."""
     main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
@@ -75,7 +83,7 @@ def scripted(namespace: str, name: str, script: str) -> Pod:
     return Pod(metadata=metadata, spec=spec)
 
 
-def await_phase(client: Client, namespace: str, name: str, phase: str, *, timeout: float) -> Pod:
+def await_phase(client: Client, namespace: str, name: str, phase: str) -> Pod:
     """The pod once it is in this phase.
 
     Raises:
@@ -89,7 +97,7 @@ def await_phase(client: Client, namespace: str, name: str, phase: str, *, timeou
         assert seen == phase or seen not in {"Failed", "Succeeded"}, found.status
         return found if seen == phase else None
 
-    return until(reached, timeout=timeout, what=f"pod {namespace}/{name} to be {phase}")
+    return until(reached, what=f"pod {namespace}/{name} to be {phase}")
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 NAMESPACE = "mpi-operator"
 CRD = "mpijobs.kubeflow.org"
 PORT = 2222
-# Measured beside other work on 2 cores: a second.
-SOON = 100
 # Instead of sshd: an answer for everybody who asks, until the pod is deleted.
 WORKER = ["nc", "-ll", "-p", str(PORT), "-e", "echo", "done"]
 # Instead of mpirun: it asks each host of the operator's list, and lasts longer than a moment.
@@ -44,7 +42,7 @@ def install(cluster: Cluster) -> None:
             Deployment, trainer.NAME, {"spec": {"replicas": 0}}, namespace=trainer.NAMESPACE
         )
         client.delete(CustomResourceDefinition, CRD)
-        until(lambda: _gone(client), timeout=SOON, what=f"{CRD} to be gone")
+        until(lambda: _gone(client), what=f"{CRD} to be gone")
     upstream.install(cluster, NAMESPACE, _documents())
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lab import cache
 from lab.control_plane import KUBERNETES
+from lab.errors import LabError
 
 # Inside every node's own namespace, so the same in all of them.
 NODE = "10.250.0.1"
@@ -20,7 +21,7 @@ CABLES = ipaddress.ip_network("198.18.0.0/16")
 INSIDE = "uplink"
 
 
-class NetworkError(Exception):
+class NetworkError(LabError):
     """An `ip` command failed; the message holds what it said."""
 
 

@@ -20,6 +20,7 @@ import lightkube
 from lightkube.resources.core_v1 import Node
 
 from lab import cache, control_plane, debian, images, kubeconfig, network, node_config
+from lab.errors import LabError
 from lab.processes import Tree
 from lab.waiting import until
 
@@ -49,7 +50,7 @@ TUNABLES = {
 START = 100
 
 
-class UnavailableError(Exception):
+class UnavailableError(LabError):
     """This machine cannot run pods; the message is the reason, in one line."""
 
 
@@ -173,7 +174,7 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
         return True
 
     not_yet = (ConnectionError, FileNotFoundError)
-    until(serving, timeout=START, what=f"containerd ({containerd.log})", ignoring=not_yet)
+    until(serving, what=f"containerd ({containerd.log})", ignoring=not_yet)
 
 
 def load(tree: Tree, image: Path) -> None:
@@ -213,4 +214,4 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.C
 
     with cluster.client() as client:
         not_yet = (lightkube.ApiError,)
-        until(ready, timeout=START, what=f"the node ({kubelet.log})", ignoring=not_yet)
+        until(ready, what=f"the node ({kubelet.log})", ignoring=not_yet)

@@ -14,8 +14,6 @@ from lab.meshed import PROXY
 from lab.waiting import until
 from lab.workloads import RESOURCES, Workload
 
-# Measured beside other work on 2 cores: 60 s at most.
-SOON = 600
 # Jobs of a CronJob that count: if there is a second one, the first did not hang.
 RUNS = 2
 
@@ -51,17 +49,12 @@ class Pod:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A workload at its end; equal to another if the two ended in the same way.
+    """A workload at its end; equal to another if the two ended in the same way."""
 
-    Attributes:
-        conditions: type and reason of those in `ENDS` that are true; of a pod its phase.
-        counts: how many pods a Job counted in which way.
-        pods: the pods that are left.
-    """
-
+    # Type and reason of those in `ENDS` that are true; of a pod its phase.
     conditions: tuple[tuple[str, str], ...]
-    counts: tuple[tuple[str, int], ...]
-    pods: tuple[Pod, ...]
+    counts: tuple[tuple[str, int], ...]  # How many pods a Job counted in which way.
+    pods: tuple[Pod, ...]  # The pods that are left.
 
 
 def read(owners: Iterable[Object], pods: Iterable[Object]) -> Outcome:
@@ -203,7 +196,6 @@ def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
     """The workload once nothing more will happen to it."""
     return until(
         lambda: seen if (seen := look(client, workload, namespace)).over else None,
-        timeout=SOON,
         what=f"{workload.kind} {namespace}/{workload.name} to end",
     )
 
@@ -215,7 +207,7 @@ def await_payload(client: Client, workload: Workload, namespace: str) -> Seen:
         seen = look(client, workload, namespace)
         return seen if codes(seen.outcome) == workload.codes else None
 
-    return until(ended, timeout=SOON, what=f"the payload of {namespace}/{workload.name} to end")
+    return until(ended, what=f"the payload of {namespace}/{workload.name} to end")
 
 
 def await_ends(

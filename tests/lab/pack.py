@@ -22,6 +22,7 @@ from pathlib import Path
 import yaml
 
 from lab import cache, debian, interpreters, oci, packages
+from lab.errors import LabError
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubunt
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
 
 
-class PackError(RuntimeError):
+class PackError(LabError):
     """Packing failed; the message ends with what the tool said."""
 
 
@@ -60,17 +61,17 @@ def pack(root: Path = ROOT, *, python: str = "") -> Path:
     python = python or interpreters.version()
     sources = _sources(root)
     key = _digest(sources, python)
-    target = cache.root().parent / "charm" / key
-    with cache.lock(target.parent / f".{key}.lock", waiting="another process packs the charm"):
-        if not (found := list(target.glob("*.charm"))):
-            cache.say("packing the charm (a local structural pack, about 10 s)")
-            if excuse:
-                cache.say(excuse)
-            _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
-            with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
-                found = [_build(root, sources, python, Path(scratch), target)]
-        cache.use(target)
-    return found[0]
+
+    def build(folder: Path) -> None:
+        if excuse:
+            cache.say(excuse)
+        _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
+        with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
+            _build(root, sources, python, Path(scratch), folder)
+
+    saying = "packing the charm (a local structural pack, about 10 s)"
+    [charm] = cache.once("charm", key, build, saying=saying).glob("*.charm")
+    return charm
 
 
 def _sources(root: Path) -> dict[str, Path]:
@@ -96,8 +97,8 @@ def _digest(sources: Mapping[str, Path], python: str) -> str:
 
 def _build(
     root: Path, sources: Mapping[str, Path], python: str, scratch: Path, target: Path
-) -> Path:
-    """Run charmcraft on a copy of the sources and move the charm to the cache."""
+) -> None:
+    """Run charmcraft on a copy of the sources and copy the charm into the folder `target`."""
     project = scratch / "project"
     for name, path in sources.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -120,10 +121,7 @@ def _build(
     charms = list(project.glob("*.charm"))
     if len(charms) != 1:
         raise PackError(f"charmcraft pack: expected one charm, got {charms}\n{said}")
-    target.mkdir(parents=True, exist_ok=True)
-    # Written under another name first: a reader never sees half a charm.
-    partial = shutil.copy2(charms[0], target / "partial")
-    return Path(partial).rename(target / charms[0].name)
+    shutil.copy2(charms[0], target)
 
 
 def _add_dependencies(root: Path, project: Path, python: str) -> None:

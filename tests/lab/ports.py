@@ -6,7 +6,7 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from lab.waiting import until
+from lab.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from lab import Process
@@ -40,7 +40,7 @@ def reserve() -> int:
     raise OSError(f"no TCP port is free from {RANGE.start} to {RANGE.stop - 1}")
 
 
-def await_listener(process: Process, host: str, port: int, *, timeout: float) -> None:
+def await_listener(process: Process, host: str, port: int, *, timeout: float = PATIENCE) -> None:
     """Return when a process takes connections on its port.
 
     Raises:
@@ -53,4 +53,4 @@ def await_listener(process: Process, host: str, port: int, *, timeout: float) ->
             return True
 
     what = f"{process.name} to listen ({process.log})"
-    until(listens, timeout=timeout, what=what, ignoring=(ConnectionError,))
+    until(listens, what=what, timeout=timeout, ignoring=(ConnectionError,))

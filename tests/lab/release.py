@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import Namespace, Pod, Secret
 import lab
 from lab import rock, tools
 from lab.creation import send
+from lab.errors import LabError
 from lab.waiting import until
 
 CHART: Final = Path(__file__).parents[2] / "chart"
@@ -32,7 +33,7 @@ RENEWED = 600
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
-class HelmError(Exception):
+class HelmError(LabError):
     """Helm failed; the message is what it said."""
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from lab import cache, debian, oci, packages, sbom, tools
+from lab.errors import LabError
 from lab.oci import Entry, Slice
 
 RECIPE = "rockcraft.yaml"
@@ -55,7 +56,7 @@ _LEFT_OUT = ("usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/shar
 Tree = dict[str, Entry]
 
 
-class RecipeError(Exception):
+class RecipeError(LabError):
     """A recipe has something that is not implemented here; the message names it."""
 
 
@@ -117,15 +118,12 @@ def image(workload: Path = packages.WORKLOAD) -> Path:
     """
     recipe = Recipe.read(workload)
     debs = base_packages(recipe)
-    folder = cache.root().parent / "image" / _digest(recipe, debs)
-    place = folder / f"istio-aux-{recipe.version}.oci.tar"
-    with cache.lock(folder.with_suffix(".lock"), waiting="another process makes the image"):
-        if not place.exists():
-            cache.say("making the image of the workload (about 20 s)")
-            folder.mkdir(parents=True, exist_ok=True)
-            make(recipe, debs, place.with_suffix(".partial"))
-            place.with_suffix(".partial").rename(place)
-        return cache.use(folder) / place.name
+    name = f"istio-aux-{recipe.version}.oci.tar"
+    saying = "making the image of the workload (about 20 s)"
+    folder = cache.once(
+        "image", _digest(recipe, debs), lambda into: make(recipe, debs, into / name), saying=saying
+    )
+    return folder / name
 
 
 def make(recipe: Recipe, debs: list[Path], place: Path) -> str:
@@ -310,7 +308,7 @@ def main() -> int:
         ):
             places.append(out / place.name)
             places[-1].write_text(bill)
-    except (ChildProcessError, RecipeError, debian.PackageError, tools.BuildError) as error:
+    except (LabError, ChildProcessError) as error:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(str(place.relative_to(packages.ROOT)) for place in places))

@@ -12,9 +12,6 @@ from lab import meshed
 from lab.kubelet import ScriptedKubelet
 from lab.waiting import until
 
-# A finished payload frees its proxy within 1 s on 2 cores, within 3 s when they are very busy.
-PATIENCE = 30.0
-
 
 class Scene:
     """The pods of one namespace, run by a scripted kubelet.
@@ -50,13 +47,9 @@ class Scene:
         """The exit code of the pod's proxy; None: it has not ended."""
         return meshed.proxy_exit_code(self.look(pod))
 
-    def await_phase(self, pod: Pod, phase: str, timeout: float = PATIENCE) -> None:
+    def await_phase(self, pod: Pod, phase: str) -> None:
         """Return when the pod has that phase. Raises TimeoutError."""
-        until(
-            lambda: self.phase(pod) == phase,
-            timeout=timeout,
-            what=f"pod {_name(pod)} to be {phase}",
-        )
+        until(lambda: self.phase(pod) == phase, what=f"pod {_name(pod)} to be {phase}")
 
     def events(self, pod: Pod) -> dict[str, str]:
         """The Events on the pod: reason and the latest note."""
@@ -74,9 +67,7 @@ class Scene:
     def await_event(self, pod: Pod, reason: str) -> str:
         """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""
         return until(
-            lambda: self.events(pod).get(reason),
-            timeout=PATIENCE,
-            what=f"Event {reason} on pod {_name(pod)}",
+            lambda: self.events(pod).get(reason), what=f"Event {reason} on pod {_name(pod)}"
         )
 
     def await_control(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import lightkube
 
 import lab
 import lab.istio
+from lab import tools
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
@@ -30,10 +33,10 @@ Stages = Callable[[Workload], Scene]
 
 @contextlib.contextmanager
 def program(
-    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any], **more: Any
 ) -> Iterator[Workload]:
-    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, ready."""
-    workload = declared(cluster, folder, name, settings)
+    """A workload that is ready; the arguments are those of `declared`."""
+    workload = declared(cluster, folder, name, settings, **more)
     workload.deploy()
     workload.start()
     workload.await_ready()
@@ -45,12 +48,8 @@ def program(
 def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
     """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
     istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
-    settings = {"race-policy": "restart-jobs"}
-    workload = declared(cluster, folder, name, settings, revisions=(revision,))
-    workload.deploy()
-    workload.start()
-    yield
-    end(workload)
+    with program(cluster, folder, name, {"race-policy": "restart-jobs"}, revisions=(revision,)):
+        yield
     istio.remove()
 
 
@@ -68,7 +67,10 @@ def declared(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Workload:
-    """The same workload, not deployed yet; more arguments are those of `Workload`."""
+    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, not deployed yet.
+
+    More arguments are those of `Workload`.
+    """
     selector = f"lab.test/{name}=yes"
     arguments = {"name": name, "model": name, "selector": selector, "more": settings, **more}
     return Workload(cluster, folder, **arguments)
@@ -84,6 +86,23 @@ def stage(
     workload.select(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)
+
+
+def follow(cluster: lab.Cluster, folder: Path, commands: str) -> str:
+    """Run shell commands of a document, as an administrator; they must succeed.
+
+    `folder` is their home. Returns what they complain of.
+    """
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "HOME": str(folder),
+        "PATH": f"{tools.path('kubectl').parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def is_taken(cluster: lab.Cluster, token: str) -> bool:
@@ -103,9 +122,7 @@ def metric(workload: Workload, series: str) -> float:
     _, kept = workload.get("/metrics")
     # The answer may have been kept for a second. The next one counts more CPU time.
     text = lab.until(
-        lambda: text if (text := workload.get("/metrics")[1]) != kept else "",
-        timeout=30,
-        what="other metrics",
+        lambda: text if (text := workload.get("/metrics")[1]) != kept else "", what="other metrics"
     )
     samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in samples}[series]

@@ -28,25 +28,19 @@ JOB = (container("main"), container("vault-agent"))
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pod, and its containers after admission.
-
-    Attributes:
-        option: what the admin has set.
-        spec: fields of the pod's spec, in place of `restartPolicy: Never`.
-        regular: names of its containers afterwards.
-        init: names of its init containers afterwards, with `*` for those that restart always.
-        warns: part of the warning to its author.
-    """
+    """A pod, and its containers after admission."""
 
     name: str
-    option: str = OPTION
+    option: str = OPTION  # What the admin has set.
     capability: Capability = Capability.NATIVE
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     containers: Sequence[Mapping[str, Any]] = JOB
+    # Fields of the pod's spec, in place of `restartPolicy: Never`.
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    regular: Sequence[str] = ("main", "vault-agent")
+    regular: Sequence[str] = ("main", "vault-agent")  # Names of its containers afterwards.
+    # Names of its init containers afterwards, with `*` for those that restart always.
     init: Sequence[str] = ()
-    warns: str = ""
+    warns: str = ""  # Part of the warning to its author.
 
     @property
     def setting(self) -> Start:

@@ -40,35 +40,26 @@ HOLDING = {**PROXY, "lifecycle": {"postStart": {"exec": {"command": ["pilot-agen
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pod, and what it is to be afterwards.
-
-    Attributes:
-        mode: the start mode that the admin has set.
-        capability: what cluster and Istio can do.
-        peers: how pods reach each other, as the admin has set it.
-        pods: the option `pod-selector`.
-        inject: the option `inject-selector`.
-        spec: fields of the pod's spec, in place of one container and `restartPolicy: Never`.
-        asks: whether it gets the label that asks Istio for a sidecar.
-        added: annotations that it gets, or whose values are replaced.
-        containers: what its containers are to be, if not as they were.
-        warns: part of the warning to its author. A policy cannot warn, so the webhook is called.
-        left_to_webhook: why the policy changes nothing, and the webhook is called; "": it is not.
-    """
+    """A pod, and what it is to be afterwards."""
 
     name: str
-    mode: StartMode = StartMode.AUTO
-    capability: Capability = Capability.UNKNOWN
-    peers: Peers = Peers.MESH
-    pods: str = ""
-    inject: str = ""
+    mode: StartMode = StartMode.AUTO  # The start mode that the admin has set.
+    capability: Capability = Capability.UNKNOWN  # What cluster and Istio can do.
+    peers: Peers = Peers.MESH  # How pods reach each other, as the admin has set it.
+    pods: str = ""  # The option `pod-selector`.
+    inject: str = ""  # The option `inject-selector`.
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Fields of the pod's spec, in place of one container and `restartPolicy: Never`.
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    asks: bool = False
+    asks: bool = False  # Whether it gets the label that asks Istio for a sidecar.
+    # Annotations that it gets, or whose values are replaced.
     added: Mapping[str, str] = field(default_factory=dict[str, str])
+    # What its containers are to be, if not as they were.
     containers: Sequence[Mapping[str, Any]] | None = None
+    # Part of the warning to its author. A policy cannot warn, so the webhook is called.
     warns: str = ""
+    # Why the policy changes nothing, and the webhook is called; "": it is not.
     left_to_webhook: str = ""
 
     @property

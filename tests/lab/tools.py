@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import cache, toolchain
+from lab.errors import LabError
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
@@ -28,11 +29,8 @@ ORACLE = HERE.parent / "oracle/kubelet"
 # drop, Pebble takes 34 s of CPU instead of 40 s.
 FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
 
-# Programs that a folder in KUBEBUILDER_ASSETS (setup-envtest) may bring.
-ASSETS = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
-
-class BuildError(Exception):
+class BuildError(LabError):
     """A program could not be built; the message names it and the log."""
 
 
@@ -190,7 +188,7 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     wanted = set(names)
     if unknown := wanted - PROGRAMS.keys():
         raise BuildError(f"{min(unknown)}: no such program; there are {', '.join(PROGRAMS)}")
-    places = {p.name: _asset(p.name) or _place(p) for p in PROGRAMS.values() if p.name in wanted}
+    places = {p.name: _place(p) for p in PROGRAMS.values() if p.name in wanted}
     if all(place.exists() for place in places.values()):
         return places
     lock = cache.folder("tools") / "lock"
@@ -206,20 +204,12 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
 
 def missing() -> list[str]:
     """The programs that `build` would build."""
-    return [p for p in usual() if not (_asset(p) or _place(PROGRAMS[p])).exists()]
+    return [p for p in usual() if not _place(PROGRAMS[p]).exists()]
 
 
 def usual() -> list[str]:
     """The programs that are not built on demand."""
     return [p.name for p in PROGRAMS.values() if not p.on_demand]
-
-
-def _asset(name: str) -> Path | None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets or name not in ASSETS:
-        return None
-    place = Path(assets) / name
-    return place if place.exists() else None
 
 
 def _place(program: Program) -> Path:

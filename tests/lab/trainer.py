@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from lightkube import ApiError
 from lightkube.generic_resource import create_namespaced_resource
 
 from lab import images, upstream
-from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -24,8 +22,6 @@ MODULE = "github.com/kubeflow/training-operator"
 NAMESPACE = "kubeflow"
 NAME = "training-operator"
 CERTIFICATE = "training-operator-webhook-cert"
-# Measured on 2 cores: ready after 19 s, most of it the delays of its own probes.
-READY = 200
 # Labels of a user's namespace (kubeflow profile-controller namespace-labels.yaml, profiles v1).
 PROFILE = {
     "app.kubernetes.io/part-of": "kubeflow-profile",
@@ -50,22 +46,11 @@ def await_ready(cluster: Cluster) -> None:
     """Return when the operator's own webhook accepts a TFJob."""
     container = {"name": "tensorflow", "image": images.BUSYBOX}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
-    job = TFJob.from_dict(
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "TFJob",
-            "metadata": {"name": "is-the-operator-ready", "namespace": "default"},
-            "spec": {"tfReplicaSpecs": {"Worker": worker}},
-        }
-    )
+    metadata = {"name": "is-the-operator-ready", "namespace": "default"}
+    spec = {"tfReplicaSpecs": {"Worker": worker}}
+    job = TFJob.from_dict({"metadata": metadata, "spec": spec})
     with cluster.client() as client:
-        until(
-            lambda: client.create(job, dry_run=True),
-            timeout=READY,
-            what=f"deployment {NAMESPACE}/{NAME} to be ready",
-            ignoring=(ApiError,),
-            every=0.2,
-        )
+        upstream.await_served(lambda: client.create(job, dry_run=True), NAME)
 
 
 def _documents(module: Path) -> Iterator[dict[str, Any]]:

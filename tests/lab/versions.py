@@ -15,18 +15,12 @@ from lab import tools
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that Kubernetes has from 1.`since` on.
+    """Something that Kubernetes has from 1.`since` on."""
 
-    Attributes:
-        what: is lacking before.
-        instead: what the product does there, or what happens.
-        shown: the test that shows it.
-    """
-
-    what: str
+    what: str  # What is lacking before.
     since: int
-    instead: str
-    shown: str
+    instead: str  # What the product does there, or what happens.
+    shown: str  # The test that shows it.
 
     @property
     def there(self) -> bool:

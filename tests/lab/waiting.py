@@ -10,13 +10,15 @@ from typing import TypeVar
 from lab import cache
 
 T = TypeVar("T")
+# Seconds. Nothing that is awaited takes a tenth of that on two busy cores.
+PATIENCE = 300.0
 
 
 def until(
     check: Callable[[], T | None],
     *,
-    timeout: float,
     what: str,
+    timeout: float = PATIENCE,
     ignoring: tuple[type[Exception], ...] = (),
     every: float = 0.05,
 ) -> T:
@@ -24,8 +26,8 @@ def until(
 
     Args:
         check: looks at the world; what it returns, when false, is "not yet".
-        timeout: seconds after which to give up; ten times what a run was measured to take.
         what: what is awaited, for the message: "pod payments/train to finish".
+        timeout: seconds after which to give up, where promptness is promised or it takes longer.
         ignoring: exceptions of `check` that mean "not yet" as well.
         every: seconds between two looks, to begin with.
 

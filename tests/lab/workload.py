@@ -19,6 +19,7 @@ import yaml
 from istio_aux import settings
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
+from lightkube import codecs
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -29,10 +30,10 @@ import lab
 import manifests
 import probe
 from lab import meshed, ports
+from lab.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
-# Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
-READY = 30.0
+# Seconds. Measured on 2 busy cores: gone 1.1 s after SIGTERM.
 STOP = 30.0
 DEFAULT = str(settings.DEFAULTS.namespace_selectors)
 
@@ -165,20 +166,19 @@ class Workload:
         """Start the program, or another command line, without waiting for anything."""
         self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
-    def await_ready(self, timeout: float = READY) -> None:
+    def await_ready(self, timeout: float = PATIENCE) -> None:
         """Return when the program says that it is ready."""
 
         def ready() -> bool:
             self.process.check()
             return self.get("/readyz")[0] == 200
 
-        lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
+        lab.until(ready, what=f"{self.unit} to be ready ({self.process.log})", timeout=timeout)
 
     def await_capability(self, capability: str) -> None:
         """Return when the program says that cluster and Istio can do this."""
         lab.until(
             lambda: self.status().get("capability") == capability,
-            timeout=READY,
             what=f"{self.unit} to say {capability} ({self.process.log})",
         )
 
@@ -198,7 +198,6 @@ class Workload:
             client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
         lab.until(
             lambda: (namespace in self.status().get("selected-namespaces", [])) is selected,
-            timeout=READY,
             what=f"{self.name} to notice namespace {namespace}",
         )
 
@@ -231,7 +230,7 @@ class Workload:
             assert made.metadata
             return STARTED_WITH in (made.metadata.annotations or {})
 
-        lab.until(changed, timeout=READY, what=f"pods of {namespace} to be changed by {self.name}")
+        lab.until(changed, what=f"pods of {namespace} to be changed by {self.name}")
 
     def values(self) -> manifests.Values:
         """What the charm would render its objects from, with options equal to the settings."""
@@ -280,3 +279,16 @@ class Workload:
         except httpx2.HTTPError as error:
             return 0, str(error)
         return answer.status_code, answer.text
+
+
+def renamed(
+    resources: Sequence[AnyResource], values: manifests.Values, name: str
+) -> list[AnyResource]:
+    """What was rendered of these values for admission, under a name of its own.
+
+    Its webhooks are patient: the machine may be busy, where nothing is about time.
+    """
+    text = json.dumps([resource.to_dict() for resource in resources])
+    text = text.replace(manifests.webhook_configuration(values.app, values.model), name)
+    text = text.replace('"timeoutSeconds": 3', '"timeoutSeconds": 30')
+    return [codecs.from_dict(each) for each in json.loads(text)]

@@ -54,25 +54,17 @@ RETRY = 42
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload, and how it ends without a sidecar.
+    """A workload, and how it ends without a sidecar."""
 
-    Attributes:
-        name: what it does, as its name in Kubernetes.
-        manifest: the object, without a namespace.
-        ends: the condition in which it ends; of a pod the phase.
-        codes: the last exit codes of its payload containers, sorted, over the pods it leaves.
-        restarts: how often a payload container started again, over the pods it leaves.
-        everything_restarts: whether a restart is one of all containers, so of the proxy as well.
-        needs: what Kubernetes must have for it.
-    """
-
-    name: str
-    manifest: dict[str, Any]
-    ends: str
+    name: str  # What it does, as its name in Kubernetes.
+    manifest: dict[str, Any]  # The object, without a namespace.
+    ends: str  # The condition in which it ends; of a pod the phase.
+    # The last exit codes of its payload containers, sorted, over the pods it leaves.
     codes: tuple[int, ...]
-    restarts: int = 0
+    restarts: int = 0  # How often a payload container started again, over the pods it leaves.
+    # Whether a restart is one of all containers, so of the proxy as well.
     everything_restarts: bool = False
-    needs: Difference | None = None
+    needs: Difference | None = None  # What Kubernetes must have for it.
 
     @property
     def kind(self) -> str:

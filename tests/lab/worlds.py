@@ -17,8 +17,6 @@ from lab import images
 from lab.meshed import PROXY, annotations_of
 from lab.waiting import until
 
-# Measured: new pods fit 3 s after Istio became another one; a Job takes 5 s.
-SOON = 100
 SPEC = PodSpec(
     containers=[Container(name="main", image=images.BUSYBOX, command=["true"])],
     restartPolicy="Never",
@@ -46,7 +44,6 @@ def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> No
     with istio.cluster.client() as client:
         until(
             lambda: tried(client, namespace) == EXPECTED[world],
-            timeout=SOON,
             what=f"pods of {namespace} to start as expected where Istio is native {world}",
         )
 
@@ -73,6 +70,6 @@ def complete(client: Client, namespace: str, name: str) -> Pod:
         status = client.get(Job, name, namespace=namespace).status
         return bool(status and status.completionTime)
 
-    until(finished, timeout=SOON, what=f"Job {namespace}/{name} to complete")
+    until(finished, what=f"Job {namespace}/{name} to complete")
     [pod] = client.list(Pod, namespace=namespace, labels={"job-name": name})
     return pod

@@ -15,7 +15,7 @@ import lab.juju
 import pytest
 from lab import creation, meshed, versions
 from lab.creation import Creation
-from lab.deployed import evicts, has_webhook, owned, serving
+from lab.deployed import evicts, has_webhook, list_stuck, owned, serving
 from lab.fixtures import new_namespaces
 from lab.juju.container import Container
 from lab.juju.unit import Unit
@@ -25,10 +25,6 @@ from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
 
 CONTAINER = "istio-aux"
-# Pebble tells of a check within a second.
-SOON = 100
-# A check of level ready fails after two periods of 3 s and a timeout of 2 s.
-HANG = 100
 
 
 def container(app: lab.juju.App) -> Container:
@@ -81,14 +77,12 @@ def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
     assert pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        lab.until(lambda: not serving(client, istio_aux), timeout=HANG, what="the unit to leave")
-        lab.until(lambda: heard(unit, "failed"), timeout=SOON, what="the check-failed event")
+        lab.until(lambda: not serving(client, istio_aux), what="the unit to leave")
+        lab.until(lambda: heard(unit, "failed"), what="the check-failed event")
     finally:
         os.kill(pid, signal.SIGCONT)
-    lab.until(
-        lambda: serving(client, istio_aux) == {unit.address}, timeout=HANG, what="it to return"
-    )
-    lab.until(lambda: heard(unit, "recovered"), timeout=SOON, what="the check-recovered event")
+    lab.until(lambda: serving(client, istio_aux) == {unit.address}, what="it to return")
+    lab.until(lambda: heard(unit, "recovered"), what="the check-recovered event")
     istio_aux.settle()
     assert istio_aux.status()[0] == "active", istio_aux.status()
 
@@ -103,7 +97,7 @@ def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(
     client: Client, istio_aux: lab.juju.App, istio: lab.istio.Istio
 ) -> None:
     """With the real command line in the workload's container, and the account of the workload."""
-    stuck = istio_aux.action("list-stuck").results["results"]
+    stuck = list_stuck(istio_aux)
     checked = istio_aux.action("run-check").results["results"]
     planned = istio_aux.action("restart-unmeshed").results["results"]
     done = istio_aux.action("restart-unmeshed", namespace="default", **{"dry-run": False}).results
@@ -144,7 +138,7 @@ def selected(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App) -> I
             [made] = creation.create(cluster, pod(name), dry_run=True)
             return started_with(made) is not None
 
-        lab.until(changed, timeout=SOON, what=f"pods of {name} to be changed")
+        lab.until(changed, what=f"pods of {name} to be changed")
         yield name
 
 
@@ -168,16 +162,10 @@ def test_pods_get_their_start_while_the_workload_is_stopped(
 
 @dataclass(frozen=True)
 class Turns:
-    """What was seen while the webhook took over from the policy, and the policy from it.
-
-    Attributes:
-        made: every pod that was made meanwhile.
-        owned_by_webhook: kinds that the charm owned once the webhook had taken over.
-        owned_by_policy: the same once the policy had.
-    """
+    """What was seen while the webhook took over from the policy, and the policy from it."""
 
     made: Sequence[Creation]
-    owned_by_webhook: set[str]
+    owned_by_webhook: set[str]  # Kinds that the charm owned once the webhook had taken over.
     owned_by_policy: set[str]
 
 
@@ -193,10 +181,10 @@ def turns(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App, selecte
         istio_aux.configure(admission="webhook")
         istio_aux.settle()
         owned_by_webhook = owned(client, istio_aux)
-        lab.until(reviewed, timeout=SOON, what="the webhook to be called")
+        lab.until(reviewed, what="the webhook to be called")
         istio_aux.configure(admission="auto")
         istio_aux.settle()
-        lab.until(lambda: not reviewed(), timeout=SOON, what="the policy to apply")
+        lab.until(lambda: not reviewed(), what="the policy to apply")
     return Turns(stream.creations, owned_by_webhook, owned(client, istio_aux))
 
 

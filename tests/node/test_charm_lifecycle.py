@@ -19,8 +19,6 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Namespace, Pod
 
 CONTAINER = "istio-aux"
-# The workload is up within a second of its start, and its check within two periods of 3 s.
-SOON = 100
 BY_WEBHOOK = {"admission": "webhook", "namespace-selectors": "test=deserted"}
 
 
@@ -53,18 +51,13 @@ def test_the_webhook_configuration_waits_for_the_workload(
     model, name = app.model, app.name
     assert name not in model.apps
     app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)}, config=BY_WEBHOOK)
-    lab.until(
-        lambda: "workload" in app.status()[1],
-        timeout=SOON,
-        what="the charm to wait for its workload",
-    )
+    lab.until(lambda: "workload" in app.status()[1], what="the charm to wait for its workload")
     app.settle(waiting=True)
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
     (tmp_path / "gate" / "open").touch()
     lab.until(
         lambda: has_webhook(client, app) and app.status()[0] == "active",
-        timeout=SOON,
         what="the webhook configuration and the active status",
     )
 
@@ -78,24 +71,19 @@ def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
     assert has_webhook(client, app)
     client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "deserted"}}})
     pod = meshed.nameless(namespace, sidecar=None)
-    lab.until(
-        lambda: is_changed(client.create(pod, dry_run=True)),
-        timeout=SOON,
-        what="pods to be changed",
-    )
+    lab.until(lambda: is_changed(client.create(pod, dry_run=True)), what="pods to be changed")
 
     app.remove(force=True)
 
     assert has_webhook(client, app)
     lab.until(
         lambda: not is_changed(client.create(pod, dry_run=True)),
-        timeout=SOON,
         what="pods to be created unchanged",
     )
 
     model.destroy()
 
-    lab.until(lambda: not owned(client, app), timeout=SOON, what="nothing to be left")
+    lab.until(lambda: not owned(client, app), what="nothing to be left")
 
 
 def is_changed(pod: Pod) -> bool:

@@ -26,8 +26,6 @@ import certificates
 
 pytestmark = pytest.mark.nightly("unit/charm/test_lost_authority.py, unit/charm/test_scenarios.py")
 CONTAINER = "istio-aux"
-# The charm is woken after 7 s, 17 s, 37 s; an authority changes over in four events.
-SOON = 600
 PILOT = {"_supported_versions": "- v1\n", "data": "service-name: istiod.istio-system.svc\n"}
 
 
@@ -45,12 +43,10 @@ def well(client: Client, app: lab.juju.App) -> Iterator[None]:
     """After each test all is as before."""
     yield
     settle(app)
-    lab.until(
-        lambda: app.status()[0] == "active", timeout=SOON, what="the application to be active"
-    )
+    lab.until(lambda: app.status()[0] == "active", what="the application to be active")
     addresses = {unit.address for unit in app.units}
     assert len(addresses) == 2
-    lab.until(lambda: serving(client, app) == addresses, timeout=SOON, what="both units to serve")
+    lab.until(lambda: serving(client, app) == addresses, what="both units to serve")
 
 
 def settle(app: lab.juju.App) -> None:
@@ -91,9 +87,10 @@ def test_a_lost_authority_is_replaced_while_each_unit_serves(
     done = app.action("replace-authority").results["results"]
 
     assert done["replaced"] == "true"
+    # The charm is woken after 7 s, 17 s, 37 s; an authority changes over in four events.
     lab.until(
         lambda: old not in issuers(app) and len(issuers(app)) == 1,
-        timeout=SOON,
+        timeout=600,
         what="the units to serve what another authority has signed",
     )
 
@@ -185,13 +182,9 @@ def test_a_unit_that_departed_and_is_still_listed_is_waited_for_by_nobody(
 def test_hooks_of_a_new_pod_run_before_its_pebble_does(app: lab.juju.App) -> None:
     """traefik-k8s-operator#561, operator#1033."""
     unit = app.replace_pod(1, boot=False)
-    lab.until(
-        lambda: unit.history[-1].event == "start" and not unit.queue,
-        timeout=SOON,
-        what="the first hooks",
-    )
+    lab.until(lambda: unit.history[-1].event == "start" and not unit.queue, what="the first hooks")
     app.boot(unit)
-    lab.until(unit.ready, timeout=SOON, what="the unit to serve")
+    lab.until(unit.ready, what="the unit to serve")
 
 
 def test_an_action_that_dies_in_an_upgrade_leaves_no_right(
@@ -200,7 +193,7 @@ def test_an_action_that_dies_in_an_upgrade_leaves_no_right(
     """juju#16922: the action of a unit whose pod is replaced fails."""
     with ThreadPoolExecutor() as pool:
         restarts = pool.submit(app.action, "restart-unmeshed", **{"dry-run": False})
-        lab.until(lambda: evicts(client, app), timeout=SOON, what="the right to evict")
+        lab.until(lambda: evicts(client, app), what="the right to evict")
         app.replace_pod(0, killed=True)
         with pytest.raises(lab.juju.DispatchError):
             restarts.result()
@@ -214,7 +207,7 @@ def test_a_pod_that_was_replaced_without_a_word_serves_again(app: lab.juju.App) 
     """postgresql-k8s-operator#680: no upgrade-charm follows a pod whose stop hook failed."""
     unit = app.replace_pod(0, killed=True, told=False)
 
-    lab.until(unit.ready, timeout=SOON, what="the unit to serve")
+    lab.until(unit.ready, what="the unit to serve")
 
     assert unit.history[-1].event != "upgrade-charm"
 

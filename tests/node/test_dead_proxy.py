@@ -19,8 +19,6 @@ from lab.workloads import TALK, Workload, container
 from lightkube import Client
 from lightkube.resources.core_v1 import Event
 
-# Measured: the Event is there 4 s after the end of the proxy.
-SOON = 100
 # Istio gives these variables to the proxy and its hook. After so many seconds the stand-in's proxy
 # is ready, and the hook gives up.
 NEVER_READY = {
@@ -45,7 +43,6 @@ def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) ->
             client.create(workload.in_namespace(name))
         lab.until(
             lambda: look(client, name, "killed")["status"]["phase"] == "Running",
-            timeout=SOON,
             what="the payload to run",
         )
         # As the kernel does when memory is short.
@@ -56,7 +53,6 @@ def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) ->
 def kill(namespace: str, pod: str, *command: str) -> None:
     pids = lab.until(
         lambda: list(pids_of(namespace, pod, *command)),
-        timeout=SOON,
         what=f"{' '.join(command)} in {namespace}/{pod}",
     )
     for pid in pids:
@@ -92,7 +88,7 @@ def await_told(client: Client, namespace: str, name: str) -> list[Event]:
         fields: dict[str, Any] = {"involvedObject.name": name, "reason": "ProxyLost"}
         return list(client.list(Event, namespace=namespace, fields=fields))
 
-    return lab.until(told, timeout=SOON, what=f"Event ProxyLost on {namespace}/{name}")
+    return lab.until(told, what=f"Event ProxyLost on {namespace}/{name}")
 
 
 @pytest.mark.parametrize(("name", "code"), [("hold-timed-out", 0), ("killed", 137)])
@@ -125,4 +121,4 @@ def test_juju_status_counts_the_pods_that_have_lost_their_proxy(
         return istio_aux.status()[1]
 
     # A proxy counts once its loss has lasted for two seconds.
-    lab.until(lambda: "2 lost their proxy" in status(), timeout=SOON, what="both to be counted")
+    lab.until(lambda: "2 lost their proxy" in status(), what="both to be counted")

@@ -24,27 +24,23 @@ from lab.fixtures import make_namespace
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
-SOON = 400
 # The story takes 2 minutes, 12 beside much else.
 pytestmark = pytest.mark.timeout(1800)
 
 
 @dataclass
 class Story:
-    """What was seen of an application while pods were created all the time.
+    """What was seen of an application while pods were created all the time."""
 
-    Attributes:
-        made: pods by the scene in which they were made, with at least one unit.
-        meanwhile: those that were made while the last unit went, and another one came.
-        kinds: what the charm owned before and after the upgrade, and without a unit.
-        serving: how many units were behind the Service after each scene.
-        left: what was left after the removal.
-    """
-
+    # Pods by the scene in which they were made, with at least one unit; and those that were made
+    # while the last unit went, and another one came.
     made: dict[str, list[Creation]] = field(default_factory=dict[str, list[Creation]])
     meanwhile: list[Creation] = field(default_factory=list[Creation])
+    # What the charm owned before and after the upgrade, and without a unit.
     kinds: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    # How many units were behind the Service after each scene.
     serving: dict[str, int] = field(default_factory=dict[str, int])
+    # After the removal.
     left: set[str] = field(default_factory=set[str])
 
 
@@ -116,7 +112,6 @@ def await_changes(app: lab.juju.App, stream: Stream) -> None:
     app.settle()
     lab.until(
         lambda: all(map(is_changed, stream.await_more(5))),
-        timeout=SOON,
         what=f"pods to be changed: {app.status()}",
     )
 

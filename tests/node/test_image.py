@@ -35,7 +35,7 @@ def test_containerd_runs_it_with_its_user_its_folders_and_its_programs(
         phase = status and status.phase
         return phase if phase in {"Succeeded", "Failed"} else None
 
-    phase = lab.until(ended, timeout=200, what="the pod of the image to end")
+    phase = lab.until(ended, what="the pod of the image to end")
     shown = "".join(client.log("look", namespace=namespace)).splitlines()
     assert (phase, shown) == (
         "Succeeded",

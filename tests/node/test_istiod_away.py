@@ -32,7 +32,6 @@ def running(client: Client, selected: str) -> str:
     client.create(scripted(selected, "train", script))
     lab.until(
         lambda: is_ready(client.get(Pod, "train", namespace=selected)),
-        timeout=SOON,
         what="the pod to run beside its proxy",
     )
     return selected
@@ -66,7 +65,6 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
     container.process.restart()
     lab.until(
         lambda: container.service_pid("istio-aux") not in (None, workload),
-        timeout=SOON,
         what="the workload to run again",
         ignoring=(OSError, IndexError),
     )
@@ -76,7 +74,7 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
         check=True,
         timeout=SOON,
     )
-    await_phase(client, running, "train", "Succeeded", timeout=SOON)
+    await_phase(client, running, "train", "Succeeded")
     istio_aux.settle()
     assert "not applied: PeerAuthentication" in istio_aux.status()[1]
 
@@ -84,7 +82,6 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
     away.serve()
     lab.until(
         lambda: client.get(PeerAuthentication, istio_aux.name, namespace=model),
-        timeout=SOON,
         what="the charm to catch up, without an event but the workload's notice",
         ignoring=(ApiError,),
     )

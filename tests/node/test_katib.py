@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import lab
 import lab.istio
 import lab.juju
 import pytest
 from istio_aux.quit.rules import KATIB_FIX
-from lab import katib, outcome, workloads
-from lab.deployed import REQUESTED, SELECTED, await_selected
+from lab import katib, workloads
+from lab.deployed import REQUESTED, SELECTED, await_selected, await_sidecar, list_stuck
 from lab.fixtures import new_namespaces
-from lab.meshed import PROXY
-from lightkube import ApiError, Client
+from lab.outcome import Seen, look
+from lab.workloads import Workload
+from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
-# Measured: all is over 25 s after the first trial was made.
-SOON = 300
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 PLACES = {
     "plain": {},
@@ -52,14 +50,7 @@ def places(
         for place in ("selected", "native"):
             await_selected(client, names[place], PLACES[place])
         client.patch(Namespace, names["injected"], {"metadata": {"labels": PLACES["injected"]}})
-        probe = workloads.pod(workloads.container("true"))
-        probe["metadata"] |= {"name": "probe", "namespace": names["injected"]}
-        lab.until(
-            lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-            timeout=SOON,
-            what="pods to be injected",
-            ignoring=(ApiError,),
-        )
+        await_sidecar(client, names["injected"])
         yield names
 
 
@@ -74,46 +65,32 @@ def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
         lambda: client.get(workloads.Pod, "katib-db-manager", namespace=places["plain"])[
             "status"
         ].get("podIP"),
-        timeout=SOON,
         what="the database to run",
     )
     for name, (place, wait) in TRIALS.items():
         annotations = NATIVE if place == "native" else None
         job = katib.trial(name, database, wait_all_processes=wait, annotations=annotations)
-        job["metadata"]["namespace"] = places[place]
-        client.create(workloads.Job.from_dict(job))
+        client.create(Workload(name, job, "Complete", ()).in_namespace(places[place]))
     for name in COMPLETE:
         lab.until(
-            lambda name=name: has_completed(client, places, name),
-            timeout=SOON,
-            what=f"the trial {name} to complete",
+            lambda name=name: seen(client, places, name).over, what=f"the trial {name} to complete"
         )
     for name in HANGING:
         lab.until(
             lambda name=name: katib.TRAINING in ended(client, places, name),
-            timeout=SOON,
             what=f"the training of {name} to end",
         )
     return {"log": "".join(client.log("katib-db-manager", namespace=places["plain"]))}
 
 
-def pod(client: Client, places: Mapping[str, str], trial: str) -> Any:
-    """The only pod of the trial."""
-    labels: dict[str, Any] = {outcome.OWNED_BY[0]: trial}
-    [found] = client.list(workloads.Pod, namespace=places[TRIALS[trial][0]], labels=labels)
-    return found
-
-
-def has_completed(client: Client, places: Mapping[str, str], trial: str) -> bool:
-    job = client.get(workloads.Job, trial, namespace=places[TRIALS[trial][0]])
-    conditions = job["status"].get("conditions") or []
-    return any(one["type"] == "Complete" and one["status"] == "True" for one in conditions)
+def seen(client: Client, places: Mapping[str, str], trial: str) -> Seen:
+    return look(client, Workload(trial, {"kind": "Job"}, "Complete", ()), places[TRIALS[trial][0]])
 
 
 def ended(client: Client, places: Mapping[str, str], trial: str) -> dict[str, int]:
     """The exit codes of those containers of the trial that have ended."""
-    status = pod(client, places, trial)["status"]
-    states = {one["name"]: one["state"] for one in status.get("containerStatuses") or []}
+    [pod] = seen(client, places, trial).pods
+    states = {one["name"]: one["state"] for one in pod["status"].get("containerStatuses") or []}
     return {
         name: state["terminated"]["exitCode"]
         for name, state in states.items()
@@ -138,10 +115,10 @@ def test_without_istio_aux_a_trial_hangs_though_its_collector_has_reported(
     def reported() -> bool:
         return ended(client, places, "without-istio-aux") == {katib.TRAINING: 0, katib.COLLECTOR: 0}
 
-    lab.until(reported, timeout=SOON, what="the collector to report")
-    found = pod(client, places, "without-istio-aux")
+    lab.until(reported, what="the collector to report")
+    [pod] = seen(client, places, "without-istio-aux").pods
 
-    assert found["status"]["phase"] == "Running"
+    assert pod["status"]["phase"] == "Running"
 
 
 @pytest.mark.parametrize("trial", HANGING[1:])
@@ -153,17 +130,16 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
     trial: str,
 ) -> None:
     """katib#1638, katib#2614: with a classic sidecar and with a native one."""
-    name = pod(client, places, trial)["metadata"]["name"]
+    name = seen(client, places, trial).pods[0]["metadata"]["name"]
     namespace = places[TRIALS[trial][0]]
 
     def named() -> list[str]:
-        results = istio_aux.action("list-stuck").results["results"]
-        found = json.loads(results["json"])
+        found = json.loads(list_stuck(istio_aux)["json"])
         return [
             one["reason"] for one in found if (one["namespace"], one["name"]) == (namespace, name)
         ]
 
-    [reason] = lab.until(named, timeout=SOON, what=f"{trial} to be listed")
+    [reason] = lab.until(named, what=f"{trial} to be listed")
     explained = istio_aux.action("explain", pod=f"{namespace}/{name}").results["results"]
 
     assert KATIB_FIX in reason

@@ -30,27 +30,17 @@ from lightkube.resources.core_v1 import Namespace, Pod
 MODEL, ELSEWHERE = "early", "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
 UNMESHED = {*(f"{name}-0" for name in EARLY), f"{ASKING}-0"}
-# Measured beside other work on 2 cores: all is repaired 10 s after the policy says so.
-SOON = 100
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How things were at one moment.
-
-    Attributes:
-        pods: those of both models, by name.
-        stateful_sets: those of both models, without their status.
-        status: the message of istio-aux in `juju status`.
-        answer: what istio-aux answers the asking charm over their relation.
-        asking: status and message of the asking charm.
-    """
+    """How things were in both models at one moment."""
 
     pods: Mapping[str, Pod]
-    stateful_sets: Mapping[str, Any]
-    status: str
-    answer: Mapping[str, str]
-    asking: tuple[str, str]
+    stateful_sets: Mapping[str, Any]  # Without their status.
+    status: str  # The message of istio-aux in `juju status`.
+    answer: Mapping[str, str]  # Of istio-aux to the asking charm over their relation.
+    asking: tuple[str, str]  # Status and message of the asking charm.
 
     def meshed(self) -> set[str]:
         """The pods that have a sidecar."""
@@ -63,21 +53,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class World:
-    """Two models, related, and how to look at them.
-
-    Attributes:
-        client: of the cluster.
-        istio_aux: our charm, in the model whose charms an administrator names.
-        asking: the charm that asks, in the other one.
-        relation: between them, as the asking charm sees it.
-        offered: the same as istio-aux sees it.
-    """
+    """Two models, related, and how to look at them."""
 
     client: Client
-    istio_aux: lab.juju.App
-    asking: lab.juju.App
-    relation: lab.juju.Relation
-    offered: lab.juju.Relation
+    istio_aux: lab.juju.App  # In the model whose charms an administrator names.
+    asking: lab.juju.App  # In the other one.
+    relation: lab.juju.Relation  # Between them, as the asking charm sees it.
+    offered: lab.juju.Relation  # The same as istio-aux sees it.
 
     def look(self) -> Seen:
         """How things are now."""
@@ -111,7 +93,7 @@ class World:
             ready = {name for name, pod in seen.pods.items() if is_ready(pod)}
             return {*names} <= (ready & seen.meshed() if meshed else ready)
 
-        lab.until(there, timeout=SOON, what=f"{', '.join(names)} to be there, meshed: {meshed}")
+        lab.until(there, what=f"{', '.join(names)} to be there, meshed: {meshed}")
 
     def await_answer(self, **answer: str) -> Seen:
         """Return how things are once the asking charm has this answer, and shows it."""
@@ -121,7 +103,7 @@ class World:
             given = answer.items() <= seen.answer.items()
             return seen if given and seen.asking[1] in {*seen.answer.values(), "meshed"} else None
 
-        return lab.until(shown, timeout=SOON, what=f"the asking charm to get the answer {answer}")
+        return lab.until(shown, what=f"the asking charm to get the answer {answer}")
 
 
 def name_of(pod: Pod) -> str:
@@ -180,18 +162,11 @@ def test_a_charm_that_asks_learns_why_nothing_injects_yet(before: Seen) -> None:
 
 @dataclass(frozen=True)
 class Told:
-    """How the charm learnt of Istio.
+    """How the charm learnt of Istio, and how things were then, with another charm deployed."""
 
-    Attributes:
-        by: the dispatch after which the asking charm was told that Istio injects.
-        seconds: from the change that lets the API server trust istiod to that dispatch's begin.
-        unmeshed: what the action `list-unmeshed` answers.
-        seen: how things were then, with another charm deployed.
-    """
-
-    by: lab.juju.Outcome
-    seconds: float
-    unmeshed: Mapping[str, Any]
+    by: lab.juju.Outcome  # After this dispatch the asking charm was told that Istio injects.
+    seconds: float  # From the change that lets the API server trust istiod until it began.
+    unmeshed: Mapping[str, Any]  # What the action `list-unmeshed` answers.
     seen: Seen
 
 
@@ -207,7 +182,7 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     def answered() -> bool:
         return world.look().answer["live"] == "true"
 
-    lab.until(answered, timeout=SOON, what="istio-aux to answer that Istio injects")
+    lab.until(answered, what="istio-aux to answer that Istio injects")
     istio.await_live()
     by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
     run_application(world.client, MODEL, LATE)

@@ -16,22 +16,20 @@ import lab
 import lab.istio
 import pytest
 from lab import served, workloads
-from lab.deployed import REQUESTED
+from lab.deployed import REQUESTED, await_root
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.versions import POLICY
 from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
-from lightkube.resources.core_v1 import ConfigMap, Namespace
+from lightkube.resources.core_v1 import Namespace
 
 CONFIG, HOLD = "proxy.istio.io/config", "holdApplicationUntilProxyStarts"
 NATIVE = "sidecar.istio.io/nativeSidecar"
 START, STARTED_WITH = "istio-aux.io/start", "istio-aux.io/started-with"
 # Seconds until a proxy is ready; Envoy needs about this long.
 DELAY = 1.5
-# Measured: all pods are over 12 s after the first was made.
-SOON = 120
 # Field 22 of stat: ticks between the boot and the start of the process.
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 WHEN = "cut -d' ' -f22 /proc/1/stat >/dev/termination-log"
@@ -132,16 +130,10 @@ def places(
     with new_namespaces(client, *PLACES) as names:
         for place, name in names.items():
             client.patch(Namespace, name, {"metadata": {"labels": PLACES[place]}})
-            lab.until(
-                lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
-                timeout=SOON,
-                what=f"the root certificate in {name}",
-                ignoring=(ApiError,),
-            )
+            await_root(client, name)
             mark = PROXY if place == "unselected" else STARTED_WITH
             lab.until(
                 lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
-                timeout=SOON,
                 what=f"pods of {name} to have {PROXY} and {mark}",
             )
         yield names
@@ -160,7 +152,6 @@ def pods(client: Client, places: Mapping[str, str]) -> Mapping[str, Any]:
     return {
         case.name: lab.until(
             lambda case=case: over(client, places[case.place], case.name),
-            timeout=SOON,
             what=f"the payload of {case.name} to end",
         )
         for case in TALKING
@@ -195,7 +186,7 @@ def await_ready(client: Client, pod: Any) -> int:
         return re.findall(r"Envoy proxy is ready, (\d+) ns after the boot", log)
 
     what = f"the proxy of {namespace}/{name} to get ready"
-    [ready] = lab.until(told, timeout=SOON, what=what, ignoring=(ApiError,))
+    [ready] = lab.until(told, what=what, ignoring=(ApiError,))
     return int(ready)
 
 

@@ -5,97 +5,37 @@ Why a job waits until all its pods are gone before it is resumed is shown here, 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import lab
 import lab.istio
 import pytest
 from istio_aux.repair.suspension import MARK
-from lab import served
+from lab import outcome, served
 from lab.fixtures import make_namespace
-from lab.istio import PROXY
-from lab.workload import Workload
-from lab.workloads import RESOURCES, TRAIN, container, template, training_job
-from lightkube import ApiError, Client
-from lightkube.resources.core_v1 import Event, Namespace, Pod
+from lab.outcome import Seen, await_end, look
+from lab.trainer import TFJob
+from lab.workloads import TRAIN, Workload, container, template, training_job
+from lightkube import Client
+from lightkube.resources.core_v1 import Event, Namespace
 from lightkube.types import PatchType
 
 NAME, REVISION = "training-race", "late"
-JOBS = {
-    "early-tf": ("TFJob", "tensorflow", {"Worker": 2}),
-    "early-pytorch": ("PyTorchJob", "pytorch", {"Master": 1}),
-}
-# A TFJob that is resumed while its pod still ends.
-IMPATIENT = "impatient"
-LABEL = "training.kubeflow.org/job-name"
-# Measured beside other work on 2 cores: pods are told of within 10 s, and the jobs end within 20 s.
-SOON = 150
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A job at one moment.
-
-    Attributes:
-        job: its document.
-        pods: its pods, by uid.
-        kept: names of its pods of which an Event says that they are not restarted as a job's.
-    """
-
-    job: Mapping[str, Any]
-    pods: Mapping[str, Pod]
-    kept: set[str]
-
-    @property
-    def names(self) -> set[str]:
-        """Of its pods."""
-        return {str(pod.metadata.name) for pod in self.pods.values() if pod.metadata}
-
-    @property
-    def conditions(self) -> set[str]:
-        """Those that are true."""
-        found = self.job.get("status", {}).get("conditions", [])
-        return {condition["type"] for condition in found if condition["status"] == "True"}
-
-    def meshed(self) -> bool:
-        """Whether each pod has a sidecar."""
-        return all(
-            PROXY in {c.name for c in pod.spec.containers} for pod in self.pods.values() if pod.spec
-        )
-
-
-def look(client: Client, job: str) -> Seen:
-    kind = JOBS[job][0] if job in JOBS else "TFJob"
-    pods = list(client.list(Pod, namespace=NAME, labels={LABEL: job}))
-    # Others may report them, too: the charm of this cluster does, and restarts nothing anyway.
-    events = client.list(Event, namespace=NAME, fields={"reason": "NoSidecar"})
-    because = f"not restarted: it is a {kind}'s, and race-policy is not restart-jobs"
-    return Seen(
-        job=dict(client.get(RESOURCES[kind], job, namespace=NAME)),
-        pods={str(pod.metadata.uid): pod for pod in pods if pod.metadata},
-        kept={str(e.involvedObject.name) for e in events if str(e.message).endswith(because)},
-    )
-
-
-def create(client: Client, name: str, of: Callable[[str], dict[str, Any]]) -> None:
-    kind, main, replicas = JOBS.get(name, ("TFJob", "tensorflow", {"Worker": 1}))
-    number = {replica: (count, of(main)) for replica, count in replicas.items()}
-    document = training_job(kind, **number)
-    document["metadata"] = {"name": name, "namespace": NAME}
-    client.create(RESOURCES[kind].from_dict(document))
-
-
-def await_running(client: Client, *jobs: str) -> None:
-    def running() -> bool:
-        pods = [pod for job in jobs for pod in look(client, job).pods.values()]
-        wanted = sum(sum(JOBS[job][2].values()) if job in JOBS else 1 for job in jobs)
-        return [p.status.phase for p in pods if p.status] == ["Running"] * wanted
-
-    lab.until(running, timeout=SOON, what=f"the pods of {jobs} to run", ignoring=(ApiError,))
+TENSORFLOW, PYTORCH = (template(container(TRAIN, name=n)) for n in ("tensorflow", "pytorch"))
+JOBS = (
+    Workload("early-tf", training_job("TFJob", Worker=(2, TENSORFLOW)), "Succeeded", (0, 0)),
+    Workload("early-pytorch", training_job("PyTorchJob", Master=(1, PYTORCH)), "Succeeded", (0,)),
+)
+STUBBORN = container("trap '' TERM; sleep 600", name="tensorflow")
+# It is resumed while its pod still ends.
+IMPATIENT = Workload(
+    "impatient",
+    training_job("TFJob", Worker=(1, template(STUBBORN, terminationGracePeriodSeconds=3))),
+    ends="",
+    codes=(),
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,60 +44,53 @@ def client(cluster: lab.Cluster, trainer: None) -> Iterator[Client]:
     with cluster.client() as client:
         labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
         make_namespace(client, NAME, labels)
-        for name in JOBS:
-            create(client, name, lambda main: template(container(TRAIN, name=main)))
-        stubborn = container("trap '' TERM; sleep 600", name="tensorflow")
-        create(client, IMPATIENT, lambda _: template(stubborn, terminationGracePeriodSeconds=3))
-        await_running(client, *JOBS, IMPATIENT)
+        for job in (*JOBS, IMPATIENT):
+            client.create(job.in_namespace(NAME))
+
+        def running() -> bool:
+            seen = [look(client, job, NAME) for job in (*JOBS, IMPATIENT)]
+            return [len(each.pods) for each in seen if each.running] == [2, 1, 1]
+
+        lab.until(running, what="the pods of all jobs to run")
         yield client
         client.delete(Namespace, NAME)
+
+
+def names(job: Seen) -> list[str]:
+    """Those of its pods."""
+    return sorted(pod["metadata"]["name"] for pod in job.pods)
+
+
+def true_of(job: Seen) -> set[str]:
+    """The conditions of a job that are true."""
+    conditions = (job.owner.get("status") or {}).get("conditions") or []
+    return {each["type"] for each in conditions if each["status"] == "True"}
 
 
 @pytest.fixture(scope="module")
 def impatient(client: Client) -> set[str]:
     """The conditions of a TFJob that is resumed as soon as its pods are on their way out."""
-    suspend(client, suspend=True)
+
+    def suspend(value: bool) -> None:
+        client.patch(
+            TFJob, IMPATIENT.name, {"spec": {"runPolicy": {"suspend": value}}},
+            namespace=NAME, patch_type=PatchType.MERGE,
+        )  # fmt: skip
 
     def ending() -> bool:
-        seen = look(client, IMPATIENT)
-        pods = [pod.metadata for pod in seen.pods.values() if pod.metadata]
-        return "Suspended" in seen.conditions and all(pod.deletionTimestamp for pod in pods)
+        seen = look(client, IMPATIENT, NAME)
+        leaving = all("deletionTimestamp" in pod["metadata"] for pod in seen.pods)
+        return "Suspended" in true_of(seen) and leaving
 
-    lab.until(ending, timeout=SOON, what="its pod to be deleted")
-    suspend(client, suspend=False)
-
-    def decided() -> set[str]:
-        return look(client, IMPATIENT).conditions - {"Created", "Suspended"}
-
-    return lab.until(decided, timeout=SOON, what=f"{IMPATIENT} to fail or to run")
-
-
-def suspend(client: Client, *, suspend: bool) -> None:
-    client.patch(
-        RESOURCES["TFJob"], IMPATIENT, {"spec": {"runPolicy": {"suspend": suspend}}},
-        namespace=NAME, patch_type=PatchType.MERGE,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def late(cluster: lab.Cluster, impatient: set[str]) -> Iterator[None]:
-    """Istio, live at last."""
-    istio = lab.istio.install(cluster, "istio-late", revision=REVISION)
-    yield
-    istio.remove()
-
-
-@pytest.fixture(scope="module")
-def reported(cluster: lab.Cluster, client: Client, late: None, folder: Path) -> Mapping[str, Seen]:
-    """The jobs once Istio has come, and restarts are the policy, though not for jobs."""
-    client.delete(RESOURCES["TFJob"], IMPATIENT, namespace=NAME)
-
-    def told() -> dict[str, Seen]:
-        seen = {job: look(client, job) for job in JOBS}
-        return seen if all(s.kept >= s.names for s in seen.values()) else {}
-
-    with program(cluster, folder, jobs=False):
-        return lab.until(told, timeout=SOON, what="the pods to be told of")
+    suspend(True)
+    lab.until(ending, what="its pod to be deleted")
+    suspend(False)
+    conditions = lab.until(
+        lambda: true_of(look(client, IMPATIENT, NAME)) - {"Created", "Suspended"},
+        what=f"{IMPATIENT.name} to fail or to run",
+    )
+    client.delete(TFJob, IMPATIENT.name, namespace=NAME)
+    return conditions
 
 
 @pytest.fixture(scope="module")
@@ -165,63 +98,77 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp(NAME)
 
 
+def kept(client: Client) -> set[str]:
+    """The pods of which an Event says that they are not restarted as a job's."""
+    # Others may report them, too: the charm of this cluster does, and restarts nothing anyway.
+    because = "'s, and race-policy is not restart-jobs"
+    events = client.list(Event, namespace=NAME, fields={"reason": "NoSidecar"})
+    return {str(e.involvedObject.name) for e in events if str(e.message).endswith(because)}
+
+
+@pytest.fixture(scope="module")
+def reported(
+    cluster: lab.Cluster, client: Client, impatient: set[str], folder: Path
+) -> Iterator[Mapping[str, Seen]]:
+    """The jobs once Istio has come, and restarts are the policy, though not for jobs."""
+    istio = lab.istio.install(cluster, "istio-late", revision=REVISION)
+
+    def told() -> dict[str, Seen]:
+        seen = {job.name: look(client, job, NAME) for job in JOBS}
+        told_of = kept(client)
+        return seen if all(told_of.issuperset(names(job)) for job in seen.values()) else {}
+
+    with serving(cluster, folder, "restart"):
+        seen = lab.until(told, what="the pods to be told of")
+    yield seen
+    istio.remove()
+
+
 @pytest.fixture(scope="module")
 def restarted(
     cluster: lab.Cluster, client: Client, reported: Mapping[str, Seen], folder: Path
 ) -> Mapping[str, Seen]:
     """The jobs once they may be restarted as well, at their end."""
-
-    def over() -> dict[str, Seen]:
-        seen = {job: look(client, job) for job in reported}
-        return seen if all(s.conditions & {"Succeeded", "Failed"} for s in seen.values()) else {}
-
-    with program(cluster, folder, jobs=True):
-        return lab.until(over, timeout=SOON, what="the jobs to end")
+    with serving(cluster, folder, "restart-jobs"):
+        return {job.name: await_end(client, job, NAME) for job in JOBS}
 
 
-@contextlib.contextmanager
-def program(cluster: lab.Cluster, folder: Path, *, jobs: bool) -> Iterator[None]:
-    """`istio-aux serve` with a policy, and with the rights that go with that."""
+def serving(cluster: lab.Cluster, folder: Path, policy: str) -> AbstractContextManager[object]:
+    """`istio-aux serve` with a `race-policy`, and with the rights that go with that."""
     # Each has a Lease of its own: the first one's lapses long after it was killed.
-    name = f"{NAME}-{'restarts' if jobs else 'reports'}"
-    workload = Workload(
-        cluster, folder / name, name=name, model=name, selector=f"lab.test/{NAME}=yes",
-        revisions=(REVISION,), more={"race-policy": "restart-jobs" if jobs else "restart"},
+    name = f"{NAME}-{policy}"
+    return served.program(
+        cluster, folder / name, name, {"race-policy": policy},
+        selector=f"lab.test/{NAME}=yes", revisions=(REVISION,),
     )  # fmt: skip
-    workload.deploy()
-    workload.start()
-    try:
-        yield
-    finally:
-        served.end(workload)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_a_job_created_before_the_injector_is_live_is_reported(
-    reported: Mapping[str, Seen], job: str
+    reported: Mapping[str, Seen], job: Workload
 ) -> None:
-    seen = reported[job]
+    seen = reported[job.name]
 
-    assert "Running" in seen.conditions
-    assert not any(pod.metadata and pod.metadata.deletionTimestamp for pod in seen.pods.values())
-    assert seen.names
-    assert seen.kept >= seen.names
+    assert "Running" in true_of(seen)
+    assert seen.pods
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in seen.pods)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_its_pods_are_replaced_and_it_succeeds_when_jobs_may_be_restarted(
-    reported: Mapping[str, Seen], restarted: Mapping[str, Seen], job: str
+    reported: Mapping[str, Seen], restarted: Mapping[str, Seen], job: Workload
 ) -> None:
-    before, after = reported[job], restarted[job]
+    before, after = reported[job.name], restarted[job.name]
 
-    assert "Succeeded" in after.conditions
-    assert after.names == before.names
-    assert not after.pods.keys() & before.pods.keys()
-    assert not before.meshed()
-    assert after.meshed()
-    assert MARK not in after.job["metadata"].get("labels", {})
-    assert not after.job["spec"]["runPolicy"].get("suspend")
-    assert not any(s.get("failed") for s in after.job["status"]["replicaStatuses"].values())
+    assert outcome.describes(job, after.outcome), after.outcome
+    assert not before.uids(finished=False) & after.uids(finished=True)
+    assert names(after) == names(before)
+    assert outcome.proxies(before.pods) == []
+    assert after.proxies == after.freed
+    assert MARK not in (after.owner["metadata"].get("labels") or {})
+    assert not after.owner["spec"]["runPolicy"].get("suspend")
+    replicas = after.owner["status"]["replicaStatuses"].values()
+    assert not any(each.get("failed") for each in replicas)
 
 
 def test_a_tfjob_that_is_resumed_before_its_pods_are_gone_fails(impatient: set[str]) -> None:

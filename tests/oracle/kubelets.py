@@ -17,23 +17,15 @@ _EXPLAIN = (sys.executable, "-c", _COMMAND, "explain", "-f", "-", "-o", "json")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What API server and kubelet make of a pod; `kubelet/main.go` says how they find it out.
+    """What API server and kubelet make of a pod; `kubelet/main.go` says how they find it out."""
 
-    Attributes:
-        refused: why the API server stores no such pod; the rest is empty then.
-        pod: as it is stored.
-        done: by container, whether it is terminated and never started again.
-        restarting: all containers are about to start again.
-        phase: what the kubelet reports beside these container statuses.
-        completes: the pod completes when the running proxy exits with 0, and nothing else happens.
-    """
-
-    done: dict[str, bool] | None
-    restarting: bool
-    phase: str
+    done: dict[str, bool] | None  # By container, whether it is terminated and never started again.
+    restarting: bool  # All containers are about to start again.
+    phase: str  # What the kubelet reports beside these container statuses.
+    # The pod completes when the running proxy exits with 0, and nothing else happens.
     completes: bool
-    refused: str = ""
-    pod: msgspec.Raw = msgspec.Raw(b"null")
+    refused: str = ""  # Why the API server stores no such pod; the rest is empty then.
+    pod: msgspec.Raw = msgspec.Raw(b"null")  # As it is stored.
 
 
 class Judged(msgspec.Struct, frozen=True):

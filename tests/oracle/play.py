@@ -28,15 +28,12 @@ _STEP = 100_000
 
 @dataclass
 class Tally:
-    """The answers about the pods of one kubelet.
+    """The answers about the pods of one kubelet."""
 
-    Attributes:
-        counts: how many pods there were, were refused by the API server, and are agreed, more
-            cautious and disagreed about; and how often there was each action and each caution.
-        disagreements: the first ones, with the pod, and with what both say.
-    """
-
+    # How many pods there were, were refused by the API server, and are agreed, more cautious and
+    # disagreed about; and how often there was each action and each caution.
     counts: Counter[str] = field(default_factory=Counter[str])
+    # The first ones, with the pod, and with what both say.
     disagreements: list[str] = field(default_factory=list[str])
 
     def add(self, other: Tally) -> None:

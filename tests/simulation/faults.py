@@ -148,25 +148,26 @@ def _budgets(cluster: Cluster, dice: Random) -> None:
 
 
 def _hang(cluster: Cluster, dice: Random) -> None:
+    _fail(cluster, dice, "{} answers no exec", "hung", 20)
+
+
+def _die(cluster: Cluster, dice: Random) -> None:
+    _fail(cluster, dice, "{} is lost", "dead", 10)
+
+
+def _fail(cluster: Cluster, dice: Random, told: str, how: str, least: float) -> None:
+    """Let a node fail for a time, unless one has failed already."""
     node = dice.choice(cluster.nodes.nodes[1:])
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
-        cluster.world.tell("{} answers no exec", node.name)
-        node.hung = True
-        cluster.world.after(dice.uniform(20, 90), _recover, cluster, node)
+        cluster.world.tell(told, node.name)
+        setattr(node, how, True)
+        cluster.world.after(dice.uniform(least, 90), _recover, cluster, node)
 
 
 def _recover(cluster: Cluster, node: Node) -> None:
     if node.hung or node.dead:
         cluster.world.tell("{} is well again", node.name)
         node.recover(cluster.world.now)
-
-
-def _die(cluster: Cluster, dice: Random) -> None:
-    node = dice.choice(cluster.nodes.nodes[1:])
-    if not any(each.hung or each.dead for each in cluster.nodes.nodes):
-        cluster.world.tell("{} is lost", node.name)
-        node.dead = True
-        cluster.world.after(dice.uniform(10, 90), _recover, cluster, node)
 
 
 def _crowd(cluster: Cluster, dice: Random) -> None:

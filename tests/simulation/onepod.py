@@ -48,29 +48,19 @@ RUNS, WAITS, DONE, BROKEN = "runs", "waits for its next start", "exited 0", "exi
 
 
 class Life(NamedTuple):
-    """A pod, and what may happen to it.
-
-    Attributes:
-        containers: names, with the proxy among them.
-        restarts: how many of its failures the kubelet may follow with another start.
-        crashes: whether the proxy may end although nobody has told it to.
-        deletes: whether somebody may delete the pod.
-        kept: containers that do not keep the proxy running.
-        owner: apiVersion and kind of the controller.
-        stops: whether the process of the unit may get SIGTERM.
-    """
+    """A pod, and what may happen to it."""
 
     name: str
-    containers: tuple[str, ...] = ("main", PROXY)
+    containers: tuple[str, ...] = ("main", PROXY)  # Names, with the proxy among them.
     restart: str = "Never"
-    restarts: int = 0
-    crashes: bool = False
-    deletes: bool = True
-    kept: frozenset[str] = frozenset()
+    restarts: int = 0  # How many of its failures the kubelet may follow with another start.
+    crashes: bool = False  # Whether the proxy may end although nobody has told it to.
+    deletes: bool = True  # Whether somebody may delete the pod.
+    kept: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
     policy: Policy = Policy()
     mode: QuitMode = QuitMode.ENABLED
-    owner: tuple[str, str] | None = None
-    stops: bool = False
+    owner: tuple[str, str] | None = None  # apiVersion and kind of the controller.
+    stops: bool = False  # Whether the process of the unit may get SIGTERM.
 
     @property
     def sidecars(self) -> frozenset[str]:
@@ -80,21 +70,13 @@ class Life(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What is the case, whether anybody has seen it or not.
+    """What is the case, whether anybody has seen it or not."""
 
-    Attributes:
-        containers: the state of each container of the life, in its order.
-        there: ``yes``, ``deleting``, ``gone``, or ``replaced`` by another pod of the same name.
-        starts: how many more times a container that failed is started again.
-        leaving: the sidecar that was told to exit, and takes its time.
-        version: counts the changes.
-    """
-
-    containers: tuple[str, ...]
-    there: str
-    starts: int
-    leaving: str = ""
-    version: int = 1
+    containers: tuple[str, ...]  # The state of each container of the life, in its order.
+    there: str  # ``yes``, ``deleting``, ``gone``, or ``replaced`` by another pod of the same name.
+    starts: int  # How many more times a container that failed is started again.
+    leaving: str = ""  # The sidecar that was told to exit, and takes its time.
+    version: int = 1  # Counts the changes.
 
 
 class Violation(Exception):  # noqa: N818  (it is what the search looks for)
@@ -111,26 +93,19 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class World:
-    """One state of everything. It is never changed once it has been visited.
-
-    Attributes:
-        unseen: later truths that the watch has not delivered, the oldest first.
-        now: seconds of both clocks.
-        pod: what the unit knows; None: nothing.
-        action: what its task does next; None: there is no task.
-        basis: the truth when the pod was read for ``action``.
-    """
+    """One state of everything. It is never changed once it has been visited."""
 
     life: Life
     truth: Truth
+    # Later truths that the watch has not delivered, the oldest first.
     unseen: tuple[Truth, ...] = ()
-    now: float = 0.0
+    now: float = 0.0  # Seconds of both clocks.
     leading: bool = True
     selected: bool = True
     stopping: bool = False
-    pod: PodState | None = None
-    action: Action | None = None
-    basis: Truth | None = None
+    pod: PodState | None = None  # What the unit knows; None: nothing.
+    action: Action | None = None  # What its task does next; None: there is no task.
+    basis: Truth | None = None  # The truth when the pod was read for ``action``.
 
     def copy(self, **changes: Any) -> World:
         """The same, to be changed."""

@@ -82,7 +82,7 @@ class Istio:
     def start(self) -> None:
         """Start its process again, which has a new CA then; returns when it serves."""
         self.process.start()
-        ports.await_listener(self.process, self.cluster.host, self.port, timeout=LIVE)
+        ports.await_listener(self.process, self.cluster.host, self.port)
 
     def become(self, native: World) -> None:
         """Go on as another Istio, as after an upgrade; returns when that one is live."""
@@ -109,7 +109,7 @@ class Istio:
     def await_live(self) -> None:
         """Return when a pod that asks for a sidecar would get one."""
         what = f"Istio's injector to be live ({self.process.log})"
-        until(self._injects, timeout=LIVE, what=what, ignoring=(ApiError,))
+        until(self._injects, what=what, ignoring=(ApiError,))
 
     def remove(self) -> None:
         """Remove the configurations, the Service and the injector; namespace and CRD stay."""
@@ -120,7 +120,7 @@ class Istio:
             for document in validation.configurations(self.namespace, self.revision):
                 client.delete(ValidatingWebhookConfiguration, document["metadata"]["name"])
             gone = "the API server to forget Istio's injector"
-            until(lambda: not self._injects(), timeout=LIVE, what=gone, ignoring=(ApiError,))
+            until(lambda: not self._injects(), what=gone, ignoring=(ApiError,))
             service = webhooks.service(self.revision)
             client.delete(Service, service, namespace=self.namespace)
             client.delete(EndpointSlice, service, namespace=self.namespace)
@@ -195,7 +195,7 @@ def install(
         ],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    ports.await_listener(process, cluster.host, port, timeout=LIVE)
+    ports.await_listener(process, cluster.host, port)
     documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
     istio = Istio(cluster, folder, namespace, revision, port, process, names, template)

@@ -36,31 +36,22 @@ Version = Literal["1.24.6", "1.28.10", "1.30.3"]
 
 @dataclass(frozen=True)
 class Template:
-    """What an installation decides for all of its sidecars.
+    """What an installation decides for all of its sidecars."""
 
-    Attributes:
-        namespace: where istiod is.
-        image: the proxy's.
-        native: which Istio it is in that respect.
-        ready_delay: the stand-in's own: seconds until a proxy is ready.
-        revision: which Istio it is.
-        lifecycle: the Helm value `global.proxy.lifecycle`; what the template would put there is
-            left out then, also what hold is made of.
-        cni: the Helm value `pilot.cni.enabled`: the redirect is there before any container.
-        version: of Istio.
-        mesh: `meshConfig.defaultConfig`, which a pod's annotation refines.
-        hold: the Helm value `global.proxy.holdApplicationUntilProxyStarts`; no pod can refuse it.
-    """
-
-    namespace: str
-    image: str
-    native: World = "on request"
-    ready_delay: float = 0.0
-    revision: str = "default"
+    namespace: str  # Where istiod is.
+    image: str  # The proxy's.
+    native: World = "on request"  # Which Istio it is in that respect.
+    ready_delay: float = 0.0  # The stand-in's own: seconds until a proxy is ready.
+    revision: str = "default"  # Which Istio it is.
+    # The Helm value `global.proxy.lifecycle`; what the template would put there is left out then,
+    # also what hold is made of.
     lifecycle: Mapping[str, Any] | None = None
+    # The Helm value `pilot.cni.enabled`: the redirect is there before any container.
     cni: bool = False
-    version: Version = "1.28.10"
+    version: Version = "1.28.10"  # Of Istio.
+    # `meshConfig.defaultConfig`, which a pod's annotation refines.
     mesh: Mapping[str, Any] | None = None
+    # The Helm value `global.proxy.holdApplicationUntilProxyStarts`; no pod can refuse it.
     hold: bool = False
 
     @property

@@ -22,6 +22,8 @@ from .unit import Unit
 
 _POLL_SECONDS = 0.1
 _PROBE_SECONDS = 0.25
+# From deploy to the last event of a unit takes 5 to 10 s, 40 s beside much else.
+_SETTLE_SECONDS = 400
 # Between the attempts of a hook, doubled each time. Juju: 5 s, doubled up to 5 minutes.
 _RETRY_SECONDS, _RETRY_MOST = 1.0, 60.0
 # A workload starts in 1 to 3 s; the charm is woken 2 and 9 s after it began to wait.
@@ -87,16 +89,10 @@ class Agent:
                         self.units[name].queue.append(following)
         return outcome
 
-    def settle(self, timeout: float, *, failing: bool = False, waiting: bool = False) -> None:
+    def settle(self, *, failing: bool, waiting: bool) -> None:
         """Return when every queue is empty and no Pebble has anything new to tell.
 
-        ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
-        A unit whose status is waiting expects an event, so it gets `_EXPECTED_SECONDS` for it,
-        unless the caller knows that it is left ``waiting``.
-
-        Raises:
-            DispatchError: a hook failed since the last call.
-            TimeoutError: events still come after so many seconds; the message has the last ones.
+        Arguments and errors are those of `Model.settle`.
         """
         with self._turn:
             # The round that runs now may have looked before the caller's change.
@@ -106,7 +102,7 @@ class Agent:
                     (self._failures and not failing)
                     or (self._quiet_rounds >= goal and (waiting or self._expects_nothing()))
                 ),
-                timeout,
+                _SETTLE_SECONDS,
             )
             if failing:
                 self._failures.clear()
@@ -116,7 +112,7 @@ class Agent:
             recent = [
                 (name, o.event, *o.log[-1:]) for name, u in self._each() for o in u.history[-3:]
             ]
-            raise TimeoutError(f"events still come after {timeout:g} s; last: {recent}")
+            raise TimeoutError(f"events still come after {_SETTLE_SECONDS} s; last: {recent}")
 
     def _expects_nothing(self) -> bool:
         """Whether no unit is waiting, or all have been quiet for long."""

@@ -15,7 +15,7 @@ from lab import until
 from . import events, store
 from .dispatch import Event, Outcome
 from .image import Image
-from .kubernetes import Objects
+from .kubernetes import PLACEHOLDER, Objects
 from .packed import Metadata
 from .relation import Relation
 from .store import State
@@ -24,10 +24,6 @@ from .unit import Unit
 if TYPE_CHECKING:
     from .model import Model
 
-# From deploy to the last event of a unit takes 5 to 10 s, 40 s beside much else.
-SETTLE = 400
-# Seconds; a pod is ready 2 s after its start.
-_READY = 400
 # Worst first: an application without a status of its own shows its worst unit's (Juju's
 # status.DeriveStatus).
 _SEVERITY = ("error", "blocked", "maintenance", "waiting", "active", "unknown")
@@ -182,7 +178,7 @@ class App:
             state["applications"][self.name]["config"] = self._metadata.config(kept)
         for unit in reversed(self.units):
             self._replace(unit)
-            until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
+            until(unit.ready, what=f"{unit.name} to be ready")
 
     def run(self, event: str, *, lost: bool = False) -> Outcome:
         """Dispatch an event now to the leader.
@@ -206,11 +202,9 @@ class App:
         event = Event(f"actions/{name}", environment, {"action": values})
         return self.model.agent.run(self.leader, event)
 
-    def settle(
-        self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
-    ) -> None:
+    def settle(self, *, failing: bool = False, waiting: bool = False) -> None:
         """Wait as `Model.settle` does."""
-        self.model.settle(timeout, failing=failing, waiting=waiting)
+        self.model.settle(failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:
         """Return status and message of the application as `juju status` shows them.
@@ -258,7 +252,7 @@ class App:
         ready = {unit.address: unit.ready() for unit in self.units if not unit.away}
         records = [u for u in state["units"].values() if u["application"] == self.name]
         ports = sorted({port for record in records for port in record["ports"]})
-        self._objects.publish(ready, ports=ports or ["65535/tcp"])
+        self._objects.publish(ready, ports=ports or [PLACEHOLDER])
 
     def _start(self, unit: Unit, *, boot: bool = True) -> None:
         """Start a pod for a unit, with a token of its own."""

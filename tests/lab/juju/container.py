@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import http.client
 import json
 import os
 import socket
 import urllib.error
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import ops.pebble
 from lab import Cluster, Process, tools
 
 from . import root
-from .root import Bind, User
+from .image import Image
+from .root import CREDENTIALS, Bind, User
 
 # Where Juju mounts its folder with the socket, which the charm sees below /charm/containers.
 SOCKET_FOLDER = "/charm/container"
@@ -38,8 +40,7 @@ class Container:
         folder: Path,
         *,
         label: str,
-        image: Sequence[Bind],
-        rootfs: Path | None,
+        image: Image,
         environment: Mapping[str, str],
         network: Path,
         user: User,
@@ -49,13 +50,12 @@ class Container:
         Args:
             cluster: the container dies with it.
             name: the container's name in the charm's metadata.
-            folder: an existing folder for the socket and the mount point.
+            folder: for the socket and the mount point; it has `serviceaccount` already.
             label: the process's name in the cluster, and of its log.
-            image: what the image would bring, beside `rootfs`.
-            rootfs: its file system; None for the machine's.
-            environment: what Pebble, and so every service, inherits; PATH is the image's.
+            image: what it starts with.
+            environment: what Pebble, and so every service, inherits beside the image's PATH.
             network: the unit's network namespace.
-            user: who runs Pebble, as the charm's metadata says, and what of the image is theirs.
+            user: who runs Pebble, as the charm's metadata says.
         """
         self.name = name
         self.sockets = folder / "containers"
@@ -69,10 +69,13 @@ class Container:
             Bind(self.sockets / name, SOCKET_FOLDER, writable=True),
             Bind(tools.path("pebble"), "/charm/bin/pebble"),
             Bind(identities, "/charm/etc/identities.yaml"),
-            *image,
+            # Without a ServiceAccount of its own the workload would have the application's.
+            Bind(folder / "serviceaccount", CREDENTIALS),
+            *image.binds,
         ]
         variables = {
             **environment,
+            "PATH": image.path,
             # Where Pebble runs commands: containerd reads it in the rock's /etc/passwd.
             "HOME": "/var/lib/pebble/default" if user.uid else "/root",
             "LANG": "C.UTF-8",
@@ -87,8 +90,8 @@ class Container:
             binds=binds,
             environment=variables,
             network=network,
-            user=user,
-            rootfs=rootfs,
+            user=dataclasses.replace(user, owns=image.owns),
+            rootfs=image.root,
         )
         self.process: Process = cluster.spawn(label, command)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lab import Cluster, Process, interpreters
+from lab.errors import LabError
 
 from . import hooks, root
 from .packed import Metadata, hand_out
-from .root import Bind, User
+from .root import CREDENTIALS, Bind, User
 from .store import State, Store
 
 VERSION = "3.6.13"
@@ -24,7 +25,6 @@ VERSION = "3.6.13"
 TIMEOUT = 120
 # charm-user of metadata.yaml (Juju 3.6: caas/kubernetes/provider/constants).
 USERS = {"root": User(), "sudoer": User(171, 171, "sjuju"), "non-root": User(170, 170, "juju")}
-CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,28 +39,19 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a dispatch went.
-
-    Attributes:
-        event: the event's name.
-        began: when, in seconds since the epoch.
-        environment: what the event added to the environment.
-        status: the exit status.
-        tools: the hook tools that were called, in order, without juju-log.
-        log: what went to juju-log.
-        results: of an action: its `results`, its `log`, and why it `failed`, if it did.
-    """
+    """How a dispatch went."""
 
     event: str
-    began: float
-    environment: Mapping[str, str]
+    began: float  # When, in seconds since the epoch.
+    environment: Mapping[str, str]  # What the event added to the environment.
     status: int
-    tools: tuple[str, ...]
-    log: tuple[str, ...]
+    tools: tuple[str, ...]  # The hook tools that were called, in order, without juju-log.
+    log: tuple[str, ...]  # What went to juju-log.
+    # Of an action: its `results`, and why it `failed`, if it did.
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
-class DispatchError(RuntimeError):
+class DispatchError(LabError):
     """A hook failed, or its event's name reached no handler; the message ends with the log."""
 
 
@@ -184,8 +175,6 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
 
 
 def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
-    trace = (hook / "trace.jsonl").read_text().splitlines()
-    log = (hook / "log").read_text().splitlines()
+    tools, log = (tuple((hook / name).read_text().splitlines()) for name in ("tools", "log"))
     action = unit.get("action", {})
-    tools = tuple(json.loads(line)["tool"] for line in trace)
-    return Outcome(event.name, began, event.environment, status, tools, tuple(log), action)
+    return Outcome(event.name, began, event.environment, status, tools, log, action)

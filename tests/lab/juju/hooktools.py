@@ -3,18 +3,18 @@
 The charm calls these tools through ops 3.9, which chooses their arguments. The file runs under
 ``python3 -I -S`` from a wrapper on the hook's PATH, outside the lab's own environment, so it
 imports nothing from the lab. Starting the tools takes half of a hook's time, so the file imports
-next to nothing: ``json`` imports ``re``, and ``re`` or ``pathlib`` takes as long as a tool runs.
+little: ``pathlib`` takes as long as a tool runs.
 
 A hook's folder holds ``state.json`` (its working copy of the model's state), ``context.json`` (the
-event), ``trace.jsonl`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when
-the hook succeeds.
+event), ``tools`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when the
+hook succeeds.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from _json import encode_basestring_ascii, make_encoder, make_scanner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,33 +30,6 @@ class ToolError(Exception):
     """A failure that the tool reports as ``ERROR ...`` on stderr with exit status 1."""
 
 
-class _Rules:
-    """What ``json.JSONDecoder`` has if nothing else is asked for (Lib/json/decoder.py)."""
-
-    strict = True
-    object_hook = object_pairs_hook = None
-    parse_float, parse_int, parse_constant = float, int, float
-
-
-def _refuse(value: object) -> object:
-    raise TypeError(f"{value!r} has no JSON")
-
-
-# typeshed takes the scanner for its own context.
-_scan = make_scanner(_Rules)  # pyright: ignore[reportArgumentType]
-_encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
-
-
-def loads(text: str) -> Any:
-    """Read one JSON value; raises ValueError or StopIteration when there is none."""
-    return _scan(text.strip(), 0)[0]
-
-
-def dumps(value: Any) -> str:
-    """Write a JSON value in one line."""
-    return "".join(_encode(value, 0))
-
-
 def _read(path: str) -> str:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see the docstring of the file
         return file.read()
@@ -67,8 +40,8 @@ class Hook:
 
     def __init__(self, folder: str, unit: str) -> None:
         self.folder, self.unit, self.app = folder, unit, unit.partition("/")[0]
-        self.state: dict[str, Any] = loads(_read(f"{folder}/state.json"))
-        self.event: dict[str, Any] = loads(_read(f"{folder}/context.json"))
+        self.state: dict[str, Any] = json.loads(_read(f"{folder}/state.json"))
+        self.event: dict[str, Any] = json.loads(_read(f"{folder}/context.json"))
         self.application = self.state["applications"][self.app]
         self.own = self.state["units"][unit]
         self.is_leader = unit in (self.application["leader"], self.application["deposed"])
@@ -100,14 +73,13 @@ class Hook:
         """Write the working copy back; the agent merges or drops it."""
         draft = f"{self.folder}/state.json.new"
         with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - likewise
-            file.write(dumps(self.state))
+            json.dump(self.state, file)
         os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - likewise
 
-    def trace(self, tool: str, status: int) -> None:
-        """Append a call to the hook's trace."""
-        line = dumps({"tool": tool, "status": status})
-        with open(f"{self.folder}/trace.jsonl", "a", encoding="utf-8") as file:  # noqa: PTH123 - likewise
-            file.write(line + "\n")
+    def trace(self, tool: str) -> None:
+        """Note a call."""
+        with open(f"{self.folder}/tools", "a", encoding="utf-8") as file:  # noqa: PTH123 - likewise
+            print(tool, file=file)
 
 
 def is_leader(hook: Hook, flags: Flags, rest: Sequence[str]) -> bool:
@@ -198,7 +170,7 @@ def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
     owner = hook.app if "--app" in flags else hook.unit
     if owner == hook.app and not hook.is_leader:
         raise ToolError("cannot write relation settings: permission denied")
-    databag = relation["data"].get(owner, {}) | loads(sys.stdin.read())
+    databag = relation["data"].get(owner, {}) | json.load(sys.stdin)
     relation["data"][owner] = {key: value for key, value in databag.items() if value}
 
 
@@ -247,7 +219,7 @@ def _action(hook: Hook) -> dict[str, Any]:
     """Return the record of the running action; outside one Juju's tools fail, too."""
     if "action" not in hook.event:
         raise ToolError("not running an action")
-    return hook.own.setdefault("action", {"results": {}, "log": [], "failed": None})
+    return hook.own.setdefault("action", {"results": {}, "failed": None})
 
 
 def action_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
@@ -262,8 +234,8 @@ def action_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 
 def action_log(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
-    """Record a progress message."""
-    _action(hook)["log"].append(" ".join(rest))
+    """Accept a progress message, which nothing here shows."""
+    _action(hook)
 
 
 def action_fail(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
@@ -327,9 +299,9 @@ def main(name: str, arguments: list[str]) -> int:
         answer = run(hook, *parse(arguments, valued, switches))
         hook.save()
         if answer is not None:
-            print(answer if name == "secret-add" else dumps(answer))
+            print(answer if name == "secret-add" else json.dumps(answer))
     except ToolError as error:
         status = 1
         print(f"ERROR {error}", file=sys.stderr)
-    hook.trace(name, status)
+    hook.trace(name)
     return status

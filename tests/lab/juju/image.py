@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,19 +25,12 @@ LAYER = "layer.yaml"  # In the environment's folder.
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """What a container starts with.
+    """What a container starts with."""
 
-    Attributes:
-        binds: what is visible in it beside the system's own folders.
-        path: its PATH.
-        owns: folders that belong to the user who runs Pebble.
-        root: its file system, instead of the machine's.
-    """
-
-    binds: tuple[Bind, ...]
-    path: str
-    owns: tuple[str, ...] = ()
-    root: Path | None = None
+    binds: tuple[Bind, ...]  # What is visible in it beside the system's own folders.
+    path: str  # Its PATH.
+    owns: tuple[str, ...] = ()  # Folders that belong to the user who runs Pebble.
+    root: Path | None = None  # Its file system, instead of the machine's.
 
 
 def of_workload(workload: Path) -> Image:
@@ -65,16 +57,11 @@ def of_archive(archive: Path) -> Image:
     """Return the image of an OCI archive, unpacked once for each content."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    folder = cache.root().parent / "rootfs" / digest
-    with cache.lock(folder.with_suffix(".lock"), waiting="another process unpacks the image"):
-        if not folder.exists():
-            cache.say(f"unpacking {archive.name}")
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            oci.unpack(archive, partial)
-            partial.rename(folder)
-        variables = dict(each.split("=", 1) for each in oci.config_of(archive)["Env"])
-        return Image((), variables["PATH"], root=cache.use(folder))
+    root = cache.once(
+        "rootfs", digest, lambda into: oci.unpack(archive, into), saying=f"unpacking {archive.name}"
+    )
+    variables = dict(each.split("=", 1) for each in oci.config_of(archive)["Env"])
+    return Image((), variables["PATH"], root=root)
 
 
 def environment(workload: Path, python: Path | None = None) -> Path:

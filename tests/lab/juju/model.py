@@ -15,7 +15,7 @@ from lab import Cluster, ending
 
 from . import kubernetes
 from .agent import Agent
-from .app import SETTLE, App
+from .app import App
 from .image import Image, of_workload
 from .packed import Metadata
 from .store import Store, application, new_relation
@@ -115,19 +115,18 @@ class Model:
         self.close()
         self.client.delete(Namespace, self.namespace, cascade=CascadeType.FOREGROUND)
 
-    def settle(
-        self, timeout: float = SETTLE, *, failing: bool = False, waiting: bool = False
-    ) -> None:
+    def settle(self, *, failing: bool = False, waiting: bool = False) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.
 
         ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
-        ``waiting``: what a unit's status waits for is not awaited.
+        A unit whose status is waiting expects an event, which is awaited for some seconds, unless
+        the caller knows that it is left ``waiting``.
 
         Raises:
-            DispatchError: a hook failed.
-            TimeoutError: events still come after so many seconds.
+            DispatchError: a hook failed since the last call.
+            TimeoutError: events still come; the message has the last ones.
         """
-        self.agent.settle(timeout, failing=failing, waiting=waiting)
+        self.agent.settle(failing=failing, waiting=waiting)
         self.publish()
 
     def environment(self) -> dict[str, str]:

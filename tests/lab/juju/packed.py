@@ -79,17 +79,14 @@ def hand_out(charm: Path, folder: Path, *, python: Path, user: User) -> None:
 
 def _unpacked(charm: Path, python: Path, user: User) -> Path:
     key = hashlib.sha256(charm.read_bytes() + f"{python} {user.uid}".encode()).hexdigest()[:16]
-    target = cache.root().parent / "unpacked" / key
-    with cache.lock(target.with_suffix(".lock"), waiting="another process unpacks the charm"):
-        if not target.exists():
-            partial = target.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            _extract(charm, partial)
-            _compile(partial, python)
-            for path in partial.rglob("*"):
-                os.chown(path, user.uid, user.gid, follow_symlinks=False)
-            partial.rename(target)
-        return cache.use(target)
+
+    def unpack(folder: Path) -> None:
+        _extract(charm, folder)
+        _compile(folder, python)
+        for path in folder.rglob("*"):
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+    return cache.once("unpacked", key, unpack, saying="unpacking the charm")
 
 
 def _link(source: str, target: str) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
 _ETC = ("passwd", "group", "hosts", "nsswitch.conf", "ld.so.cache", "localtime", "ssl")
 _ALTERNATIVES = Path("/etc/alternatives")
+# Where the kubelet mounts a ServiceAccount's token.
+CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SPECIAL = (
     "mkdir -p proc dev etc tmp run var/run root",

@@ -62,7 +62,7 @@ class Store:
             for name in ("state.json", "opened.json"):
                 shutil.copy2(self.path, folder / name)
         (folder / "context.json").write_text(json.dumps(context))
-        for name in ("trace.jsonl", "log"):
+        for name in ("tools", "log"):
             (folder / name).touch()
 
     def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import datetime
 import ipaddress
 import itertools
@@ -19,9 +18,8 @@ from pathlib import Path
 from lab import Cluster
 
 from .container import GONE, Container
-from .dispatch import CREDENTIALS, Charm, Event, Outcome
+from .dispatch import Charm, Event, Outcome
 from .image import Image
-from .root import Bind
 from .store import Store
 
 # Changes that Pebble's checks make, with the status that tells (Juju's agent, 3.6).
@@ -92,12 +90,10 @@ class Unit:
                 name,
                 self.folder,
                 label=f"{self.name.replace('/', '-')}-{name}",
-                # Without a ServiceAccount of its own the workload would have the application's.
-                image=[*image.binds, Bind(self.folder / "serviceaccount", CREDENTIALS)],
-                rootfs=image.root,
-                environment={**self._environment, "PATH": image.path},
+                image=image,
+                environment=self._environment,
                 network=self._network,
-                user=dataclasses.replace(self.charm.metadata.containers[name], owns=image.owns),
+                user=self.charm.metadata.containers[name],
             )
 
     def terminate(self) -> None:

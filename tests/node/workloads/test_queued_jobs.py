@@ -18,7 +18,7 @@ from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
-from lab.outcome import SOON, Seen, await_end, await_payload, look
+from lab.outcome import Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
@@ -65,7 +65,6 @@ def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple
             lambda namespace=namespace: (
                 look(client, FIRST, namespace).owner["spec"]["suspend"] is False
             ),
-            timeout=SOON,
             what=f"the first Job of {namespace} to be admitted",
         )
         for workload in WORKLOADS[1:]:
@@ -108,9 +107,7 @@ def early(client: Client) -> Iterator[Seen]:
     kueue.make_queue(client, LATE)
     client.create(EARLY.in_namespace(LATE))
     yield lab.until(
-        lambda: seen if (seen := look(client, EARLY, LATE)).running else None,
-        timeout=SOON,
-        what="its pod to run",
+        lambda: seen if (seen := look(client, EARLY, LATE)).running else None, what="its pod to run"
     )
     client.delete(Namespace, LATE)
 

@@ -16,7 +16,7 @@ from lab import jobsets, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
 from lab.istio import PROXY
-from lab.outcome import SOON, Seen, await_end, await_payload, look
+from lab.outcome import Seen, await_end, await_payload, look
 from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
@@ -48,7 +48,6 @@ LATE, REVISION = "late-for-sets", "late-sets"
 def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
     """An administrator of a cluster with both controllers."""
     jobsets.install(cluster)
-    jobsets.await_ready(cluster)
     with cluster.client() as client:
         yield client
 
@@ -94,7 +93,7 @@ def early(cluster: lab.Cluster, client: Client) -> Iterator[Mapping[str, Seen]]:
         there = counts == [(0, 2), (1, 2)] and all(s.running for s in seen.values())
         return seen if there else {}
 
-    yield lab.until(running, timeout=SOON, what="their pods to run")
+    yield lab.until(running, what="their pods to run")
     client.delete(Namespace, LATE)
 
 

@@ -7,7 +7,6 @@ Kubeflow Pipelines is such a pod, whose annotation says that it wants no sidecar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import lab
 import lab.istio
@@ -15,12 +14,12 @@ import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
-from lab.deployed import SELECTED, await_selected
+from lab.deployed import SELECTED, await_selected, await_sidecar
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
-from lab.outcome import SOON, Seen, await_end, look
+from lab.outcome import Seen, await_end, look
 from lab.workloads import Workload
-from lightkube import ApiError, Client
+from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
@@ -83,18 +82,6 @@ def places(
     shell.remove()
 
 
-def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
-    """Return when a pod with such metadata gets a sidecar."""
-    probe = workloads.pod(workloads.container("true"))
-    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
-    lab.until(
-        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-        timeout=SOON,
-        what=f"pods of {namespace} to be injected",
-        ignoring=(ApiError,),
-    )
-
-
 @pytest.fixture(scope="module")
 def store(client: Client, places: Mapping[str, str]) -> str:
     """The address of the artifact store."""
@@ -105,7 +92,6 @@ def store(client: Client, places: Mapping[str, str]) -> str:
         lambda: client.get(workloads.Pod, "store", namespace=places["plain"])["status"].get(
             "podIP"
         ),
-        timeout=SOON,
         what="the store to run",
     )
 
@@ -120,7 +106,6 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
     injected = {(places[place], uploads("", "").name) for place in (*MESHED, *ALONE)}
     lab.until(
         lambda: injected <= argo.signalled(client, PROXY),
-        timeout=SOON,
         what="Argo to signal each proxy during its upload",
     )
     release = argo.release(store)
@@ -141,7 +126,7 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
         )
         return found if there else {}
 
-    return lab.until(seen, timeout=SOON, what="all of them to end")
+    return lab.until(seen, what="all of them to end")
 
 
 def uploaded(client: Client, places: Mapping[str, str]) -> str:

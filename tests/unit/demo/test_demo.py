@@ -131,7 +131,7 @@ def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
 # The child tells its pid, reports 7, and says on a pipe of the test's own that it ended.
 STAYS = """
 import os, sys
-from demo import keeping
+from lab import keeping
 
 def play(stay):
     print(os.getpid(), flush=True)

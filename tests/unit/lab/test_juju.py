@@ -99,29 +99,6 @@ def test_a_follower_reads_the_secret_of_its_application_by_its_id_only(model: Mo
         hookcmds.secret_get(label="tls")
 
 
-def test_a_relation_that_is_gone_is_listed(model: Model) -> None:
-    model.enter(LEADER)
-
-    assert hookcmds.relation_ids("certificates") == [f"certificates:{GONE}"]
-    assert hookcmds.relation_list(GONE) == []
-
-
-def test_a_leader_that_was_deposed_in_its_hook_changes_nothing_of_the_application(
-    model: Model,
-) -> None:
-    model.enter(LEADER)
-    hookcmds.relation_set({"a": "1"}, PEERS)
-    with model.store.edit() as state:
-        state["applications"]["istio-aux"] |= {"leader": FOLLOWER, "deposed": LEADER}
-
-    def refused() -> bool:
-        return model.store.refuses(Path(os.environ["JUJU_CONTEXT_ID"]), LEADER)
-
-    assert not refused()
-    hookcmds.relation_set({"a": "1"}, PEERS, app=True)
-    assert refused()
-
-
 def test_a_failed_hook_leaves_its_status_and_nothing_else(model: Model) -> None:
     model.enter(LEADER)
     hookcmds.secret_add({"key": "one"})

@@ -1,4 +1,4 @@
-"""DEMO_KEEP: the demo runs in a child process, which keeps the cluster running."""
+"""What keeps a cluster running: a child process, which outlives its parent (`up`, DEMO_KEEP)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-import lab
-import lab.tools
+from lab import tools
+from lab.clusters import Cluster
 
 # Tells the caller the exit status, and returns when this process is told to end.
 Stay = Callable[[int], None]
@@ -51,14 +51,15 @@ def _stay(status: int, writing: int) -> None:
     told.wait()
 
 
-def instructions(cluster: lab.Cluster) -> str:
-    """How to look at what was left running, and how to end it."""
-    return f"""
-The cluster stays. Look at it:
-    export KUBECONFIG={cluster.kubeconfig}
-    alias kubectl={lab.tools.path("kubectl")}
-    kubectl get pods --all-namespaces
-    kubectl logs --namespace with mnist-worker-0 --container istio-proxy
-Logs of its components: {cluster.logs}
-End it: make lab-down
-"""
+def instructions(cluster: Cluster, *more: str) -> str:
+    """How to look at a cluster that stays, by `more` commands as well, and how to end it."""
+    lines = (
+        f"{cluster.name} (level {cluster.level}) stays. Look at it:",
+        f"    export KUBECONFIG={cluster.kubeconfig}",
+        f"    alias kubectl={tools.path('kubectl')}",
+        "    kubectl get pods --all-namespaces",
+        *(f"    {command}" for command in more),
+        f"Logs of its components: {cluster.logs}",
+        f"End it: make lab-down, or python -m lab down {cluster.name}",
+    )
+    return "\n".join(lines)
