@@ -257,10 +257,11 @@ def prune(
     client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
 ) -> None:
     """Delete objects that have `labels` and are not in `keep`."""
-    kept = {(type(resource), _name(resource)) for resource in keep}
+    kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
+        names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, labels, model, keep={name for of, name in kept if of is kind})
+            delete(client, kind, labels, model, keep=names)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":

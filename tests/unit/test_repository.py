@@ -62,10 +62,9 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
     assert [line for line in text.splitlines() if len(line) >= 120] == []
 
 
-# The most lines of Python, with a little room. The goals are 58,000 and 15,500. The first was
-# raised once: tests that had been lost came back, and what Juju did to other charms is tried.
+# The most lines of Python, with a little room. The goals are 58,000, 15,500 and 3,600.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 61_400, "workload/src": 17_700}
+MOST = {"tests": 60_400, "workload/src": 17_000, "src": 4_000}
 
 
 def python(*folders: str) -> int:
@@ -74,7 +73,7 @@ def python(*folders: str) -> int:
 
 
 @pytest.mark.parametrize("folder", MOST)
-def test_tests_and_workload_do_not_grow(folder: str) -> None:
+def test_tests_workload_and_charm_do_not_grow(folder: str) -> None:
     """Each line of a test is read and run at each change."""
     more = python(folder) - MOST[folder]
     assert more <= 0, f"{folder}: {more} lines too many: take away what nobody needs any more"
