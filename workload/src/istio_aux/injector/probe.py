@@ -161,14 +161,25 @@ async def _directly(
     finally:
         for task in asking:
             task.cancel()
-        for other in await asyncio.gather(*asking, return_exceptions=True):
-            if isinstance(other, ProbeAnswer) and other.connection and other is not chosen:
-                await other.connection.drop()
+        try:
+            await asyncio.shield(_drop(asking, chosen))
+        except asyncio.CancelledError:
+            # Nobody gets the answer that was chosen.
+            if chosen and chosen.connection:
+                await chosen.connection.drop()
+            raise
     others.sort(key=lambda probe: (not probe.reached, probe.why))
     why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
     trusted = not (target.url and not target.ca_bundle)
     return ProbeAnswer(refusal(why, reached=trusted and any(probe.reached for probe in others)))
+
+
+async def _drop(asking: Iterable[asyncio.Task[ProbeAnswer]], chosen: ProbeAnswer | None) -> None:
+    """Close the connections of all answers but the chosen one."""
+    for other in await asyncio.gather(*asking, return_exceptions=True):
+        if isinstance(other, ProbeAnswer) and other.connection and other is not chosen:
+            await other.connection.drop()
 
 
 class InjectorProbe:
