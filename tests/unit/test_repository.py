@@ -141,9 +141,9 @@ def twice(names: Iterable[str]) -> set[str]:
 
 
 def test_no_two_modules_of_the_workload_share_a_name() -> None:
-    """Each package has its rules, its controller and its recorder."""
+    """Each package has its rules and its controller."""
     names = twice(path.stem for path in modules())
-    assert names <= {"controller", "recorder", "rules"}
+    assert names <= {"controller", "rules"}
 
 
 def test_no_two_classes_of_the_workload_share_a_name() -> None:
