@@ -10,7 +10,6 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
@@ -78,7 +77,7 @@ CONSTANTS: Final[Mapping[str, Any]] = {
 }
 
 # libyaml where PyYAML has it: parsing took most of the time of an event.
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -171,22 +170,14 @@ def render(values: Values) -> list[AnyResource]:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
-        # JSON is YAML: a name that looks like a number stays a name.
-        finalize=json.dumps,
-    )
+    # JSON is YAML: a name that looks like a number stays a name.
+    return rules.environment().overlay(finalize=json.dumps)
 
 
 def _render(values: Values, *templates: str) -> list[AnyResource]:
     context = _context(values)
     texts = [_environment().get_template(f"{name}.yaml.j2").render(context) for name in templates]
-    documents = [each for text in texts for each in yaml.load_all(text, Loader=_LOADER)]
+    documents = [each for text in texts for each in yaml.load_all(text, Loader=LOADER)]
     # A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is
     # in its Namespace goes with it anyway.
     # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes

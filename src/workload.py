@@ -7,11 +7,14 @@ must not sleep, and a hook that notifies the charm at once makes the agent run h
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 import logging
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import ops
@@ -43,41 +46,14 @@ KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
 APPLICATIONS: Final = f"{_ETC}/applications"
 
-# The pod's readiness: whether the Service sends reviews to this unit. The rock has a strict check,
-# because Pebble counts a new one as up until it fails: a unit without a workload is in no Service
-# from its first second on. Once the workload has been ready, it stays in the Service while it is
-# busy, or restarts.
-SINCE_READY: Final[ops.pebble.CheckDict] = {
-    "override": "replace",
-    "startup": "enabled",
-    "level": "ready",
-    "period": "3s",
-    "timeout": "2s",
-    "threshold": 2,
-    "http": {"url": f"{STATUS_URL}/readyz"},
-}
-
-# Pebble starts the service again 5 s after its end, then after 10 s, 20 s and so on. The running
-# service is the only state: a Pebble that restarts has forgotten it, and pebble-ready begins again.
-WAKE_LAYER: Final[ops.pebble.LayerDict] = {
-    "summary": "istio-aux: wake the charm",
-    "services": {
-        WAKE: {
-            "override": "replace",
-            "summary": "wakes the charm while it waits for what brings no event",
-            # Pebble counts a service that ends in its first second as failed.
-            "command": f"sh -c 'sleep 2; exec {PEBBLE} notify {WAKE_KEY}'",
-            "startup": "disabled",
-            "environment": {"PEBBLE_SOCKET": SOCKET},
-            "on-success": "restart",
-            "on-failure": "restart",
-            "backoff-delay": "5s",
-            "backoff-factor": 2,
-            # As often as update-status by default.
-            "backoff-limit": "5m",
-        }
-    },
-}
+_LAYERS: Final[Any] = yaml.load(
+    Template((Path(__file__).parent / "templates/pebble.yaml").read_text()).substitute(
+        config=CONFIG, pebble=PEBBLE, socket=SOCKET, status=STATUS_URL, wake_key=WAKE_KEY
+    ),
+    Loader=manifests.LOADER,  # noqa: S506  which is a safe one
+)
+SINCE_READY: Final[ops.pebble.CheckDict] = _LAYERS["since-ready"]
+WAKE_LAYER: Final[ops.pebble.LayerDict] = _LAYERS["wake"]
 # Events that come by themselves: they leave the delay as it has grown. All others are news, such as
 # `juju trust`, whose config-changed may come before the rights: then the delays begin again.
 _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
@@ -137,37 +113,11 @@ def kubeconfig(server: str, authority: str) -> dict[str, Any]:
 def layer(config: Config, names: Mapping[str, str]) -> ops.pebble.LayerDict:
     """Return the Pebble layer that runs the workload with these settings."""
     digest = hashlib.sha256(_yaml(settings(config, names)).encode()).hexdigest()
-    return {
-        "summary": "istio-aux",
-        "services": {
-            SERVICE: {
-                "override": "replace",
-                "summary": "admission webhook and quit controller",
-                "command": f"istio-aux serve --config {CONFIG}",
-                "startup": "enabled",
-                # The workload reads its settings once, so a change has to restart the service. It
-                # reads certificates, the token and the applications again when they change.
-                "environment": {"ISTIO_AUX_SETTINGS": digest[:16]},
-                "on-check-failure": {"live": "restart"},
-                "on-failure": "restart",
-                "on-success": "restart",
-                "backoff-delay": "200ms",
-                "backoff-limit": "10s",
-                # The workload finishes the quit attempts that have begun.
-                "kill-delay": "10s",
-            }
-        },
-        "checks": {
-            "live": {
-                "override": "replace",
-                "startup": "enabled",
-                "period": "10s",
-                "timeout": "3s",
-                "threshold": 3,
-                "http": {"url": f"{STATUS_URL}/livez"},
-            }
-        },
-    }
+    wanted = copy.deepcopy(_LAYERS["workload"])
+    # The workload reads its settings once, so a change has to restart the service. It reads
+    # certificates, the token and the applications again when they change.
+    wanted["services"][SERVICE]["environment"] = {"ISTIO_AUX_SETTINGS": digest[:16]}
+    return wanted
 
 
 def ensure(
