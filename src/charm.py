@@ -13,6 +13,7 @@ follows, and the status shows the first one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 from collections.abc import Generator
@@ -176,7 +177,8 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         app, model = self.app.name, cluster.namespace()
-        stop, tell = lambda: workload.stop(self._container), status.tell_leaving(self.unit)
+        stop = functools.partial(workload.stop, self._container)
+        tell = functools.partial(status.tell_leaving, self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
             objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
 

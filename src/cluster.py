@@ -5,7 +5,6 @@ Functions raise a `ReconcileError` where the API server refuses a request or fai
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import re
@@ -20,7 +19,7 @@ from istio_aux.model.names import TOKEN_LIFE
 from lightkube import Client
 from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
-from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.exceptions import ApiError
 from lightkube.core.resource import NamespacedResource, api_info
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
@@ -112,19 +111,15 @@ def namespace() -> str:
     (juju NamespaceForModel).
     """
     config = KubeConfig.from_env().get()
-    if config is None:
-        raise ConfigError("no credentials for the Kubernetes API server")
+    assert config is not None  # lightkube raises an error instead.
     return config.namespace
 
 
 def endpoint(client: Client) -> tuple[str, str]:
     """Return URL and PEM authority of the API server, as the charm itself reaches it."""
     cluster = client.config.cluster
-    if cluster.certificate_auth_data:
-        return cluster.server, base64.b64decode(cluster.certificate_auth_data).decode()
-    if cluster.certificate_auth:
-        return cluster.server, Path(client.config.abs_file(cluster.certificate_auth)).read_text()
-    raise ConfigError(f"{cluster.server}: no certificate authority is configured")
+    assert cluster.certificate_auth  # Every pod has its file.
+    return cluster.server, Path(client.config.abs_file(cluster.certificate_auth)).read_text()
 
 
 @contextlib.contextmanager
@@ -254,14 +249,13 @@ def owned(
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
+    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
 ) -> None:
     """Delete objects that have `labels` and are not in `keep`."""
-    kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
-        names = {name for of, name in kept if of == kind.__name__}
+        kept = {_name(resource) for resource in keep if isinstance(resource, kind)}
         try:
-            delete(client, kind, labels, model, keep=names)
+            delete(client, kind, labels, model, keep=kept)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
@@ -323,8 +317,7 @@ def request_token(client: Client, account: str, model: str) -> str:
     )
     with attempt(f"token for ServiceAccount {account}"):
         status = client.create(request, account, namespace=model).status
-    if status is None or not status.token:
-        raise ValueError(f"ServiceAccount {account}: the API server answered without a token")
+    assert status is not None  # It is required.
     logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
     return status.token
 

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
@@ -22,19 +21,14 @@ from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, Start
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
-
-def _values(choices: type[StrEnum]) -> tuple[str, ...]:
-    return tuple(choice.value for choice in choices)
-
-
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "admission": ("auto", "webhook", "policy"),
-    "dead-proxy": _values(DeadProxy),
+    "dead-proxy": tuple(map(str, DeadProxy)),
     "log-level": ("debug", "info", "warning", "error"),
-    "peers": _values(Peers),
-    "quit": _values(QuitMode),
-    "race-policy": _values(RacePolicy),
-    "start-mode": _values(StartMode),
+    "peers": tuple(map(str, Peers)),
+    "quit": tuple(map(str, QuitMode)),
+    "race-policy": tuple(map(str, RacePolicy)),
+    "start-mode": tuple(map(str, StartMode)),
 }
 """The options that have a few values, and these values."""
 

@@ -17,7 +17,7 @@ import probe
 from certificates import Issuers, OwnAuthority, Requirer
 from config import Applications, Config, union
 from manifests import Values
-from relations import istio, sidecar
+from relations import active, istio, sidecar
 
 CONTAINER: Final = "istio-aux"
 
@@ -37,7 +37,7 @@ class Inputs:
     answer: probe.Answer | None = None  # Of the workload; None without its container.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
-    ambient: bool = False  # An ambient mesh is related.
+    ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
     admission: Literal["webhook", "policy"] = "webhook"
     capability: str = "unknown"  # What Istio can do: see `istio_aux.model.policy.Capability`.
     revisions: tuple[str, ...] = ()
@@ -114,5 +114,5 @@ def observe(
         ),
         control_planes=istio.control_planes(charm.model),
         requesters=sidecar.requesters(charm, namespace),
-        ambient=istio.beside_ambient_mesh(charm.model),
+        ambient=bool(active(charm.model, istio.SERVICE_MESH)),
     )

@@ -37,7 +37,6 @@ import cluster
 import manifests
 from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
-from relations import sidecar
 
 _NOT_SERVED: Final = (
     'admission: "policy": expected auto or webhook, because the API server does not serve'
@@ -92,7 +91,8 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     The cluster is asked on every event, because it may be upgraded.
     """
     if not all(one.application or one.refusal for one in inputs.requesters):
-        requesters = sidecar.verified(inputs.requesters, [*cluster.listed(client, Namespace)])
+        namespaces = [*cluster.listed(client, Namespace)]
+        requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
         inputs = dataclasses.replace(inputs, requesters=requesters)
     if not inputs.leader:
         return inputs
@@ -157,17 +157,16 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
 
-    def apply(values: manifests.Values) -> None:
-        access = manifests.render_access(values)
-        roles = [each for each in access if each.kind == "ClusterRole"]
-        cluster.apply(client, roles, manager=inputs.app)
-
+    more, usual = (
+        [each for each in manifests.render_access(granted) if each.kind == "ClusterRole"]
+        for granted in (dataclasses.replace(values, repairs=True), values)
+    )
     try:
-        apply(dataclasses.replace(values, repairs=True))
+        cluster.apply(client, more, manager=inputs.app)
         yield
     finally:
         try:
-            apply(values)
+            cluster.apply(client, usual, manager=inputs.app)
         except ReconcileError as error:
             logger.warning("%s: the next event takes the right to evict away", error)
 

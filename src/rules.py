@@ -23,13 +23,7 @@ from istio_aux.model import annotations
 from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.names import (
-    IGNORED,
-    JUJU_PODS,
-    NAMESPACE_NAME,
-    NEVER_SELECTED,
-    START_WEBHOOK,
-)
+from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, NEVER_SELECTED, START_WEBHOOK
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Peers, StartMode
 from istio_aux.model.sidecars import How
@@ -41,14 +35,6 @@ if TYPE_CHECKING:
 
 # Label of a pod that the policy changed. The API server does not call the webhook for such a pod.
 STARTED_BY: Final = "istio-aux.io/started-by"
-
-# The API server refuses a pod whose annotations exceed 256 KiB (apimachinery
-# ValidateAnnotationsSize). CEL counts characters of up to 4 bytes, and a key has at most 317:
-# 50 * 317 + 60,000 * 4 leaves room for what is added. The webhook counts bytes.
-MAX_ANNOTATIONS: Final = 50
-MAX_CHARACTERS: Final = 60_000
-# The room is for 1,000; sorting more would take CEL long.
-MAX_PORTS: Final = 100
 
 
 def selected(values: Values) -> list[dict[str, Any]]:
@@ -69,7 +55,8 @@ def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
     refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
     the pod first.
     """
-    return _equivalent(_narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT))
+    chosen = _narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT)
+    return {"matchPolicy": "Equivalent", "objectSelector": chosen}
 
 
 @functools.cache
@@ -89,20 +76,14 @@ def _cel(values: Values) -> Any:
     """Return the expressions of `templates/cel.j2` for these values, as attributes."""
     selector, labels = values.inject_selector, "object.metadata.?labels.orValue({})"
     context = {
-        "capability": values.capability,
-        "hold": f"{annotations.HOLD}: true",
         "inject": selector_expression(selector, labels) if selector else "",
         "json": json.dumps,
         "keys": annotations,
-        "mode": values.start_mode,
         "modes": [*StartMode],
-        "most_annotations": MAX_ANNOTATIONS,
-        "most_characters": MAX_CHARACTERS,
-        "most_ports": MAX_PORTS,
         "natives": any(rule.how is How.NATIVE for rule in values.sidecars),
-        "peers": values.peers,
         "proxy": PROXY,
         "started_by": STARTED_BY,
+        "values": values,
         "ways": [*Peers],
     }
     return environment().get_template("cel.j2").make_module(context)
@@ -194,7 +175,11 @@ def _webhook(
     pods: Mapping[str, Any],
     conditions: Sequence[Mapping[str, str]],
 ) -> dict[str, Any]:
-    matches = {"namespaceSelector": except_ambient(namespaces), **_equivalent(pods)}
+    matches = {
+        "namespaceSelector": except_ambient(namespaces),
+        "matchPolicy": "Equivalent",
+        "objectSelector": pods,
+    }
     return {"name": name, "path": path, "matches": matches, "conditions": conditions}
 
 
@@ -252,10 +237,6 @@ def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
         # Our own pods: nobody answers a review of the first one.
         _requirement(APPLICATION, "NotIn", app),
     )
-
-
-def _equivalent(pods: Mapping[str, Any]) -> dict[str, Any]:
-    return {"matchPolicy": "Equivalent", "objectSelector": pods}
 
 
 def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:

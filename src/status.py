@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,14 +78,10 @@ def of_leaving(jobs: Sequence[str] = ()) -> ops.StatusBase:
     return ops.WaitingStatus(f"the unit is being removed{waits}")
 
 
-def tell_leaving(unit: ops.Unit) -> Callable[[Sequence[str]], None]:
-    """Return what shows while a hook runs which Jobs it waits for: their pods may have an hour."""
-
-    def tell(jobs: Sequence[str]) -> None:
-        unit.status = of_leaving(jobs)
-        logger.info("%s", unit.status.message)
-
-    return tell
+def tell_leaving(unit: ops.Unit, jobs: Sequence[str]) -> None:
+    """Show while the hook runs which Jobs it waits for: their pods may have an hour."""
+    unit.status = of_leaving(jobs)
+    logger.info("%s", unit.status.message)
 
 
 def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]:

@@ -59,9 +59,7 @@ WAKE_LAYER: Final[ops.pebble.LayerDict] = _LAYERS["wake"]
 _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
-_FOR_THE_CHARM: Final = frozenset(
-    {"admission", "inject-applications", "inject-namespaces", "model"}
-)
+_FOR_THE_CHARM: Final = {"admission", "inject-applications", "inject-namespaces", "model"}
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
 import ops
 import yaml
 from istio_aux.model.names import STATUS_PORT
@@ -45,12 +44,6 @@ _MOST_NESTED: Final = 500
 logger = logging.getLogger(__name__)
 
 
-class _Endpoint(msgspec.Struct):
-    """What a unit of Loki writes."""
-
-    url: str
-
-
 @dataclass(frozen=True)
 class Topology:
     """Whose metrics, alerts, dashboards and logs these are."""
@@ -69,8 +62,7 @@ class Topology:
 
     def labels(self) -> dict[str, str]:
         """Return the labels of its unit's series and log lines."""
-        named = ("model", "model_uuid", "application", "unit")
-        return {f"juju_{name}": getattr(self, name) for name in named}
+        return {f"juju_{key}": of for key, of in asdict(self).items() if key != "charm_name"}
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
@@ -184,11 +176,11 @@ def _url(unit: str, text: str | None) -> str:
     if not text:
         return ""
     try:
-        url = msgspec.json.decode(text, type=_Endpoint).url
+        url = str(json.loads(text)["url"])
         parts = urlsplit(url)
         if url.isprintable() and parts.scheme in {"http", "https"} and parts.hostname:
             return url
-    except (ValueError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         pass
     logger.warning("%s: endpoint %s: expected a URL", unit, quoted(text))
     return ""

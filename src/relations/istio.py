@@ -54,11 +54,6 @@ def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
     return tuple(planes)
 
 
-def beside_ambient_mesh(model: ops.Model) -> bool:
-    """Tell whether an ambient mesh is related, whose policies may refuse the API server."""
-    return bool(active(model, SERVICE_MESH))
-
-
 def publish_versions(model: ops.Model) -> None:
     """Tell istio-pilot which versions of the interface the charm supports; leader only."""
     for relation in active(model, PILOT):
@@ -82,20 +77,16 @@ def disagreement(planes: Iterable[ControlPlane]) -> str:
 def parse(endpoint: str, databag: Mapping[str, str]) -> ControlPlane:
     """Return what the application at the other end of `endpoint` says in its databag."""
     try:
-        namespace = _pilot(databag) if endpoint == PILOT else _metadata(databag)
+        # The other interface has one key (charmlibs-interfaces-istio-metadata).
+        namespace = _pilot(databag) if endpoint == PILOT else databag["root_namespace"]
+    except KeyError:
+        return ControlPlane(None, f"{endpoint}: the root namespace is not set yet")
     except ValueError as error:
         return ControlPlane(None, f"{endpoint}: {error}")
     if not DNS_LABEL.fullmatch(namespace):
         why = f"{quoted(namespace)}: expected the name of a namespace"
         return ControlPlane(None, f"{endpoint}: {why}")
     return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
-
-
-def _metadata(databag: Mapping[str, str]) -> str:
-    """Return the only key of the interface (charmlibs-interfaces-istio-metadata)."""
-    if namespace := databag.get("root_namespace"):
-        return namespace
-    raise ValueError("the root namespace is not set yet")
 
 
 def _pilot(databag: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import ops
-from charms.istio_aux.v0.sidecar import Mesh, SidecarProvider, SidecarRequest
+from charms.istio_aux.v0.sidecar import Asked, Mesh, SidecarProvider, SidecarRequest
 from istio_aux.model.names import IGNORED
 
 from cluster import Found
@@ -34,11 +34,11 @@ class Requester:
     """
 
     relation_id: int
-    application: Applications | None = None  # Its model is the namespace.
+    remote: str  # The application at the other end, as Juju shows it.
+    request: SidecarRequest | None  # None if it cannot be read, which is refused.
     refusal: str = ""
-    remote: str = ""  # The application at the other end, as Juju shows it.
-    remote_model: str = ""  # UUID of its model.
-    request: SidecarRequest | None = None
+    application: Applications | None = None  # Its model is the namespace.
+    remote_model: str = ""  # UUID of its model if that is another one.
 
     def refuse(self, why: str) -> Requester:
         """Return the requester with the reason why it gets nothing."""
@@ -51,50 +51,60 @@ class Requester:
         application = Applications(namespace, (request.application,))
         return dataclasses.replace(self, application=application)
 
+    def verify(self, namespaces: Iterable[Found]) -> Requester:
+        """Return the requester with its request from another model granted or refused.
+
+        An application may ask for itself, in the namespace of its own model. Its charm may write
+        any model into its databag, so the namespace must have the UUID that Juju gives for its
+        model. (Juju hides the name of an application in another model, so the name is not
+        verified.)
+        """
+        request = self.request
+        if self.application or self.refusal or not request:
+            return self
+        # The namespace of a controller's model does not have the model's name, but has it as a
+        # label.
+        own = {
+            each.name
+            for each in namespaces
+            if (each.labels.get(_MODEL_ID) or each.annotations.get(_MODEL_ID)) == self.remote_model
+            and request.model in {each.name, each.labels.get(_MODEL_NAME)}
+        }
+        if request.model in own:
+            return self.grant(request, request.model)
+        if len(own) == 1:
+            return self.grant(request, own.pop())
+        expected = f"expected its own model, whose namespace has the label {_MODEL_ID}"
+        return self.refuse(f"model {request.model}: {expected}")
+
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
-    """Return what all relations ask for; requests from other models need `verified`.
+    """Return what all relations ask for; requests from other models are to `verify`.
 
     `namespace` is that of this model.
     """
-    asking: list[Requester] = []
-    for one in SidecarProvider(charm, ENDPOINT).requests():
-        relation = charm.model.get_relation(ENDPOINT, one.relation_id)
-        assert relation is not None  # The library has just found it.
-        this, request = Requester(one.relation_id, remote=relation.app.name), one.request
-        if request is None:
-            asking.append(dataclasses.replace(this, refusal=one.reason))
-            continue
-        try:
-            uuid = relation.remote_model.uuid
-        except ops.ModelError as error:
-            why = str(error).partition("\n")[0]
-            asking.append(this.refuse(f"its model is not known: {why}"))
-            continue
-        model = charm.model
-        if uuid != model.uuid:
-            this = dataclasses.replace(this, remote_model=uuid, request=request)
-        elif request.model not in {model.name, namespace}:
-            this = this.refuse(f"model {request.model}: expected its own model, {model.name}")
-        elif request.application != this.remote:
-            this = this.refuse(f"application {request.application}: expected its own name")
-        else:
-            this = this.grant(request, namespace)
-        asking.append(this)
-    return tuple(asking)
+    asked = SidecarProvider(charm, ENDPOINT).requests()
+    return tuple(_requester(charm.model, each, namespace) for each in asked)
 
 
-def verified(requesters: Iterable[Requester], namespaces: Iterable[Found]) -> tuple[Requester, ...]:
-    """Return `requesters` with each request from another model granted or refused.
-
-    An application may ask for itself, in the namespace of its own model. Its charm may write any
-    model into its databag, so the namespace must have the UUID that Juju gives for its model. (Juju
-    hides the name of an application in another model, so the name is not verified.)
-    """
-    known = [*namespaces]
-    return tuple(
-        _of_another_model(one, one.request, known) if one.request else one for one in requesters
-    )
+def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
+    relation, request = model.get_relation(ENDPOINT, asked.relation_id), asked.request
+    assert relation is not None  # The library has just found it.
+    this = Requester(asked.relation_id, relation.app.name, request, asked.reason)
+    if request is None:
+        return this
+    try:
+        uuid = relation.remote_model.uuid
+    except ops.ModelError as error:
+        why = str(error).partition("\n")[0]
+        return this.refuse(f"its model is not known: {why}")
+    if uuid != model.uuid:
+        return dataclasses.replace(this, remote_model=uuid)
+    if request.model not in {model.name, namespace}:
+        return this.refuse(f"model {request.model}: expected its own model, {model.name}")
+    if request.application != this.remote:
+        return this.refuse(f"application {request.application}: expected its own name")
+    return this.grant(request, namespace)
 
 
 def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer | None) -> None:
@@ -135,23 +145,4 @@ def _mesh(requester: Requester, said: Answer | None) -> Mesh | None:
         revision=state.revision or None,
         meshed=state.meshed,
         meshed_reason=state.meshed_reason,
-    )
-
-
-def _of_another_model(
-    requester: Requester, request: SidecarRequest, namespaces: Iterable[Found]
-) -> Requester:
-    # The namespace of a controller's model does not have the model's name, but has it as a label.
-    own = {
-        each.name
-        for each in namespaces
-        if (each.labels.get(_MODEL_ID) or each.annotations.get(_MODEL_ID)) == requester.remote_model
-        and request.model in {each.name, each.labels.get(_MODEL_NAME)}
-    }
-    if request.model in own:
-        return requester.grant(request, request.model)
-    if len(own) == 1:
-        return requester.grant(request, own.pop())
-    return requester.refuse(
-        f"model {request.model}: expected its own model, whose namespace has the label {_MODEL_ID}"
     )
