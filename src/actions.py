@@ -7,10 +7,9 @@ tenants call their pods (`LARGEST`), and comes while somebody waits for it (`ANS
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ import objects
 import probe
 import workload
 from cluster import ReconcileError
-from inputs import CONTAINER, observe
+from inputs import CONTAINER, Inputs, observe
 from relations import istio
 
 # Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
@@ -208,10 +207,7 @@ class Actions(ops.Object):
     def _workloads_findings(self) -> Iterator[Finding]:
         """Yield what the workload's command `check` finds, with the rights of the workload."""
         command = ["check", "--config", workload.CONFIG, "--output", "json"]
-        try:
-            text, why = self._run(command, timed=True)
-        except ops.pebble.Error as error:
-            text, why = "", str(workload.trouble(error))
+        text, why = self._run(command, timed=True)
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
@@ -227,7 +223,8 @@ class Actions(ops.Object):
         if dry_run := event.params.get("dry-run") is not False:
             text, why = self._run([*command, "--dry-run"], timed=True)
         else:
-            with self._evicting():
+            inputs = self._to_evict()
+            with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
                 text, why = self._run(command, timed=True)
         if why and not text:
             raise RefusedError(why)
@@ -241,11 +238,10 @@ class Actions(ops.Object):
         counts["not-shown"] = len(judged) - len(pods.splitlines())
         return {**counts, "unfinished": why, "pods": pods, "json": records}
 
-    @contextlib.contextmanager
-    def _evicting(self) -> Generator[None]:
-        """Give the workload the right to evict pods for a while.
+    def _to_evict(self) -> Inputs:
+        """Return with what the leader gives the workload the right to evict pods for a while.
 
-        Only the leader does: no other unit writes the role, and its own hooks wait for the action.
+        No other unit writes the role, and the leader's own hooks wait for the action.
         """
         inputs = observe(self._charm, self._transport)
         race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
@@ -254,8 +250,7 @@ class Actions(ops.Object):
             raise RefusedError(f"race-policy: {race}: {why}")
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
-        with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
-            yield
+        return inputs
 
     @_action
     def _on_replace_authority(self, event: ops.ActionEvent) -> Results:
@@ -287,6 +282,8 @@ class Actions(ops.Object):
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
             text, why = str(error.stdout or ""), str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
+        except ops.pebble.Error as error:
+            return "", str(workload.trouble(error))
 
 
 def _listed(page: PodPage) -> Results:

@@ -198,11 +198,6 @@ class OwnAuthority:
 
     Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So there is no
     authority only while no secret is noted.
-
-    Attributes:
-        secret_id: which secret has it, empty while the leader has not made one.
-        present: the authority when the event began, None if it cannot be read.
-        reason: why it is not present, in one line.
     """
 
     def __init__(self, model: ops.Model) -> None:
@@ -211,8 +206,9 @@ class OwnAuthority:
         since = noted.get(_LOST_SINCE)
         self._lost_since = datetime.fromisoformat(since) if since else None
         self._lost = False  # Juju says that the secret has no content: for a while, or for good.
-        self.secret_id = noted.get(_SECRET_ID, "")
-        self.present: Authority | None = None
+        self.secret_id = noted.get(_SECRET_ID, "")  # Empty while the leader has not made one.
+        self.present: Authority | None = None  # When the event began; None if it cannot be read.
+        # Why it is not present, in one line.
         self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
         if not self.secret_id:
             return
@@ -330,9 +326,7 @@ class Requirer(TLSCertificatesRequiresV4):
     def _attempt(self, work: Callable[..., T], *given: Any) -> T | None:
         try:
             return work(*given)
-        # The library parses what the provider writes, and raises errors of several libraries. An
-        # exception would put this unit into an error state that only the provider can end.
-        except Exception as error:
+        except Exception as error:  # Of several libraries.
             self._failure = f"the certificate cannot be read: {quoted(str(error) or repr(error))}"
             logger.warning("%s: %s", ENDPOINT, self._failure)
             return None

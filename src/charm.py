@@ -13,10 +13,10 @@ follows, and the status shows the first one.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
 from collections.abc import Generator
+from functools import partial
 
 import httpx2
 import ops
@@ -177,8 +177,8 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         app, model = self.app.name, cluster.namespace()
-        stop = functools.partial(workload.stop, self._container)
-        tell = functools.partial(status.tell_leaving, self.unit)
+        stop = partial(workload.stop, self._container)
+        tell = partial(status.tell_leaving, self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
             objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
 

@@ -36,8 +36,6 @@ EXPECTED_APPLICATIONS: Final = (
     "applications separated by commas, each as app, model/app, * for all of this model or model/*"
     " for all of another"
 )
-
-
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )

@@ -88,10 +88,7 @@ def observe(
     own: OwnAuthority | None = None,
     pki: Requirer | None = None,
 ) -> Inputs:
-    """Read the inputs, with what both providers of certificates offer. This changes nothing.
-
-    `transport` is where requests to the workload go, None for the network; for tests.
-    """
+    """Read the inputs, with what both providers of certificates offer. This changes nothing."""
     options: Config | None = None
     invalid, namespace = "", cluster.namespace()
     try:

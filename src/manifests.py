@@ -1,7 +1,4 @@
-"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`. Pure.
-
-Tests of the workload use the same role, policies and webhook configuration as the charm.
-"""
+"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`. Pure."""
 
 from __future__ import annotations
 
@@ -64,13 +61,6 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "operator": OPERATOR,
     "proxy": PROXY,
     "quit_commands": QUIT_COMMANDS,
-    "rule": {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-        "scope": "Namespaced",
-    },
     "suspended": SUSPENDED,
     "suspended_kinds": resources_by_group(),
     "webhook_port": WEBHOOK_PORT,

@@ -7,8 +7,7 @@ after the webhook took over.
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
 
-Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then. Every `transport`
-is where requests go, None for the network; tests set it.
+Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import httpx2
 from istio_aux.model import owners
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
 from istio_aux.model.policy import Capability, RacePolicy
@@ -37,6 +35,7 @@ import cluster
 import manifests
 from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
+from probe import Transport
 
 _NOT_SERVED: Final = (
     'admission: "policy": expected auto or webhook, because the API server does not serve'
@@ -190,9 +189,7 @@ def complete(client: Client, inputs: Inputs, waits: str) -> None:
         cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
 
 
-def admit_api_server(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> str:
+def admit_api_server(client: Client, inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
@@ -334,9 +331,8 @@ def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
     """Yield kind and metadata of the Jobs that the workload suspended.
 
     Kinds are left out that the API server does not serve, or that the charm may not list.
-
-    Anybody may set the label; with another value it is not the workload's.
     """
+    # Anybody may set the label; with another value it is not the workload's.
     labels = {SUSPENDED: SUSPENDED_FOR}
     for kind, resource in _JOBS.items():
         try:

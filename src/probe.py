@@ -1,7 +1,7 @@
 """What workloads say on their status ports: that of this unit, and those behind the Service.
 
 A pod is ready when its own workload answers Pebble. The leader asks each of them as well, over the
-network. Every `transport` is where requests go, None for the network; tests set it.
+network. Functions raise a `ReconcileError` for what does not answer, unless they return it.
 """
 
 from __future__ import annotations
@@ -34,33 +34,23 @@ _TIMEOUT: Final = 2.0
 PATIENCE: Final = timedelta(minutes=1)
 
 T = TypeVar("T")
-Transport = httpx2.BaseTransport | None
+Transport = httpx2.BaseTransport | None  # Where requests go, None for the network; for tests.
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What this unit's workload says of itself.
+    """What this unit's workload says of itself."""
 
-    Attributes:
-        missing: why it is not ready, in one line; empty if it is.
-        status: None if it does not answer.
-    """
-
-    missing: str
-    status: ProcessStatus | None = None
+    missing: str  # Why it is not ready, in one line; empty if it is.
+    status: ProcessStatus | None = None  # None if it does not answer.
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """What the leader learned of the units.
+    """What the leader learned of the units."""
 
-    Attributes:
-        waits: why the API server cannot be told to send reviews yet, or the empty text.
-        silent: units that do not answer as ready, each with its address and the reason.
-    """
-
-    waits: str
-    silent: tuple[str, ...] = ()
+    waits: str  # Why the API server cannot be told to send reviews yet, or the empty text.
+    silent: tuple[str, ...] = ()  # Units that do not answer as ready: address and reason.
 
 
 def ask(transport: Transport) -> Answer:
@@ -73,20 +63,12 @@ def ask(transport: Transport) -> Answer:
 
 
 def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
-    """Return at most `limit` pods in `states` that come after the pod `after`.
-
-    Raises:
-        ReconcileError: the workload at `url` does not answer.
-    """
+    """Return at most `limit` pods in `states` that come after the pod `after`."""
     return _get(url, "pods", PodPage, transport, state=list(states), after=after, limit=limit)
 
 
 def url_of_pod(client: Client, pod: str, model: str) -> str:
-    """Return the URL of the status port of a pod.
-
-    Raises:
-        ReconcileError: its address is not known.
-    """
+    """Return the URL of the status port of a pod, which has to have an address."""
     with cluster.attempt(f"Pod {pod}"):
         status = client.get(Pod, pod, namespace=model).status
     if not (status and status.podIP):

@@ -5,10 +5,7 @@ The start rules in CEL are in `templates/cel.j2`. The workload has the same rule
 
 The MutatingAdmissionPolicy changes pods that have no annotation `proxy.istio.io/config` and that
 Istio has not injected yet. The webhook changes all others, because CEL cannot parse YAML and cannot
-move containers. The webhook also makes other sidecars native. The policy cannot: it runs once, and
-a later webhook may add such a sidecar. The API server calls a webhook again only if it called the
-webhook before (apiserver webhook/mutating/dispatcher.go). So the API server calls our webhook for
-every pod that may get such a sidecar.
+move containers. It also gets every pod that may have other sidecars to make native.
 """
 
 from __future__ import annotations

@@ -25,17 +25,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Notes:
-    """What an event observed beside the inputs.
+    """What an event observed beside the inputs."""
 
-    Attributes:
-        labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
-        unapplied: the object that somebody else's webhook refused, with the reason.
-        silent: units that do not answer the leader, with their addresses.
-    """
-
-    labels: Sequence[str] = ()
-    unapplied: str = ""
-    silent: Sequence[str] = ()
+    labels: Sequence[str] = ()  # Namespaces of `inject-namespaces` without their label, and why.
+    unapplied: str = ""  # The object that somebody else's webhook refused, and why.
+    silent: Sequence[str] = ()  # Units that do not answer the leader, with their addresses.
 
 
 def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
