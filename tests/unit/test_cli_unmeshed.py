@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
-from istio_aux.model.policy import Policy
+from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.injecting import ENABLED, Cluster
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run
@@ -39,6 +40,14 @@ class Istio(Cluster):
         await self.run_pod("elsewhere", namespace="other")
         await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
         await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
+
+    async def install(self, settings: object, name: str = "istio-aux-here") -> None:
+        """The webhook configuration of an installation with these settings."""
+        text = settings if isinstance(settings, str) else json.dumps(settings)
+        metadata = {"name": name, "annotations": {SETTINGS: text}}
+        webhooks = [{"name": START_WEBHOOK}]
+        kind = "mutatingwebhookconfigurations"
+        await self.put(kind, {"metadata": metadata, "webhooks": webhooks})
 
     async def run_pod(
         self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any

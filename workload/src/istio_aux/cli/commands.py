@@ -16,11 +16,10 @@ from typing import Any, cast
 
 from istio_aux import settings
 from istio_aux.cli import files, report
-from istio_aux.model import applications
-from istio_aux.model.applications import Applications
+from istio_aux.cli.installation import Installation, Installations, Labels, from_file
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, Policy, Start
+from istio_aux.model.policy import Capability, Start
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -30,7 +29,7 @@ _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _VALUES = {
     "namespace-selectors": "SELECTORS", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
-    "applications": "FILE", "quit-grace": "SECONDS", "sidecars": "NAME=HOW,...",
+    "sidecars": "NAME=HOW,...",
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
 
@@ -61,21 +60,24 @@ def _explain(args: argparse.Namespace) -> int:
     output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
-    def show(pod: Pod, now: Moment | None = None) -> None:
+    def show(
+        pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None
+    ) -> None:
         nonlocal shown
         if shown and output == "text":
             report.write(sys.stdout, "")
-        left_out = applications.left_out(pod, args.pod_selector, args.applications)
-        explanation = report.explain(pod, _policy(args), now, left_out=left_out)
-        report.show(sys.stdout, explanation, output)
+        judged = found.judge(pod, labels, now, args.sidecars)
+        report.show(sys.stdout, report.explain(pod, judged), output)
         shown += 1
 
-    # Grace periods count as over: a file may be older than they are long.
-    status = files.explain(args.files, show)
+    # A file has no namespaces, which count as selected. It may be older than a grace period is
+    # long, so that each counts as over.
+    told = Installations((args.config or Installation(),))
+    status = files.explain(args.files, lambda pod: show(pod, told))
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        live = cluster.explain(_credentials(args), args.namespace, args.pods, show)
+        live = cluster.explain(_credentials(args), args.namespace, args.pods, args.config, show)
         status = max(status, live)
     return status
 
@@ -97,12 +99,10 @@ def _serve(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
-    scope = cluster.Scope(
-        namespace=args.namespace, selectors=args.namespace_selectors, pods=args.pod_selector,
-        inject=args.inject_selector, applications=args.applications,
-    )  # fmt: skip
-    policy = _policy(args, grace=args.quit_grace)
-    return cluster.audit(_credentials(args), scope, policy, args.output, holders=args.holders)
+    scope = cluster.Scope(namespace=args.namespace, selectors=args.namespace_selectors)
+    return cluster.audit(
+        _credentials(args), scope, args.config, args.output, holders=args.holders
+    )
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -120,16 +120,12 @@ def _restart(args: argparse.Namespace) -> int:
     return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
 
 
-def _policy(args: argparse.Namespace, grace: float = 0.0) -> Policy:
-    return Policy(sidecars=args.sidecars, grace=grace)
-
-
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
     """Return a function that finds the credentials, as kubectl does."""
     from istio_aux.kube import access  # noqa: PLC0415 - explain and mutate need no client
 
-    config: settings.Settings = getattr(args, "config", settings.DEFAULTS)
-    return partial(access.find, args.kubeconfig or config.kubeconfig, context=args.context)
+    config: Installation = args.config or Installation()
+    return partial(access.find, args.kubeconfig or config.settings.kubeconfig, context=args.context)
 
 
 class _Version(argparse.Action):
@@ -196,7 +192,8 @@ def parser() -> argparse.ArgumentParser:
     _add(explain, "output", choices=["text", "json"], help=about)
     about = "of pods that are named without one; default: the kubeconfig's"
     _add(explain, "namespace", help=about)
-    _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
+    _add(explain, "config", "kubeconfig", "context")
+    _add(explain, "sidecars", default=None)
 
     mutate = command("mutate", _mutate)
     about = "pods or AdmissionReviews, as for explain; - is stdin"
@@ -215,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--holders", action="store_true", help=about)
     # Without selectors `audit` looks everywhere, unlike `serve`.
     _add(audit, "selector", default=None)
-    _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
+    _add(audit, "config")
 
     check = command("check", _check)
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
@@ -288,20 +285,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _settings(text: str) -> settings.Settings:
-    return settings.load(Path(text))
-
-
-def _applications(text: str) -> Applications:
-    try:
-        named, problems = applications.parse(Path(text).read_text(errors="replace"))
-    except OSError as error:
-        raise ValueError(f"{text}: {error.strerror or error}") from None
-    if problems:
-        raise ValueError(f"{text}: {problems[0]}")
-    return named
-
-
 _SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
@@ -322,10 +305,9 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "the context of the kubeconfig; default: its current one",
     },
     "config": {
-        "type": _checked(_settings),
-        "default": settings.DEFAULTS,
+        "type": _checked(from_file),
         "metavar": "FILE",
-        "help": "the settings of `serve` (default: those without a file)",
+        "help": "the settings of `serve` (default: those that the installation says it has)",
     },
     "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
     "capability": {
@@ -336,11 +318,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "the payload back (default: classic)",
     },
     "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
-    "applications": {
-        **_option("applications"),
-        "type": _checked(_applications),
-        "default": Applications(),
-    },
 }
 """Arguments that several commands have, beside the options of `serve`."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from istio_aux.cli.installation import Installations
 from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
@@ -117,6 +118,20 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
     return _problem("rights", f"{account} may not {lacking}", do)
 
 
+def installations(found: Installations) -> Iterator[CheckResult]:
+    """Say whose settings the checks go by."""
+    check = "installation"
+    if found.gap:
+        yield unknown(check, f"{found.gap}; judged by the default settings")
+    for problem in found.problems:
+        yield unknown(check, problem, "judge by its settings file: --config FILE")
+    if len(found.found) > 1:
+        first = f"judged by the settings of {found.first.name}"
+        yield _note(check, f"{len(found.found)}: {found.names}; {first}", "choose with --config")
+    elif found.names:
+        yield _ok(check, found.names)
+
+
 def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
     """Judge our webhook configuration, named ``ours`` or found, and its place before Istio's."""
     name = ours or _installed(configurations)
@@ -216,6 +231,23 @@ def namespaces(
         what = "selected, but Istio injects no pod there by itself"
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
         yield _note(check, f"{what}: {listed(sorted(without), most=NAMED)}", do)
+
+
+def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
+    """Whether the pod ends and its proxy does not: Job-like, with a classic sidecar, or to get one."""
+    ends = pod.restart_policy != "Always" and not pod.has_native_proxy
+    return ends and (pod.has_proxy or bool(expectation.expected))
+
+
+def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResult]:
+    """Name the namespaces that are injected, but not selected, with why and how many such pods."""
+    check = "namespaces"
+    for name, (why, number) in [*sorted(namespaces.items())][:NAMED]:
+        _, _, do = why.partition(": ")
+        what = f"{name} is injected and not selected, and has {number} Job-like pods"
+        yield _note(check, f"{what}: nobody ends their proxies", do)
+    if (more := len(namespaces) - NAMED) > 0:
+        yield _note(check, f"and {more} more such namespaces", "see `istio-aux audit`")
 
 
 def change(
