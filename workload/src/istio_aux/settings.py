@@ -20,12 +20,11 @@ import msgspec
 import yaml
 from msgspec import structs
 
-from istio_aux.model import selectors, sidecars
 from istio_aux.model import applications as asking
+from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.names import (
     LOCAL_SETTINGS,
-    LONGEST_SETTINGS,
     SETTINGS,
     STATUS_PORT,
     WEBHOOK_PORT,
@@ -333,14 +332,12 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
 
 
 def read_published(text: str) -> tuple[Settings, Applications]:
-    """Read the annotation `SETTINGS`, strictly: the settings, and what the applications file has.
+    """Read an annotation `SETTINGS`, strictly: the settings, and what the applications file has.
 
     Raises:
         SettingsError: one line with the annotation, the option, the value and what is allowed.
     """
     where = f"annotation {SETTINGS}"
-    if len(text) > LONGEST_SETTINGS:
-        raise SettingsError(f"{where}: expected {LONGEST_SETTINGS} characters at most")
     try:
         document = _published.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -88,10 +88,10 @@ async def run_checks(
     """
     server = await read_version(client)
     found = await cluster.find(client, config)
-    results += preflight.installations(found)
+    results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
     settings = found.first.settings
     around = Surroundings(client, settings, Telemetry())
-    results += await _tried("rights", _rights(client, settings))
+    results += await _tried("rights", _rights(client, settings, of_workload=config is not None))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
@@ -165,12 +165,14 @@ def needed(settings: Settings) -> Iterator[Right]:
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
 
 
-async def _rights(client: Client, settings: Settings) -> Iterable[CheckResult]:
+async def _rights(
+    client: Client, settings: Settings, *, of_workload: bool
+) -> Iterable[CheckResult]:
     wanted = [*needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
-    whose = "the workload's account" if settings.lease else "the account of this kubeconfig"
-    return (preflight.rights(whose, refused),)
+    whose = "the workload's account" if of_workload else "the account of this kubeconfig"
+    return (preflight.rights(whose, refused, needed=of_workload or not settings.lease),)
 
 
 async def _pods(

@@ -16,7 +16,9 @@ from typing import Any, cast
 
 from istio_aux import settings
 from istio_aux.cli import files, report
-from istio_aux.cli.installation import Installation, Installations, Labels, from_file
+from istio_aux.cli.installation import Installation, Installations, Labels, name_of
+from istio_aux.model import applications
+from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Start
@@ -100,9 +102,7 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
     scope = cluster.Scope(namespace=args.namespace, selectors=args.namespace_selectors)
-    return cluster.audit(
-        _credentials(args), scope, args.config, args.output, holders=args.holders
-    )
+    return cluster.audit(_credentials(args), scope, args.config, args.output, holders=args.holders)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -285,6 +285,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _config(path: str) -> Installation:
+    """The installation whose settings file this is; its file of applications may be missing."""
+    found = settings.load(Path(path), required=())
+    asked, problems = Applications(), ()
+    if file := found.applications:
+        try:
+            asked, problems = applications.parse(file.read_text(errors="replace"))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror or error}") from None
+    if problems:
+        raise ValueError(f"{found.applications}: {problems[0]}")
+    return Installation(name=name_of(found) or path, settings=found, applications=asked)
+
+
 _SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
@@ -305,7 +321,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "the context of the kubeconfig; default: its current one",
     },
     "config": {
-        "type": _checked(from_file),
+        "type": _checked(_config),
         "metavar": "FILE",
         "help": "the settings of `serve` (default: those that the installation says it has)",
     },
@@ -333,10 +349,11 @@ examples:
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
 
-Pods are read from the cluster by name and judged as of now; in files, grace
-periods count as over. A terminal shows text: a headline, and a table of the
-containers. A pipe gets one JSON object a line: namespace, name, uid, action
-(quit, wait, ignore, report), reason, containers; start.
+Pods are read from the cluster by name and judged as of now, by the settings of
+the installation that looks after them; in files, grace periods count as over. A
+terminal shows text: a headline, and a table of the containers. A pipe gets one
+JSON object a line: namespace, name, uid, action (quit, wait, ignore, report,
+unknown), reason, containers; start, installation.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others
@@ -369,8 +386,8 @@ SIGTERM stops it at once.""",
 examples:
   istio-aux audit
   istio-aux audit -n training -o json | jq -r .name
-  istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
-  istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
+  istio-aux audit --selector io.datastrophic/istio-aux=enabled
+  istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
 
 Reads all unfinished pods once, and changes nothing. States:
@@ -382,7 +399,7 @@ Reads all unfinished pods once, and changes nothing. States:
 AGE is the time since the last finished container ended; for a lost pod, since
 its proxy ended; for an unmeshed pod, since it was created. Below the table,
 stuck and blocked pods are counted by what holds them, with the CPUs, the memory
-and the GPUs that they request.
+and the GPUs that they request, and by why nobody looks after them, if so.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 whatever is found, 1 if the API server refuses or does not
@@ -398,7 +415,8 @@ examples:
   istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
   istio-aux check --config /etc/istio-aux/config.yaml
 
-Changes nothing, and needs no istio-aux in the cluster. It looks at versions of
+Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
+the settings of that. It looks at versions of
 Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
 selected namespaces, the way from the API server to the webhook (by dry runs of
 pods), and the Lease. Results:

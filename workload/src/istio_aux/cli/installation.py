@@ -7,25 +7,25 @@ judges by them as `serve` does, by the rules that `serve` uses. Pure: `cluster` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from istio_aux import settings
-from istio_aux.model import applications
+from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.names import SETTINGS, START_WEBHOOK
+from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode
 from istio_aux.model.sidecars import SidecarRule
-from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import QuitScope, performed
 from istio_aux.settings import Settings
+
+_published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)
 
 Labels = Mapping[str, str]
 
@@ -102,11 +102,11 @@ class Installations(msgspec.Struct, frozen=True):
         return [each.problem for each in self.found if each.problem]
 
     @property
-    def names(self) -> str:
+    def names(self) -> list[str]:
         """Their names, for people, with what is unusual about them."""
-        modes = {each.name: each.settings.quit for each in self.found if not each.problem}
+        known = [(each.name, each.settings.quit) for each in self.found if not each.problem]
         usual = QuitMode.ENABLED
-        return listed([f"{n} (quit: {m})" if m != usual else n for n, m in modes.items()])
+        return [name if mode == usual else f"{name} (quit: {mode})" for name, mode in known]
 
     def selects(self, labels: Labels) -> bool:
         """Whether one of them selects a namespace with these labels."""
@@ -174,41 +174,22 @@ def installations(
     return Installations((*map(_read, ours), *unknown))
 
 
-def from_file(path: str) -> Installation:
-    """The installation whose settings file this is; a file of applications may be missing.
-
-    Raises:
-        ValueError: one line, if it or its file of applications cannot be used.
-    """
-    found = settings.load(Path(path), required=())
-    asked, problems = Applications(), ()
-    if file := found.applications:
-        try:
-            asked, problems = applications.parse(file.read_text(errors="replace"))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise ValueError(f"{file}: {error.strerror or error}") from None
-    if problems:
-        raise ValueError(f"{found.applications}: {problems[0]}")
-    return Installation(name=_name(found) or path, settings=found, applications=asked)
-
-
-def _name(found: Settings) -> str:
+def name_of(found: Settings) -> str:
+    """Return the name of the Lease in the settings, which names the installation; or nothing."""
     return "/".join(found.lease or ())
 
 
 def _read(configuration: Configuration) -> Installation:
     name = configuration.metadata.name
-    text = (configuration.metadata.annotations or {}).get(SETTINGS)
-    if not text:
-        lacks = f"has no settings in its annotation {SETTINGS}"
-        return Installation(name=name, problem=f"configuration {name} {lacks}: give --config")
     try:
+        text = _published.of(configuration.metadata)
+        if not text:
+            lacks = f"has no settings in its annotation {SETTINGS}"
+            return Installation(name=name, problem=f"configuration {name} {lacks}: give --config")
         found, asked = settings.read_published(text)
-    except settings.SettingsError as error:
+    except (BadValueError, settings.SettingsError) as error:
         return Installation(name=name, problem=f"configuration {name}: {error}")
-    return Installation(name=_name(found) or name, settings=found, applications=asked)
+    return Installation(name=name_of(found) or name, settings=found, applications=asked)
 
 
 def _command(
@@ -220,5 +201,3 @@ def _command(
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     over = " --overwrite" if any(missing[key] and key in present for key in missing) else ""
     return f"`kubectl label{over} {what} {' '.join(words)}`"
-
-

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.cli.installation import Installations
 from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
@@ -109,27 +108,28 @@ def versions(
         yield _note("kubelets", what, "upgrade the node")
 
 
-def rights(account: str, refused: Sequence[Right]) -> CheckResult:
-    """Judge the rights that ``account`` lacks."""
+def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
+    """Judge the rights that ``account`` lacks, if it, and not another account, needs them."""
     if not refused:
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
+    if not needed:
+        do = "with the charm the action run-check asks for the workload's account"
+        return _note("rights", f"{account} may not {lacking}; the workload has its own", do)
     do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
     return _problem("rights", f"{account} may not {lacking}", do)
 
 
-def installations(found: Installations) -> Iterator[CheckResult]:
-    """Say whose settings the checks go by."""
+def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
+    """Say whose settings the checks go by: those of the first; and why others are not known."""
     check = "installation"
-    if found.gap:
-        yield unknown(check, f"{found.gap}; judged by the default settings")
-    for problem in found.problems:
-        yield unknown(check, problem, "judge by its settings file: --config FILE")
-    if len(found.found) > 1:
-        first = f"judged by the settings of {found.first.name}"
-        yield _note(check, f"{len(found.found)}: {found.names}; {first}", "choose with --config")
-    elif found.names:
-        yield _ok(check, found.names)
+    for problem in problems:
+        yield unknown(check, problem, "choose its settings file with --config")
+    if len(names) > 1:
+        what = f"{listed(names, most=NAMED)}; judged by the settings of the first"
+        yield _note(check, what, "choose another one's settings file with --config")
+    elif names:
+        yield _ok(check, names[0])
 
 
 def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
@@ -234,7 +234,7 @@ def namespaces(
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
-    """Whether the pod ends and its proxy does not: Job-like, with a classic sidecar, or to get one."""
+    """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
     ends = pod.restart_policy != "Always" and not pod.has_native_proxy
     return ends and (pod.has_proxy or bool(expectation.expected))
 

@@ -23,9 +23,9 @@ from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import QuitMode, RacePolicy
+from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests
-from istio_aux.model.text import printable, printable_json
+from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.repair import rules as repair
@@ -343,7 +343,7 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
     unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
     if names := audit.installations.names:
-        where = f"installation: {names}; {where}"
+        where = f"installation: {listed(names)}; {where}"
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
 
 

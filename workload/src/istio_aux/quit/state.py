@@ -98,7 +98,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
 
 
 def performed(decision: quitting.Action, mode: QuitMode) -> tuple[str, str]:
-    """What is done about a pod that is looked after, and why, by the newest decision; see `Task`."""
+    """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
     action, reason = decision.action, decision.reason
     if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
         return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
