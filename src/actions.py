@@ -151,9 +151,8 @@ class Actions(ops.Object):
         # The options with which the workload runs: those of Juju may be invalid by now.
         with self._container.pull(workload.CONFIG) as file:
             settings = yaml.safe_load(file)
-        options = ("sidecars", "pod-selector", "applications")
-        given = [word for name in options for word in (f"--{name}", settings[name])]
-        text, why = self._run(["explain", "--output", "text", *given, event.params["pod"]])
+        command = ["explain", "--config", workload.CONFIG, "--output", "text"]
+        text, why = self._run([*command, event.params["pod"]])
         if why:
             raise RefusedError(why)
         new = f"start-mode: {settings['start-mode']}"

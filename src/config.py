@@ -36,6 +36,12 @@ EXPECTED_APPLICATIONS: Final = (
     "applications separated by commas, each as app, model/app, * for all of this model or model/*"
     " for all of another"
 )
+
+
+# Fields of `Config` that are no settings of the workload under the same name; all others are.
+_FOR_THE_CHARM: Final = frozenset(
+    {"admission", "inject-applications", "inject-namespaces", "model"}
+)
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )
@@ -92,6 +98,12 @@ class Config:
                 problems.append(f"{name}: {error}")
         if problems:
             raise ValueError("; ".join(problems))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that are settings of the workload, by their names."""
+        fields = {field.replace("_", "-"): value for field, value in vars(self).items()}
+        return {name: value for name, value in fields.items() if name not in _FOR_THE_CHARM}
 
     @property
     def applications(self) -> tuple[Applications, ...]:

@@ -16,7 +16,7 @@ import config
 import probe
 from certificates import Issuers, OwnAuthority, Requirer
 from config import Applications, Config, union
-from manifests import Values
+from manifests import Values, lease, webhook_configuration
 from relations import active, istio, sidecar
 
 CONTAINER: Final = "istio-aux"
@@ -51,6 +51,16 @@ class Inputs:
         named = self.config.applications if self.config else ()
         return union([*named, *(one.application for one in self.requesters if one.application)])
 
+    def names(self) -> dict[str, str]:
+        """Return the settings that name the objects which the workload finds by name."""
+        root = istio.root_namespace(self.control_planes)
+        return {
+            **({"root-namespace": root} if root else {}),
+            "application": f"{self.model}/{self.app}",
+            "webhook-configuration": webhook_configuration(self.app, self.model),
+            "lease": f"{self.model}/{lease(self.app)}",
+        }
+
     def values(self) -> Values | None:
         """Return what the owned objects depend on; None on other units and while it is unknown."""
         bundle = self.issuers.bundle()
@@ -79,6 +89,11 @@ class Inputs:
             dry_runs=self.dry_runs,
             owner=self.owner,
             ambient=self.ambient,
+            settings={
+                **self.config.settings,
+                **self.names(),
+                "applications": config.as_file(self.applications(), self.config.namespaces),
+            },
         )
 
 

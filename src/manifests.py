@@ -19,7 +19,10 @@ from istio_aux.model.names import (
     EVENT_CONTROLLER,
     EVENT_REASONS,
     IGNORED,
+    LOCAL_SETTINGS,
+    LONGEST_SETTINGS,
     REQUEST_PORTS,
+    SETTINGS,
     STATUS_PORT,
     SUSPENDED,
     WEBHOOK_PORT,
@@ -61,6 +64,8 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "operator": OPERATOR,
     "proxy": PROXY,
     "quit_commands": QUIT_COMMANDS,
+    "longest_settings": LONGEST_SETTINGS,
+    "settings_key": SETTINGS,
     "suspended": SUSPENDED,
     "suspended_kinds": resources_by_group(),
     "webhook_port": WEBHOOK_PORT,
@@ -96,6 +101,7 @@ class Values:
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # All of the workload's.
 
 
 def service_account(app: str) -> str:
@@ -185,6 +191,13 @@ def _render(values: Values, *templates: str) -> list[AnyResource]:
     return [codecs.from_dict(document) for document in documents]
 
 
+def _published(settings: Mapping[str, Any]) -> str:
+    """Return the annotation `SETTINGS`; it is empty if it would be too long."""
+    said = {name: value for name, value in settings.items() if name not in LOCAL_SETTINGS}
+    text = json.dumps(said, separators=(",", ":"))
+    return text if len(text) <= LONGEST_SETTINGS else ""
+
+
 def _context(values: Values) -> dict[str, Any]:
     """Return every name that is in a template."""
     app, model = values.app, values.model
@@ -237,6 +250,7 @@ def _context(values: Values) -> dict[str, Any]:
         "mutations": mutations,
         # The webhook.
         "ca_bundle": base64.b64encode(values.ca_bundle.encode()).decode(),
+        "settings": _published(values.settings),
         "ca_from": "",  # The chart's, where cert-manager signs.
         "webhooks": [*rules.start_webhooks(values), *rules.inject_webhooks(values)],
         # The mesh of the workload's own pods.

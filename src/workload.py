@@ -22,14 +22,12 @@ import yaml
 from lightkube import Client
 
 import cluster
-import config as options
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
 from cluster import ReconcileError
-from config import Config
+from config import Config, as_file
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
-from relations import istio
 
 SERVICE: Final = "istio-aux"
 READY: Final = "ready"
@@ -58,32 +56,13 @@ WAKE_LAYER: Final[ops.pebble.LayerDict] = _LAYERS["wake"]
 # `juju trust`, whose config-changed may come before the rights: then the delays begin again.
 _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
 
-# Fields of `Config` that are no settings of the workload under the same name; all others are.
-_FOR_THE_CHARM: Final = {"admission", "inject-applications", "inject-namespaces", "model"}
-
 logger = logging.getLogger(__name__)
-
-
-def names(inputs: Inputs) -> dict[str, str]:
-    """Return the settings that name the objects which the workload finds by name."""
-    root = istio.root_namespace(inputs.control_planes)
-    return {
-        **({"root-namespace": root} if root else {}),
-        "application": f"{inputs.model}/{inputs.app}",
-        "webhook-configuration": manifests.webhook_configuration(inputs.app, inputs.model),
-        "lease": f"{inputs.model}/{manifests.lease(inputs.app)}",
-    }
 
 
 def settings(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings file of `istio-aux serve`, as a mapping."""
-    options_of_both: dict[str, Any] = {
-        name: value
-        for field, value in vars(config).items()
-        if (name := field.replace("_", "-")) not in _FOR_THE_CHARM
-    }
     return {
-        **options_of_both,
+        **config.settings,
         **names,
         "applications": APPLICATIONS,
         "tls-certificate": TLS_CERTIFICATE,
@@ -137,7 +116,7 @@ def ensure(
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
     config = inputs.config if granted or not _read(container, CONFIG) else None
-    known = names(inputs)
+    known = inputs.names()
     wanted = {
         # The key comes first: the workload loads both when the certificate changes.
         TLS_KEY: leaf.private_key,
@@ -147,7 +126,7 @@ def ensure(
     }
     if config:
         # The settings name this file, so it comes first.
-        wanted[APPLICATIONS] = options.as_file(inputs.applications(), config.namespaces)
+        wanted[APPLICATIONS] = as_file(inputs.applications(), config.namespaces)
         wanted[CONFIG] = _yaml(settings(config, known))
     for path, content in wanted.items():
         if _read(container, path) != content:

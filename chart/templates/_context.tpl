@@ -133,6 +133,7 @@ istio.io/dataplane-mode: none
 {{- end }}
 {{- end }}
 
+{{- $published := omit (include "istio-aux.settings" . | fromJson) "log-level" | toRawJson }}
 {{- $acts := eq $s.quit "enabled" }}
 {{- $own := dict
   "acts" $acts
@@ -151,6 +152,7 @@ istio.io/dataplane-mode: none
  "repairs" (hasPrefix "restart" (index $s "race-policy"))
  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
  "selected" (join " || " $selected)
+  "settings" (ternary $published "" (le (len $published) (int $rules.constants.longest_settings)))
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
   "validates" $validates
   "webhooks" $webhooks

@@ -1,12 +1,9 @@
-{{- /* The workload's files, by name, as JSON. */}}
-{{- define "istio-aux.files" -}}
-{{- $c := include "istio-aux.context" . | fromJson }}
+{{- /* The settings that all pods have, with the content of the file of applications, as JSON. */}}
+{{- define "istio-aux.settings" -}}
+{{- $c := include "istio-aux.names" . | fromJson }}
 {{- $settings := dict
   "application" (printf "%s/%s" $c.model $c.app)
-  "applications" "/etc/istio-aux/settings/applications"
   "lease" (printf "%s/%s" $c.model $c.lease)
-  "tls-certificate" "/etc/istio-aux/tls/tls.crt"
-  "tls-key" "/etc/istio-aux/tls/tls.key"
   "webhook-configuration" $c.webhook_configuration
 }}
 {{- range $name, $value := .Values.settings }}
@@ -19,5 +16,16 @@
 {{- range .Values.injectNamespaces | uniq | sortAlpha }}
 {{- $lines = append $lines (print . "/**") }}
 {{- end }}
-{{- dict "config.yaml" (toYaml $settings) "applications" (print (join "\n" $lines) "\n") | toRawJson }}
+{{- set $settings "applications" (print (join "\n" $lines) "\n") | toRawJson }}
+{{- end }}
+
+{{- /* The workload's files, by name, as JSON. */}}
+{{- define "istio-aux.files" -}}
+{{- $settings := include "istio-aux.settings" . | fromJson }}
+{{- $paths := dict
+  "applications" "/etc/istio-aux/settings/applications"
+  "tls-certificate" "/etc/istio-aux/tls/tls.crt"
+  "tls-key" "/etc/istio-aux/tls/tls.key"
+}}
+{{- dict "config.yaml" (merge $paths $settings | toYaml) "applications" $settings.applications | toRawJson }}
 {{- end }}

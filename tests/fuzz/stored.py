@@ -34,6 +34,7 @@ from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory
 from unit.rules import mesh
+from unit.rules.pods import judged
 
 from fuzz import pods
 from fuzz.play import CORPUS, ENOUGH, GROWTH, least
@@ -95,13 +96,13 @@ class Followers:
 
 def explained(pod: Pod) -> report.Explanation:
     """What `explain` says about a pod of a cluster."""
-    return report.explain(pod, Policy(), NOW)
+    return report.explain(pod, judged(pod, NOW))
 
 
 def audited(pod: Pod) -> report.Finding | str | None:
     """What `audit` says about it."""
     expectation = expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
-    return report.audit(pod, expectation, Policy(grace=30), NOW)
+    return report.audit(pod, judged(pod, NOW, quit_policy=Policy(grace=30)), expectation)
 
 
 def read_file(body: bytes) -> None:
@@ -112,7 +113,7 @@ def read_file(body: bytes) -> None:
                 pod = stored_pods.decode(document.readable)
             except (ValueError, RecursionError):
                 continue
-            report.explain(pod, Policy(), None)
+            report.explain(pod, judged(pod))
 
 
 class Judge:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from istio_aux.model.names import SETTINGS
 from istio_aux.model.policy import Capability
+from istio_aux.settings import read_published
 from lab.options import configured
 from lab.release import CHART, given, run
 from lightkube import codecs
@@ -33,13 +35,18 @@ def render(home: Path, values: Mapping[str, Any] | None = None, *more: str) -> l
 
 
 def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
-    """The objects by kind and name, as the charm's client would send them, without labels."""
+    """The objects by kind and name, as the charm's client would send them, without labels.
+
+    Of the settings in an annotation it has what they mean.
+    """
     found: dict[tuple[str, str], Document] = {}
     for document in documents:
         name = document["kind"], document["metadata"]["name"]
         assert name not in found, name
         sent = codecs.from_dict(document).to_dict()
         sent["metadata"].pop("labels", None)
+        if SETTINGS in (notes := sent["metadata"].get("annotations", {})):
+            notes[SETTINGS] = read_published(notes[SETTINGS])
         found[name] = sent
     return found
 

@@ -17,13 +17,12 @@ import pytest
 from aiohttp import web
 from istio_aux.cli import cluster, report
 from istio_aux.cli.cluster import Scope
+from istio_aux.cli.installation import NOT_INSTALLED
 from istio_aux.cli.report import Audit, Finding, Terminal
 from istio_aux.model import selectors
-from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
-from unit.rules.pods import RUNNING, State, document, exited
+from unit.rules.pods import RUNNING, State, document, exited, job, judged
 from unit.screens import Run, Shown
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -52,14 +51,15 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope())
         assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
-        ("other", "elsewhere", "stuck", "quit"),
-        ("training", "blocked", "blocked", "wait"),
-        ("training", "lost", "lost", "report"),
-        ("training", "stuck", "stuck", "quit"),
+        ("other", "elsewhere", "stuck", "ignore"),
+        ("training", "blocked", "blocked", "ignore"),
+        ("training", "lost", "lost", "ignore"),
+        ("training", "stuck", "stuck", "ignore"),
     ]
+    assert {item.left_out for item in found.findings} == {NOT_INSTALLED}
     gpus = [item.requests and item.requests.gpus for item in found.findings]
     assert gpus == [8, 8, None, 8], "those of a pod that was lost are in use"
     assert found.pods == 6
@@ -92,7 +92,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
         chosen = selector and selectors.parse_namespaces(selector)
         scope = Scope(namespace=namespace, selectors=chosen or None)
-        audit = await cluster.audit_pods(api.access(), scope, Policy())
+        audit = await cluster.audit_pods(api.access(), scope)
         assert [request for request in api.requests if "pods" in request] == [
             f"GET {path}" for path in reads
         ]
@@ -110,13 +110,13 @@ async def test_a_pod_that_comes_twice_is_counted_once() -> None:
             return refusal(410, "Expired") if "continue" in request.query else None
 
         api.faults.append(expired)
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope())
     assert (found.pods, len(found.findings)) == (501, 501)
 
 
-def judged(**states: State) -> Finding:
-    body = document({key.replace("_", "-"): state for key, state in states.items()})
-    found = report.proxy_finding(msgspec.convert(body, Pod), Policy(), None)
+def found_of(**states: State) -> Finding:
+    pod = job({key.replace("_", "-"): state for key, state in states.items()})
+    found = report.proxy_finding(pod, judged(pod))
     assert found
     return found
 
@@ -134,7 +134,7 @@ EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
     ids=["stuck: the last payload container", "blocked: the finished one", "lost: the proxy"],
 )
 def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
-    assert judged(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
+    assert found_of(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
 
 
 def finding(state: report.State, **fields: Any) -> Finding:
@@ -184,7 +184,7 @@ def test_json_is_one_object_a_line() -> None:
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload container is finished", "configuration": "", "requests": None,
-        "fix": "",
+        "fix": "", "left_out": "",
     }  # fmt: skip
     assert second["by"] == ["a"]
 
@@ -237,7 +237,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
         await fill(api)
         shown = await ask(run, api, tmp_path, "audit", columns=60)
     assert (shown.status, shown.err) == (0, "")
-    table, held, summary = shown.out.split("\n\n")
+    table, held, left_out, summary = shown.out.split("\n\n")
     header, *lines = table.splitlines()
     rows = [line for line in lines if line[0] != " "]
     assert "\x1b[1mSTATE\x1b[0m" in header
@@ -247,6 +247,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     ]  # fmt: skip
     assert "    not finished: vault (running)" in lines
     assert held.startswith("2 pods are held by istio-proxy since ")
+    assert left_out.startswith("nobody looks after 4 of these pods: istio-aux is not")
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 
 
@@ -264,11 +265,13 @@ async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     assert shown.out.endswith(f"\n\n{SUMMARY}\n")
 
 
-async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
+async def test_audit_takes_the_settings_of_a_file(run: Run, tmp_path: Path) -> None:
     """A pod whose vault agent is ignored is stuck; one in its grace period is not yet.
 
-    One in a namespace that is not selected does not count.
+    One in a namespace that does not match --selector does not count.
     """
+    config = tmp_path / "config.yaml"
+    config.write_text("sidecars: vault=ignore\nquit-grace: 3600\nnamespace-selectors: mesh\n")
     just_now = datetime.now(UTC).isoformat()
     async with ApiServer() as api:
         await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
@@ -276,9 +279,9 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
                   istio_proxy=RUNNING)  # fmt: skip
         await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
         await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
-        told = ("--sidecars", "vault=ignore", "--quit-grace", "3600", "--selector", "mesh=on")
+        told = ("--config", str(config), "--selector", "mesh=on")
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
-    assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
+    assert [(item["name"], item["action"]) for item in objects(shown)] == [("old", "quit")]
 
 
 async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:
@@ -313,6 +316,12 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
             assert shown.err.count("\n") == 1
 
 
+def everywhere(folder: Path) -> Path:
+    """The settings of an installation that looks after all namespaces."""
+    (folder / "config.yaml").write_text("namespace-selectors: ''\n")
+    return folder / "config.yaml"
+
+
 async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
     """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
 
@@ -328,11 +337,11 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
         api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
         from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
         options = ("-f", str(file), "-n", "training")
-        names = ("two", "default/one")
+        names = ("two", "default/one", "--config", str(everywhere(tmp_path)))
         from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
     assert (from_default.status, from_option.status) == (1, 0)
-    assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
-    assert answers(from_default) == [("one", "quit"), ("two", "wait")]
+    assert 'default/none: 404 NotFound: pods "none" not found\n' in from_default.err
+    assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 
 
@@ -345,7 +354,8 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path
         body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
         file = tmp_path / "pod.json"
         file.write_text(json.dumps(body))
-        shown = await ask(run, api, tmp_path, "explain", "one", "-f", str(file), columns=None)
+        names = ("one", "-f", str(file), "--config", str(everywhere(tmp_path)))
+        shown = await ask(run, api, tmp_path, "explain", *names, columns=None)
     assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 

@@ -215,7 +215,7 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
         (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
         (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected NAME=HOW'),
-        (["audit", "--quit-grace", "-1"], '"-1": expected seconds'),
+        (["audit", "--config", "/none"], "/none: No such file or directory"),
         (["audit", "--selector", "a in"], '"a in": expected KEY'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),
         (["serve"], "required: --config"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
-from istio_aux.model.policy import Policy
+from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.injecting import ENABLED, Cluster
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run
@@ -40,6 +41,14 @@ class Istio(Cluster):
         await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
         await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
 
+    async def install(self, settings: object, name: str = "istio-aux-here") -> None:
+        """The webhook configuration of an installation with these settings."""
+        text = settings if isinstance(settings, str) else json.dumps(settings)
+        metadata = {"name": name, "annotations": {SETTINGS: text}}
+        webhooks = [{"name": START_WEBHOOK}]
+        kind = "mutatingwebhookconfigurations"
+        await self.put(kind, {"metadata": metadata, "webhooks": webhooks})
+
     async def run_pod(
         self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
     ) -> None:
@@ -60,7 +69,7 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope())
     assert states(found) == {**LACKING, "stuck": "stuck"}
     assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
     asks = found.findings[0]
@@ -69,31 +78,32 @@ async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> Non
     assert 'label sidecar.istio.io/inject: "true"' in asks.reason
 
 
-async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
-    """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
-    asking = tmp_path / "applications"
-    asking.write_text("shop/db\n")
+async def test_the_applications_of_an_installation_count(run: Run, tmp_path: Path) -> None:
+    """Their pods ask for nothing themselves; without a name istiod's policy would decide."""
     async with Istio() as api:
         api.refuse(f"GET {POLICY}", 403)
         await api.fill()
+        await api.install({"applications": "shop/db\n"})
         await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
-        told = ("audit", "-o", "json", "--applications", str(asking))
-        shown = await ask(run, api, tmp_path, *told)
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
     assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("shop\n", 'line 1: "shop": expected model/app'), (None, "No such file or directory")],
+    [("shop\n", 'line 1: "shop": expected model/app'), (None, "Is a directory")],
 )
 def test_a_file_of_applications_that_cannot_be_used_is_named(
     text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "applications"
+    file, config = tmp_path / "applications", tmp_path / "config.yaml"
+    config.write_text(f"applications: {file}\n")
     if text:
         file.write_text(text)
+    else:
+        file.mkdir()
     with pytest.raises(SystemExit):
-        main(["audit", "--applications", str(file)])
+        main(["audit", "--config", str(config)])
     assert f"{file}: {complaint}" in capsys.readouterr().err
 
 
@@ -103,11 +113,9 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.audit_pods(api.access(), Scope(), Policy())).findings == []
+        assert (await cluster.audit_pods(api.access(), Scope())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.audit_pods(api.access(), Scope(), Policy())) == {
-            "pulling": "blocked"
-        }
+        assert states(await cluster.audit_pods(api.access(), Scope())) == {"pulling": "blocked"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,7 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
     async with Istio() as api:
         api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
         await api.fill()
-        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
+        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace))
     assert (states(audit), audit.unknown) == (found, unknown)
     assert (gap in audit.gaps) is bool(gap)
 
@@ -140,6 +148,7 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_p
         shown = await ask(run, api, tmp_path, "audit", "-o", "json")
     assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
     assert shown.err == (
+        f"judged by the default settings: {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
         "pods that may lack their sidecar: 4: Istio's webhooks are not known;"
         f" {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
     )
@@ -149,4 +158,5 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
     async with Istio() as api:
         api.refuse(f"GET {NAMESPACES}", 403)
         await api.run_pod("plain")
-        assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)
+        audit = await cluster.audit_pods(api.access(), Scope())
+    assert (audit.findings, audit.pods, audit.unknown, audit.gaps) == ([], 1, 0, ())

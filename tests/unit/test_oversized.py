@@ -17,7 +17,6 @@ from istio_aux.kube.client import KEEPALIVE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
 from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversized, PageReader
 from istio_aux.model.pod import Metadata, Pod
-from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
 from unit.screens import Run
@@ -374,7 +373,7 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
         await api.put("pods", deep("deep"))
         for index in range(4):
             await api.put("pods", pod(f"odd-{index}") | UNREADABLE)
-        found = await cluster.audit_pods(api.access(), cluster.Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), cluster.Scope())
     why = "Expected `array | null`, got `str` - at `$.spec.containers`"
     assert (found.pods, found.unknown) == (1, 4)
     assert found.gaps == (

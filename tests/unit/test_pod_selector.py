@@ -31,6 +31,8 @@ MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
 HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
+DONE, NOBODY = "every payload container is finished", "nobody looks after this pod"
+LABEL = "`kubectl label{} pod job-x7k2p -n training team=a`"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 
 
@@ -100,10 +102,10 @@ async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> 
 @pytest.mark.parametrize(
     ("labels", "asked", "expected"),
     [
-        (MATCHED, "", ("quit", "every payload container is finished")),
-        (OTHER, "", ("ignore", WHY)),
-        ({}, "", ("ignore", WHY)),
-        (WEB, "training/web", ("quit", "every payload container is finished")),
+        (MATCHED, "", ("quit", DONE)),
+        (OTHER, "", ("ignore", f"{NOBODY}: {WHY}: {LABEL.format(' --overwrite')}; {DONE}")),
+        ({}, "", ("ignore", f"{NOBODY}: {WHY}: {LABEL.format('')}; {DONE}")),
+        (WEB, "training/web", ("quit", DONE)),
     ],
     ids=["matched", "other labels", "no labels", "an injected application's"],
 )
@@ -115,10 +117,11 @@ def test_explain_says_that_it_does_not_match(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "applications").write_text(asked)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"pod-selector: {CHOOSE[1]!r}\napplications: {tmp_path}/applications\n")
     pod = document({"main": exited(0), "istio-proxy": RUNNING}, labels=labels)
-    applications = ["--applications", str(tmp_path / "applications")]
 
-    assert main(["explain", *given(tmp_path, pod), *CHOOSE, "-o", "json", *applications]) == 0
+    assert main(["explain", *given(tmp_path, pod), "--config", str(config), "-o", "json"]) == 0
 
     found = json.loads(capfd.readouterr().out)
     assert (found["action"], found["reason"]) == expected
@@ -142,12 +145,12 @@ async def test_audit_finds_only_pods_that_it_matches() -> None:
     async with Istio() as api:
         await api.fill()
         await api.run_pod("team-a", labels=MATCHED)
-        scope = Scope(pods=TEAMS, applications=applications("shop/web")[0])
+        await api.install({"pod-selector": CHOOSE[1], "applications": "shop/web"})
         await api.run_pod("web", labels=WEB)
-        found = await reading.audit_pods(api.access(), scope, Policy())
+        found = await reading.audit_pods(api.access(), Scope())
 
-    assert states(found) == {"team-a": "unmeshed", "web": "unmeshed"}
-    assert found.pods == 2
+    assert states(found) == {"team-a": "unmeshed", "web": "unmeshed", "stuck": "stuck"}
+    assert [each.action for each in found.findings if each.name == "stuck"] == ["ignore"]
 
 
 def working() -> bool:
@@ -211,8 +214,8 @@ async def test_audit_knows_inject_selector() -> None:
         await api.fill()
         await api.run_pod("step", labels=STEP, annotations=NO)
         await api.run_pod("other", annotations=NO)
-        scope = Scope(pods=parse("!sidecar.istio.io/inject"), inject=parse("step"))
-        found = await reading.audit_pods(api.access(), scope, Policy())
+        await api.install({"namespace-selectors": "istio-injection", "inject-selector": "step"})
+        found = await reading.audit_pods(api.access(), Scope())
 
     assert "step" in states(found)
     assert "other" not in states(found)

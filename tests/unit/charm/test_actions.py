@@ -202,14 +202,14 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
         "new-pods": "native; istio: sidecars are native on request",
     }
     (call,) = unit.ctx.exec_history["istio-aux"]
-    # The path is that of the container.
-    applications = str(unit.etc / "applications")
-    argv = [applications if word == workload.APPLICATIONS else word for word in call.command]
+    settings = str(unit.etc / "config.yaml")  # Where the test finds that of the container.
+    argv = [settings if word == workload.CONFIG else word for word in call.command]
     understood = commands.parser().parse_args(argv[1:])
     assert understood.pods == [("team-a", "web-0")]
-    assert str(understood.pod_selector) == "team=a"
+    assert str(understood.config.settings.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
-    assert [rule.container for rule in understood.sidecars] == ["vault-agent", "daprd"]
+    rules = understood.config.settings.quit_policy.sidecars
+    assert [rule.container for rule in rules] == ["vault-agent", "daprd"]
     assert understood.output == "text"
 
 

@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from istio_aux.cli.installation import Installation, Installations, Judgement
 from istio_aux.model import pod as pods
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
+from istio_aux.settings import DEFAULTS
+from msgspec.structs import replace
 
 RECORDS = Path(__file__).parents[2] / "data" / "demo"
 """Recordings of a real cluster; tests/data/README.md says of which."""
@@ -112,6 +115,12 @@ def statuses(states: Mapping[str, State]) -> list[dict[str, Any]]:
 def job(containers: Mapping[str, State], **fields: Any) -> Pod:
     """The same as a `Pod`."""
     return pods.convert(document(containers, **fields))
+
+
+def judged(pod: Pod, now: Moment | None = None, **settings: Any) -> Judgement:
+    """What an installation with these settings does about a pod of a selected namespace."""
+    ours = Installation(settings=replace(DEFAULTS, **settings))
+    return Installations((ours,)).judge(pod, None, now)
 
 
 def held(

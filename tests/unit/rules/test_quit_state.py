@@ -172,7 +172,7 @@ def stop(story: Story) -> None:
 @pytest.mark.parametrize(
     ("change", "seen", "outcome"),
     [
-        (deselect, pod(), superseded("the pod is no longer selected")),
+        (deselect, pod(), superseded("namespace training is not selected")),
         (depose, pod(), superseded("another process leads")),
         (stop, pod(), superseded("this process is stopping")),
         (None, None, GONE),
@@ -198,7 +198,7 @@ def test_the_state_read_right_before_an_attempt_decides(
     ("change", "following"),
     [
         (leave, Look()),
-        (deselect, superseded("the pod is no longer selected")),
+        (deselect, superseded("namespace training is not selected")),
         (depose, superseded("another process leads")),
         (stop, End()),
     ],

@@ -17,10 +17,10 @@ from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Policy, Rung, Start
+from istio_aux.model.policy import Rung, Start
 from istio_aux.quit import rules as quitting
 from lab.istio import decision, proxyconfig, sidecar
-from unit.rules.pods import RUNNING, State, exited, statuses, waiting
+from unit.rules.pods import RUNNING, State, exited, judged, statuses, waiting
 from unit.rules.starting import patched
 from unit.rules.table import decide
 
@@ -184,13 +184,13 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     alone = istio.inject(before)
     made = istio.inject(patched(before, Start(capability=capability.capability)))
     over = finished(made)
-    explained = report.explain(over, Policy(), None)
+    explained = report.explain(over, judged(over))
     decided = decide(over)
 
     told = (decided.status_port, decided.rungs) if isinstance(decided, quitting.Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
-    finding = report.audit(over, Expectation(True, ""), Policy(), None)
+    finding = report.audit(over, judged(over), Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)
 
@@ -223,4 +223,4 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(
 
     assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
     assert not decide(read).blocked_by
-    assert report.audit(read, Expectation(True, ""), Policy(), None) is None
+    assert report.audit(read, judged(read), Expectation(True, "")) is None

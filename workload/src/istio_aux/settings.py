@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
 from functools import reduce
 from pathlib import Path
@@ -20,9 +20,15 @@ import msgspec
 import yaml
 from msgspec import structs
 
+from istio_aux.model import applications as asking
 from istio_aux.model import selectors, sidecars
-from istio_aux.model.applications import PodOptions
-from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
+from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.names import (
+    LOCAL_SETTINGS,
+    SETTINGS,
+    STATUS_PORT,
+    WEBHOOK_PORT,
+)
 from istio_aux.model.policy import (
     Application,
     Capability,
@@ -37,7 +43,7 @@ from istio_aux.model.policy import (
     StartMode,
     replaced,
 )
-from istio_aux.model.text import alternatives, one_line
+from istio_aux.model.text import alternatives, one_line, problem
 from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -303,8 +309,8 @@ def default(name: str) -> object:
     return None if name in _REQUIRED else reduce(getattr, _field(name), DEFAULTS)
 
 
-def load(file: Path) -> Settings:
-    """Read the settings file, strictly.
+def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
+    """Read the settings file, strictly; what is ``required`` must be there.
 
     Raises:
         SettingsError: one line with the file, the option, the value and what is allowed.
@@ -318,20 +324,46 @@ def load(file: Path) -> Settings:
     if not isinstance(document, dict):
         shown = json.dumps(document, default=str)
         raise SettingsError(f"{file.name}: {shown}: expected a mapping of settings")
+    settings = _read(cast("dict[object, object]", document), file.name, OPTIONS)
+    for name in required:
+        if name not in document:
+            raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")
+    return settings
+
+
+def read_published(text: str) -> tuple[Settings, Applications]:
+    """Read an annotation `SETTINGS`, strictly: the settings, and what the applications file has.
+
+    Raises:
+        SettingsError: one line with the annotation, the option, the value and what is allowed.
+    """
+    where = f"annotation {SETTINGS}"
+    try:
+        document = _published.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SettingsError(f"{where}: not a JSON object of settings: {problem(error)}") from error
+    applications, problems = asking.parse(str(document.pop("applications", "")))
+    if problems:
+        raise SettingsError(f"{where}: applications: {one_line(problems[0])}")
+    known = [name for name in OPTIONS if name not in {*LOCAL_SETTINGS, "applications"}]
+    return _read(document, where, known), applications
+
+
+_published = msgspec.json.Decoder(dict[str, str | float])
+
+
+def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
+    """The settings with the values of a document, which may have the ``known`` keys."""
     settings = DEFAULTS
-    for name, value in cast("dict[object, object]", document).items():
-        if not isinstance(name, str) or name not in OPTIONS:
-            known = ", ".join(OPTIONS)
-            why = f"unknown key{replaced(str(name))}: expected one of: {known}"
-            raise SettingsError(f"{file.name}: {name}: {why}")
+    for name, value in document.items():
+        if name not in known:
+            why = f"unknown key{replaced(str(name))}: expected one of: {', '.join(known)}"
+            raise SettingsError(f"{where}: {one_line(str(name))}: {why}")
         try:
             settings = _changed(settings, _field(name), OPTIONS[name].read(value))
         except ValueError as error:
             instead = replaced(f"{name}={value}")
-            raise SettingsError(f"{file.name}: {name}: {error}{instead}") from error
-    for name in _REQUIRED:
-        if name not in document:
-            raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")
+            raise SettingsError(f"{where}: {name}: {error}{instead}") from error
     return settings
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 
 from istio_aux.cli import cluster, preflight, report
+from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
@@ -51,7 +52,7 @@ _lease = Reader(_Elected, "Lease")
 
 
 def check(
-    credentials: cluster.Credentials, settings: Settings, output: str, patience: float
+    credentials: cluster.Credentials, config: Installation | None, output: str, patience: float
 ) -> int:
     """Print what was found in so many seconds; return 0 if istio-aux works."""
 
@@ -61,7 +62,7 @@ def check(
         async with Client(access, patient=True) as client:
             try:
                 async with asyncio.timeout(patience):
-                    await run_checks(client, settings, found)
+                    await run_checks(client, config, found)
             except TimeoutError:
                 late = f"the other checks were not finished within {patience:g} s"
                 found.append(preflight.unknown("time", late, "check again, with more time"))
@@ -77,15 +78,20 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def run_checks(client: Client, settings: Settings, results: list[CheckResult]) -> None:
+async def run_checks(
+    client: Client, config: Installation | None, results: list[CheckResult]
+) -> None:
     """Make all checks, and add what they find to `results`.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
     server = await read_version(client)
+    found = await cluster.find(client, config)
+    results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
+    settings = found.first.settings
     around = Surroundings(client, settings, Telemetry())
-    results += await _tried("rights", _rights(client, settings))
+    results += await _tried("rights", _rights(client, settings, of_workload=config is not None))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
@@ -106,8 +112,9 @@ async def run_checks(client: Client, settings: Settings, results: list[CheckResu
         }
         if "namespaces" not in missing:
             results += preflight.namespaces(str(settings.namespace_selectors), selected, mesh)
-            if selected and mesh.known:
-                results += await _tried("pods", _pods(client, settings, mesh, selected))
+            if mesh.known:
+                judges = found if found.found else Installations((found.first,))
+                results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
         if selected and preflight.is_installed(settings.webhook_configuration, configurations):
             results += await _admission(client, settings, selected)
     if settings.lease:
@@ -158,35 +165,44 @@ def needed(settings: Settings) -> Iterator[Right]:
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
 
 
-async def _rights(client: Client, settings: Settings) -> Iterable[CheckResult]:
+async def _rights(
+    client: Client, settings: Settings, *, of_workload: bool
+) -> Iterable[CheckResult]:
     wanted = [*needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
-    whose = "the workload's account" if settings.lease else "the account of this kubeconfig"
-    return (preflight.rights(whose, refused),)
+    whose = "the workload's account" if of_workload else "the account of this kubeconfig"
+    return (preflight.rights(whose, refused, needed=of_workload or not settings.lease),)
 
 
 async def _pods(
     client: Client,
-    settings: Settings,
+    found: Installations,
     mesh: ControlPlanes,
-    selected: Mapping[str, Mapping[str, str]],
+    namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[CheckResult]:
-    """Say what would change about the pods that are there."""
-    how, now = settings.start(mesh.native.capability), system_clock()
-    seen, changes = set[str](), dict[str, list[str]]()
+    """Say what would change about the pods that are there, and which Job-like ones are left out."""
+    now, seen, kept = system_clock(), set[str](), 0
+    changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
     path = actions.collection("v1", "pods")
     async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
         for pod in page.items:
-            about = pod.metadata
-            left_out = not settings.pod_selector.matches(pod.labels)
-            if about.namespace not in selected or left_out or about.uid in seen:
+            about, labels = pod.metadata, namespaces.get(pod.metadata.namespace)
+            if labels is None or about.uid in seen:
                 continue
             seen.add(about.uid)
-            wanted = expected(pod, selected[about.namespace], mesh.hooks, mesh.policies)
-            if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+            ours, why = found.of(pod, labels)
+            wanted = expected(pod, labels, mesh.hooks, mesh.policies)
+            settings, how = ours.settings, ours.settings.start(mesh.native.capability)
+            if why:
+                kept += 1
+                if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
+                    _, number = left_out.get(about.namespace, (why, 0))
+                    left_out[about.namespace] = why, number + 1
+            elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
                 changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
-    return preflight.pod_changes(len(seen), changes)
+    pods = preflight.pod_changes(len(seen) - kept, changes) if len(seen) > kept else ()
+    return [*preflight.unselected(left_out), *pods]
 
 
 async def _admission(

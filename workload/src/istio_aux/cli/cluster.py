@@ -10,7 +10,8 @@ from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 import msgspec
 
 from istio_aux.cli import report
-from istio_aux.injector.watcher import survey
+from istio_aux.cli.installation import Installation, Installations, Labels, installations
+from istio_aux.injector.watcher import Survey, survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -23,13 +24,11 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import Key, Reader
-from istio_aux.model.applications import Applications, left_out
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy
-from istio_aux.model.selectors import NamespaceSelectors, Selector
-from istio_aux.model.webhooks import Namespace
-from istio_aux.start.plan import admitted
+from istio_aux.model.selectors import NamespaceSelectors
+from istio_aux.model.webhooks import Configuration, Namespace
+from istio_aux.repair import rules as repair
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -49,33 +48,31 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str | None = None
     selectors: NamespaceSelectors | None = None
-    pods: Selector = Selector()  # Others are left out, but for those of `applications`.
-    inject: Selector | None = None  # These should have a sidecar although their annotation says no.
-    applications: Applications = Applications()  # Their pods should have a sidecar.
 
     def has(self, pod: Pod, selected: Container[str]) -> bool:
         """Whether the pod is in scope; ``selected`` are the namespaces that match."""
-        if self.selectors is not None and pod.metadata.namespace not in selected:
-            return False
-        return not left_out(pod, self.pods, self.applications)
+        return self.selectors is None or pod.metadata.namespace in selected
 
 
 def explain(
     credentials: Credentials,
     namespace: str | None,
     names: Iterable[tuple[str | None, str]],
-    show: Callable[[Pod, Moment], None],
+    config: Installation | None,
+    show: Callable[[Pod, Installations, Labels | None, Moment], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, and the present time. ``names`` are pairs of namespace and name. Without
-    a namespace of its own a pod is in ``namespace``, or else in the kubeconfig's. A pod that cannot
-    be read is one line on stderr.
+    ``show`` gets each pod, the installations, the labels of its namespace, and the present time.
+    ``names`` are pairs of namespace and name. Without a namespace of its own a pod is in
+    ``namespace``, or else in the kubeconfig's. What cannot be read is one line on stderr.
     """
 
     async def work(access: Access) -> int:
-        status = 0
+        known = dict[str, Labels | None]()
         async with Client(access, patient=True) as client:
+            found = await find(client, config)
+            status = told(found)
             for own, name in names:
                 where = own or namespace or access.namespace
                 try:
@@ -84,14 +81,50 @@ def explain(
                     report.complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
-                show(pod, system_clock())
+                if where not in known:
+                    known[where], gap = await _namespace_labels(client, where)
+                    told(Installations(), [gap] if gap else [])
+                show(pod, found, known[where], system_clock())
         return status
 
     return run(credentials, work)
 
 
+async def find(client: Client, config: Installation | None) -> Installations:
+    """Find the installations of the cluster, or take the one that ``config`` has.
+
+    Raises:
+        KubeError: the API server does not answer.
+    """
+    if config:
+        return Installations((config,))
+    try:
+        pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
+        read = [page async for page in pages]
+    except ApiError as error:
+        return Installations(gap=f"{actions.CONFIGURATIONS}: {error}")
+    items = {item.metadata.name: item for page in read for item in page.items}
+    return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
+
+
+def told(found: Installations, namespaces: Iterable[str] = ()) -> int:
+    """Say on stderr what is not known, also of ``namespaces``; return the exit status."""
+    if found.gap:
+        report.complain(f"judged by the default settings: {found.gap}")
+    for gap in namespaces:
+        report.complain(f"pods are judged as if their namespace were selected: {gap}")
+    for problem in found.problems:
+        report.complain(problem)
+    return NO_ANSWER if found.problems else 0
+
+
 def audit(
-    credentials: Credentials, scope: Scope, policy: Policy, output: str, *, holders: bool = False
+    credentials: Credentials,
+    scope: Scope,
+    config: Installation | None,
+    output: str,
+    *,
+    holders: bool = False,
 ) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
@@ -100,17 +133,20 @@ def audit(
     """
 
     async def work(access: Access) -> int:
-        pods = await audit_pods(access, scope, policy)
+        pods = await audit_pods(access, scope, config)
+        status = told(pods.installations, pods.unlabelled)
         report.show(sys.stdout, pods.holders() if holders else pods, output)
         if not pods.unknown:
-            return 0
+            return status
         report.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
         return NO_ANSWER
 
     return run(credentials, work)
 
 
-async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Audit:
+async def audit_pods(
+    access: Access, scope: Scope, config: Installation | None = None
+) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
     A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
@@ -123,7 +159,7 @@ async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Aud
         selects = scope.selectors is not None
         if selects and not labels:
             return report.Audit([], 0, 0)
-        mesh = await survey(client)
+        mesh, found = await survey(client), await find(client, config)
         async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
@@ -134,9 +170,7 @@ async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Aud
                 if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
-                judged = admitted(pod, scope.applications, scope.inject)
-                expectation = mesh.expected(judged, labels.get(namespace))
-                match report.audit(judged, expectation, policy, now):
+                match _audited(pod, labels.get(namespace), found, mesh, now):
                     case report.Finding() as finding:
                         findings.append(finding)
                     case str(why):
@@ -152,7 +186,20 @@ async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Aud
         len(labels) if selects else None,
         unknown.total() + len(unreadable),
         (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
+        installations=found,
+        unlabelled=gaps,
     )
+
+
+def _audited(
+    pod: Pod, labels: Labels | None, found: Installations, mesh: Survey, now: Moment
+) -> report.Finding | str | None:
+    judged = found.judge(pod, labels, now)
+    options, asking = judged.installation.settings.pod_options, judged.installation.applications
+    new, expectation = repair.expectation(
+        pod, labels or {}, options, asking, lambda new: mesh.expected(new, labels)
+    )
+    return report.audit(new, judged, expectation)
 
 
 async def _namespaces(
@@ -163,14 +210,23 @@ async def _namespaces(
         one = {"fieldSelector": f"metadata.name={scope.namespace}"} if scope.namespace else {}
         found = await _labels(client, one)
         return {name: labels for name, labels in found.items() if selectors.matches(labels)}, ()
+    if scope.namespace is not None:
+        labels, gap = await _namespace_labels(client, scope.namespace)
+        return {} if labels is None else {scope.namespace: labels}, (gap,) if gap else ()
     try:
-        if scope.namespace is None:
-            return await _labels(client, {}), ()
-        # A user with rights in one namespace may get it, but not list namespaces.
-        body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(scope.namespace)}")
-        return {scope.namespace: _namespace.read(body).labels}, ()
+        return await _labels(client, {}), ()
     except ApiError as error:
         return {}, (f"{_NAMESPACES}: {error}",)
+
+
+async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, str]:
+    """The labels of a namespace, or None with why they are not known."""
+    try:
+        # A user with rights in one namespace may get it, but not list namespaces.
+        body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(name)}")
+        return _namespace.read(body).labels, ""
+    except (ApiError, UnreadableError) as error:
+        return None, f"{_NAMESPACES}/{name}: {error}"
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:

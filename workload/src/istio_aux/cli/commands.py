@@ -16,11 +16,12 @@ from typing import Any, cast
 
 from istio_aux import settings
 from istio_aux.cli import files, report
+from istio_aux.cli.installation import Installation, Installations, Labels, name_of
 from istio_aux.model import applications
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, Policy, Start
+from istio_aux.model.policy import Capability, Start
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -30,7 +31,7 @@ _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _VALUES = {
     "namespace-selectors": "SELECTORS", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
-    "applications": "FILE", "quit-grace": "SECONDS", "sidecars": "NAME=HOW,...",
+    "sidecars": "NAME=HOW,...",
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
 
@@ -61,21 +62,24 @@ def _explain(args: argparse.Namespace) -> int:
     output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
-    def show(pod: Pod, now: Moment | None = None) -> None:
+    def show(
+        pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None
+    ) -> None:
         nonlocal shown
         if shown and output == "text":
             report.write(sys.stdout, "")
-        left_out = applications.left_out(pod, args.pod_selector, args.applications)
-        explanation = report.explain(pod, _policy(args), now, left_out=left_out)
-        report.show(sys.stdout, explanation, output)
+        judged = found.judge(pod, labels, now, args.sidecars)
+        report.show(sys.stdout, report.explain(pod, judged), output)
         shown += 1
 
-    # Grace periods count as over: a file may be older than they are long.
-    status = files.explain(args.files, show)
+    # A file has no namespaces, which count as selected. It may be older than a grace period is
+    # long, so that each counts as over.
+    told = Installations((args.config or Installation(),))
+    status = files.explain(args.files, lambda pod: show(pod, told))
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        live = cluster.explain(_credentials(args), args.namespace, args.pods, show)
+        live = cluster.explain(_credentials(args), args.namespace, args.pods, args.config, show)
         status = max(status, live)
     return status
 
@@ -97,12 +101,8 @@ def _serve(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
-    scope = cluster.Scope(
-        namespace=args.namespace, selectors=args.namespace_selectors, pods=args.pod_selector,
-        inject=args.inject_selector, applications=args.applications,
-    )  # fmt: skip
-    policy = _policy(args, grace=args.quit_grace)
-    return cluster.audit(_credentials(args), scope, policy, args.output, holders=args.holders)
+    scope = cluster.Scope(namespace=args.namespace, selectors=args.namespace_selectors)
+    return cluster.audit(_credentials(args), scope, args.config, args.output, holders=args.holders)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -120,16 +120,12 @@ def _restart(args: argparse.Namespace) -> int:
     return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
 
 
-def _policy(args: argparse.Namespace, grace: float = 0.0) -> Policy:
-    return Policy(sidecars=args.sidecars, grace=grace)
-
-
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
     """Return a function that finds the credentials, as kubectl does."""
     from istio_aux.kube import access  # noqa: PLC0415 - explain and mutate need no client
 
-    config: settings.Settings = getattr(args, "config", settings.DEFAULTS)
-    return partial(access.find, args.kubeconfig or config.kubeconfig, context=args.context)
+    config: Installation = args.config or Installation()
+    return partial(access.find, args.kubeconfig or config.settings.kubeconfig, context=args.context)
 
 
 class _Version(argparse.Action):
@@ -196,7 +192,8 @@ def parser() -> argparse.ArgumentParser:
     _add(explain, "output", choices=["text", "json"], help=about)
     about = "of pods that are named without one; default: the kubeconfig's"
     _add(explain, "namespace", help=about)
-    _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
+    _add(explain, "config", "kubeconfig", "context")
+    _add(explain, "sidecars", default=None)
 
     mutate = command("mutate", _mutate)
     about = "pods or AdmissionReviews, as for explain; - is stdin"
@@ -215,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--holders", action="store_true", help=about)
     # Without selectors `audit` looks everywhere, unlike `serve`.
     _add(audit, "selector", default=None)
-    _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
+    _add(audit, "config")
 
     check = command("check", _check)
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
@@ -288,18 +285,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _settings(text: str) -> settings.Settings:
-    return settings.load(Path(text))
-
-
-def _applications(text: str) -> Applications:
-    try:
-        named, problems = applications.parse(Path(text).read_text(errors="replace"))
-    except OSError as error:
-        raise ValueError(f"{text}: {error.strerror or error}") from None
+def _config(path: str) -> Installation:
+    """The installation whose settings file this is; its file of applications may be missing."""
+    found = settings.load(Path(path), required=())
+    asked, problems = Applications(), ()
+    if file := found.applications:
+        try:
+            asked, problems = applications.parse(file.read_text(errors="replace"))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror or error}") from None
     if problems:
-        raise ValueError(f"{text}: {problems[0]}")
-    return named
+        raise ValueError(f"{found.applications}: {problems[0]}")
+    return Installation(name=name_of(found) or path, settings=found, applications=asked)
 
 
 _SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
@@ -322,10 +321,9 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "the context of the kubeconfig; default: its current one",
     },
     "config": {
-        "type": _checked(_settings),
-        "default": settings.DEFAULTS,
+        "type": _checked(_config),
         "metavar": "FILE",
-        "help": "the settings of `serve` (default: those without a file)",
+        "help": "the settings of `serve` (default: those that the installation says it has)",
     },
     "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
     "capability": {
@@ -336,11 +334,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "the payload back (default: classic)",
     },
     "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
-    "applications": {
-        **_option("applications"),
-        "type": _checked(_applications),
-        "default": Applications(),
-    },
 }
 """Arguments that several commands have, beside the options of `serve`."""
 
@@ -356,10 +349,11 @@ examples:
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
 
-Pods are read from the cluster by name and judged as of now; in files, grace
-periods count as over. A terminal shows text: a headline, and a table of the
-containers. A pipe gets one JSON object a line: namespace, name, uid, action
-(quit, wait, ignore, report), reason, containers; start.
+Pods are read from the cluster by name and judged as of now, by the settings of
+the installation that looks after them; in files, grace periods count as over. A
+terminal shows text: a headline, and a table of the containers. A pipe gets one
+JSON object a line: namespace, name, uid, action (quit, wait, ignore, report,
+unknown), reason, containers; start, installation.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others
@@ -392,8 +386,8 @@ SIGTERM stops it at once.""",
 examples:
   istio-aux audit
   istio-aux audit -n training -o json | jq -r .name
-  istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
-  istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
+  istio-aux audit --selector io.datastrophic/istio-aux=enabled
+  istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
 
 Reads all unfinished pods once, and changes nothing. States:
@@ -405,7 +399,7 @@ Reads all unfinished pods once, and changes nothing. States:
 AGE is the time since the last finished container ended; for a lost pod, since
 its proxy ended; for an unmeshed pod, since it was created. Below the table,
 stuck and blocked pods are counted by what holds them, with the CPUs, the memory
-and the GPUs that they request.
+and the GPUs that they request, and by why nobody looks after them, if so.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 whatever is found, 1 if the API server refuses or does not
@@ -421,7 +415,8 @@ examples:
   istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
   istio-aux check --config /etc/istio-aux/config.yaml
 
-Changes nothing, and needs no istio-aux in the cluster. It looks at versions of
+Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
+the settings of that. It looks at versions of
 Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
 selected namespaces, the way from the API server to the webhook (by dry runs of
 pods), and the Lease. Results:

@@ -108,13 +108,28 @@ def versions(
         yield _note("kubelets", what, "upgrade the node")
 
 
-def rights(account: str, refused: Sequence[Right]) -> CheckResult:
-    """Judge the rights that ``account`` lacks."""
+def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
+    """Judge the rights that ``account`` lacks, if it, and not another account, needs them."""
     if not refused:
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
+    if not needed:
+        do = "with the charm the action run-check asks for the workload's account"
+        return _note("rights", f"{account} may not {lacking}; the workload has its own", do)
     do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
     return _problem("rights", f"{account} may not {lacking}", do)
+
+
+def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
+    """Say whose settings the checks go by: those of the first; and why others are not known."""
+    check = "installation"
+    for problem in problems:
+        yield unknown(check, problem, "choose its settings file with --config")
+    if len(names) > 1:
+        what = f"{listed(names, most=NAMED)}; judged by the settings of the first"
+        yield _note(check, what, "choose another one's settings file with --config")
+    elif names:
+        yield _ok(check, names[0])
 
 
 def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
@@ -216,6 +231,23 @@ def namespaces(
         what = "selected, but Istio injects no pod there by itself"
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
         yield _note(check, f"{what}: {listed(sorted(without), most=NAMED)}", do)
+
+
+def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
+    """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
+    ends = pod.restart_policy != "Always" and not pod.has_native_proxy
+    return ends and (pod.has_proxy or bool(expectation.expected))
+
+
+def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResult]:
+    """Name the namespaces that are injected, but not selected, with why and how many such pods."""
+    check = "namespaces"
+    for name, (why, number) in [*sorted(namespaces.items())][:NAMED]:
+        _, _, do = why.partition(": ")
+        what = f"{name} is injected and not selected, and has {number} Job-like pods"
+        yield _note(check, f"{what}: nobody ends their proxies", do)
+    if (more := len(namespaces) - NAMED) > 0:
+        yield _note(check, f"and {more} more such namespaces", "see `istio-aux audit`")
 
 
 def change(

@@ -16,17 +16,18 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self, TextIO
 
 import msgspec
+from msgspec import structs
 
+from istio_aux.cli.installation import Installations, Judgement
 from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
-from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import Policy, RepairPolicy
+from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests
-from istio_aux.model.text import printable, printable_json
+from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import ContainerVerdict, PodFacts
+from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.repair import rules as repair
 from istio_aux.start.plan import effective_start
 
@@ -43,6 +44,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     containers: dict[str, ContainerVerdict]
     start: str | None = None
+    installation: str = ""  # Whose settings these are.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +57,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
     # unmeshed pod was created; None if the kubelet does not say.
     since: datetime | None
-    action: str  # What `serve` would do in a selected namespace.
+    action: str  # What is done about the pod: see `installation.Judgement`.
     reason: str
     by: tuple[str, ...] = ()  # What a blocked pod waits for: containers, or an invalid annotation.
     containers: dict[str, ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
     fix: str = ""  # The setting that ends what blocks the pod, if one is known.
+    left_out: str = ""  # Why nobody looks after the pod, or why that is not known.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -72,6 +75,8 @@ class Audit(msgspec.Struct, frozen=True):
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
+    installations: Installations = Installations()  # Whose settings these are.
+    unlabelled: tuple[str, ...] = ()  # Why labels of namespaces are not known.
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
@@ -106,27 +111,25 @@ class Restarts(msgspec.Struct, frozen=True):
     dry_run: bool
 
 
-def explain(
-    pod: Pod, policy: Policy, now: Moment | None, *, left_out: str | None = None
-) -> Explanation:
-    """Explain one pod; with ``now`` None every grace period counts as over.
-
-    ``left_out`` says why the pod is left alone whatever its containers do, if so.
-    """
-    facts = PodFacts(pod, policy)
-    decision = quitting.Ignore(reason=left_out) if left_out else quitting.decide(facts, now)
-    start = effective_start(pod)
-    return Explanation(**_identity(pod), **_verdict(facts, decision), start=start)
+def explain(pod: Pod, judged: Judgement) -> Explanation:
+    """Explain one pod, which was judged."""
+    return Explanation(
+        **_identity(pod), action=judged.action, reason=judged.reason,
+        containers=dict(judged.facts.containers), start=effective_start(pod),
+        installation=judged.installation.name,
+    )  # fmt: skip
 
 
-def audit(
-    pod: Pod, expectation: Expectation, policy: Policy, now: Moment | None
-) -> Finding | str | None:
-    """Judge one pod; None when all is well.
+def audit(pod: Pod, judged: Judgement, expectation: Expectation) -> Finding | str | None:
+    """Return what is wrong with one pod, which was judged; None when all is well.
 
     The text says why it is unknown whether the pod lacks a sidecar.
     """
-    match repair.decide(pod, expectation, RepairPolicy(), live=None):
+    settings = judged.installation.settings
+    policy = settings.repair_policy
+    if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
+        policy = structs.replace(policy, race=RacePolicy.REPORT)
+    match repair.decide(pod, expectation, policy, live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 **_identity(pod),
@@ -139,15 +142,14 @@ def audit(
         case repair.ReportUnmeshed():
             return expectation.reason
         case _ if pod.status.phase == "Running":  # The quit controller handles no other phase.
-            return proxy_finding(pod, policy, now)
+            return proxy_finding(pod, judged)
         case _:
             return None
 
 
-def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | None:
-    """Judge the proxy of a running pod; None when all is well."""
-    facts = PodFacts(pod, policy)
-    decision = quitting.decide(facts, now)
+def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
+    """Return what is wrong with the proxy of a running pod; None when all is well."""
+    facts, decision = judged.facts, judged.decision
     match decision:
         case quitting.Quit():
             state = "stuck"
@@ -159,7 +161,10 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
             return None
     return Finding(
         **_identity(pod),
-        **_verdict(facts, decision),
+        action=judged.action,
+        reason=decision.reason,
+        containers=dict(facts.containers),
+        left_out=judged.left_out,
         state=state,
         since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
         by=tuple(map(str, decision.blocked_by)),
@@ -170,14 +175,6 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
 
 def _identity(pod: Pod) -> dict[str, Any]:
     return pod.metadata.key._asdict()
-
-
-def _verdict(facts: PodFacts, decision: quitting.Action) -> dict[str, Any]:
-    return {
-        "action": decision.action,
-        "reason": decision.reason,
-        "containers": dict(facts.containers),
-    }
 
 
 _GAP = "  "
@@ -198,7 +195,10 @@ class Style(StrEnum):
     LOST = "35"
 
 
-_ACTIONS = {"quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD}
+_ACTIONS = {
+    "quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD,
+    "unknown": Style.LOST,
+}  # fmt: skip
 _VERDICTS = {
     Verdict.OK: Style.GOOD,
     Verdict.NOTE: Style.ODD,
@@ -302,8 +302,9 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
     action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
     yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
-    if explanation.start:
-        yield from terminal.beside("  start: ", 9, Cell(explanation.start))
+    for title in ("start", "installation"):
+        if text := getattr(explanation, title):
+            yield from terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
     rows = [
         _row(
             name,
@@ -330,6 +331,10 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
         yield ""
     if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
+    if left := [*_left_out(audit.findings)]:
+        for line in left:
+            yield from terminal.beside("", 0, Cell(line))
+        yield ""
     counted = Counter(finding.state for finding in audit.findings)
     counts = ", ".join(
         terminal.paint(Cell(f"{state}: {counted[state]}", style if counted[state] else Style.PLAIN))
@@ -337,7 +342,19 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     )
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
     unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
+    if names := audit.installations.names:
+        where = f"installation: {listed(names)}; {where}"
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
+
+
+def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
+    """Say of how many pods nobody looks after, by the reason."""
+    counted = Counter((each.left_out, each.action) for each in findings if each.left_out)
+    for (why, action), number in counted.most_common(MOST):
+        whether = "not known whether anybody" if action == "unknown" else "nobody"
+        yield f"{whether} looks after {number} of these pods: {why}"
+    if (more := len(counted) - MOST) > 0:
+        yield f"and {more} more reasons"
 
 
 def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:

@@ -18,6 +18,7 @@ import msgspec
 
 from istio_aux.cli import cluster, report
 from istio_aux.cli.check import quiet
+from istio_aux.cli.installation import Installation
 from istio_aux.cli.report import Restarts, RestartVerdict
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
@@ -28,10 +29,8 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
-from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import PATIENCE, Surroundings, until
 
@@ -52,14 +51,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restart_unmeshed(
-    credentials: cluster.Credentials, settings: Settings, order: Order, output: str
+    credentials: cluster.Credentials, config: Installation | None, order: Order, output: str
 ) -> int:
     """Restart pods, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
         quiet()
         async with Client(access) as client:
-            return await _Run(client, settings, order).run(output)
+            found = await cluster.find(client, config)
+            cluster.told(found)
+            return await _Run(client, found.first, order).run(output)
 
     return cluster.run(credentials, work)
 
@@ -67,7 +68,8 @@ def restart_unmeshed(
 class _Run:
     """One run of the command."""
 
-    def __init__(self, client: Client, settings: Settings, order: Order) -> None:
+    def __init__(self, client: Client, installation: Installation, order: Order) -> None:
+        settings = installation.settings
         self._client, self._settings, self._order = client, settings, order
         self._done: dict[Key, Restart] = {}
         telemetry = Telemetry()
@@ -82,6 +84,7 @@ class _Run:
             policy=policy, options=settings.pod_options, limits=RolloutLimits(restarts=order.limit),
             restarted=self._done.__setitem__,
         )  # fmt: skip
+        self._repair.set_applications(installation.applications)
         path = actions.collection("v1", "pods", order.namespace or "")
         self._pods = around.watches.add(
             "pods", path, Pod, self._repair, selection=actions.NOT_TERMINAL
@@ -118,8 +121,6 @@ class _Run:
     def _works(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._events.run()
         yield self._repair.run(self._pods.synced)
-        if file := self._settings.applications:
-            yield follow_applications(file, self._repair.set_applications)
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""

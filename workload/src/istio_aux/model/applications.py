@@ -56,19 +56,24 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     pods: Selector = Selector()
     inject: Selector | None = None
 
+    def left_out(
+        self, namespace: str, *, selected: bool, chosen: bool, covered: bool
+    ) -> str | None:
+        """Why a pod of ``namespace`` is left alone; None: it is looked after.
+
+        ``selected``: `namespaces` match its namespace. ``chosen``: `pods` match its labels.
+        ``covered``: it has its sidecar because of us (`Applications.covers`), which is enough.
+        """
+        if covered:
+            return None
+        if not selected:
+            return f"namespace {namespace} is not selected"
+        return None if chosen else self.pods.mismatch
+
 
 def application_of(pod: Pod) -> str:
     """The application of a pod; empty if it names none."""
     return _application.get(pod.metadata) or ""
-
-
-def left_out(pod: Pod, selector: Selector, applications: Applications) -> str | None:
-    """Why the option ``pod-selector`` leaves a pod alone; None: it does not.
-
-    It never does where ``applications`` cover the pod: that got its sidecar because of us.
-    """
-    chosen = selector.matches(pod.labels) or applications.has(pod)
-    return None if chosen else selector.mismatch
 
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:

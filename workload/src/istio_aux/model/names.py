@@ -13,6 +13,18 @@ STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
 WEBHOOK_PORT = 8443
 START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their number.
 
+SETTINGS = "istio-aux.io/settings"
+"""Annotation of our MutatingWebhookConfiguration: the settings in force, as a JSON object, for
+whoever may read that. ``applications`` is the content of the file."""
+LOCAL_SETTINGS = frozenset(
+    {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
+     "webhook-address"}
+)  # fmt: skip
+"""Settings that concern only a process, so that the annotation has none of them."""
+LONGEST_SETTINGS = 100_000
+"""Characters of the annotation, which is empty if it would be longer: an object may have 256 KiB of
+annotations (apimachinery TotalAnnotationSizeLimitB)."""
+
 TOKEN_LIFE = 7 * 24 * 60 * 60
 """Seconds that the charm asks for when it makes a token. The API server may grant less. Without the
 charm, the workload works on for as long."""

@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -72,18 +73,41 @@ class Selector(msgspec.Struct, frozen=True):
     @property
     def mismatch(self) -> str:
         """Why the option `pod-selector` leaves a pod alone whose labels it does not match."""
-        return f"pod-selector {self} does not match the pod's labels"
+        return _mismatch(self)
+
+    def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
+        """The fewest labels to set, or to remove (None), so that an object is selected.
+
+        None if none are found, as there may be none.
+        """
+        found: dict[str, str | None] = {}
+        # Sorted by operator, so a value of In replaces that of Exists.
+        for each in self.requirements:
+            if not each.matches(labels):
+                wanted = each.operator in {_IN, _EXISTS}
+                value = each.values[0] if each.values else "true"
+                found[each.key] = value if wanted else found.get(each.key)
+        return found if self.matches(with_labels(labels, found)) else None
 
     def sample(self) -> dict[str, str] | None:
         """The fewest labels that are selected; None if none are found, as there may be none."""
-        wanted = (each for each in self.requirements if each.operator in {_IN, _EXISTS})
-        # Sorted by operator, so a value of In replaces that of Exists.
-        sample = {each.key: each.values[0] if each.values else "true" for each in wanted}
-        return sample if self.matches(sample) else None
+        found = self.missing({})
+        return None if found is None else with_labels({}, found)
 
     def __str__(self) -> str:
         """Write the canonical text, as kubectl and the API's ``labelSelector`` take it."""
         return ",".join(str(requirement) for requirement in self.requirements)
+
+
+@lru_cache(maxsize=16)
+def _mismatch(selector: Selector) -> str:
+    return f"pod-selector {selector} does not match the pod's labels"
+
+
+def with_labels(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The labels after the changes of `Selector.missing`."""
+    changed = {**labels, **changes}
+    return {key: value for key, value in changed.items() if value is not None}
 
 
 # Of namespaces. For every new pod the API server goes through a webhook and a binding of each.
@@ -101,6 +125,15 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         if labels.get(NAMESPACE_NAME) in NEVER_SELECTED:
             return False
         return any(selector.matches(labels) for selector in self.alternatives)
+
+    def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
+        """As `Selector.missing`, for the alternative that needs the fewest changes."""
+        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED:
+            return None
+        found = [each.missing(labels) for each in self.alternatives]
+        # Nobody can change the label with the name.
+        possible = [each for each in found if each is not None and NAMESPACE_NAME not in each]
+        return min(possible, key=len, default=None)
 
     def __str__(self) -> str:
         """Write the text that `parse_namespaces` takes."""

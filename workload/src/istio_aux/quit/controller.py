@@ -95,10 +95,10 @@ class Controller:
         this process may still act. If it may not, `lead` has been called.
         """
         self._leads, self._namespaces = leads, namespaces
-        limits, self._options = limits or QuitLimits(), options or PodOptions()
+        limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
-            pods=self._options.pods,
+            options=options or PodOptions(),
         )  # fmt: skip
         self._client, self._clock = client, clock
         self._recorder = QuitRecorder(telemetry, events)
@@ -151,7 +151,7 @@ class Controller:
         """A namespace was created, relabelled or deleted."""
         labels, selected = self._namespaces.get(namespace), self._scope.namespaces
         selected.discard(namespace)
-        if labels is not None and self._options.namespaces.matches(labels):
+        if labels is not None and self._scope.options.namespaces.matches(labels):
             selected.add(namespace)
         self._steer_all(namespace)
 

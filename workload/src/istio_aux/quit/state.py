@@ -45,13 +45,12 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.model.answers import TroubledPod
-from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
-from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
@@ -83,9 +82,31 @@ class QuitScope(msgspec.Struct, kw_only=True):
     mode: QuitMode = QuitMode.ENABLED
     leading: bool = True
     stopping: bool = False
+    options: PodOptions = PodOptions()
     namespaces: set[str] = set()  # The selected ones.
-    pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
+
+    def left_out(self, namespace: str, application: str, *, chosen: bool) -> str | None:
+        """Why a pod is left alone, whatever its containers do; None: it is not.
+
+        ``chosen``: the option pod-selector matches its labels.
+        """
+        covered = self.applications.covers(namespace, application)
+        selected = namespace in self.namespaces
+        why = self.options.left_out(namespace, selected=selected, chosen=chosen, covered=covered)
+        return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
+
+
+def performed(decision: quitting.Action, mode: QuitMode) -> tuple[str, str]:
+    """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
+    action, reason = decision.action, decision.reason
+    if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
+        return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
+    if isinstance(decision, Report) and decision.delete:
+        deleted = mode is QuitMode.ENABLED
+        how = "the pod is deleted" if deleted else "quit: dry-run: the pod is not deleted"
+        return action, f"{reason}; dead-proxy: delete: {how}"
+    return action, reason
 
 
 class QuitOutcome(StrEnum):
@@ -206,7 +227,7 @@ class PodState:
         self.settled &= same
         self.decision = structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
         self.application, self.node = application_of(pod), pod.spec.node_name or ""
-        self.chosen = scope.pods.matches(pod.labels)
+        self.chosen = scope.options.pods.matches(pod.labels)
         self.asks = isinstance(decision, Wait) and facts.asks
         if isinstance(decision, Quit | Wait):
             self.target = decision.target
@@ -251,17 +272,13 @@ class PodState:
         newest = self.decision
         return (decision.action, decision.reason) == (newest.action, newest.reason)
 
-    def is_selected(self, scope: QuitScope) -> bool:
-        """Whether its namespace and its labels, or its application, are selected."""
-        namespace = self.key.namespace
-        if self.chosen and namespace in scope.namespaces:
-            return True
-        return scope.applications.covers(namespace, self.application)
+    def left_out(self, scope: QuitScope) -> str | None:
+        """Why nobody acts on it; see `QuitScope.left_out`."""
+        return scope.left_out(self.key.namespace, self.application, chosen=self.chosen)
 
     def concerns(self, scope: QuitScope) -> bool:
         """Whether this process acts on the pod once something is due; a dry run counts, too."""
-        acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.DISABLED
-        return acts and self.is_selected(scope)
+        return scope.leading and not scope.stopping and not self.left_out(scope)
 
     def due(self, scope: QuitScope) -> Due | None:
         """What this process has to do about the pod, now or later."""
@@ -275,11 +292,11 @@ class PodState:
             return "this process is stopping"
         if not scope.leading:
             return "another process leads"
-        return self.decision.reason if self.is_selected(scope) else "the pod is no longer selected"
+        return self.left_out(scope) or self.decision.reason
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
-        if self.left or not self.is_selected(scope):
+        if self.left or self.left_out(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
         begins = self.begins(scope.limits)

@@ -6,7 +6,7 @@ Whether the pod should have a sidecar is an input (`injection`). When its turn c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -14,12 +14,13 @@ import msgspec
 from istio_aux.injector.injection import Expectation, reasons_against
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
-from istio_aux.model.applications import application_of
+from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import FailureRule, Job, JobStatus, PodController
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.quit.facts import finished
+from istio_aux.start.plan import admitted
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
@@ -60,6 +61,28 @@ class Restart(RepairDecision, frozen=True, tag="restart"):
 
 
 RepairAction = Skip | ReportUnmeshed | Restart
+
+
+def expectation(
+    pod: Pod,
+    labels: Mapping[str, str],
+    options: PodOptions,
+    applications: Applications,
+    expect: Callable[[Pod], Expectation],
+) -> tuple[Pod, Expectation]:
+    """Return the pod as our admission would make it now, and whether that should have a sidecar.
+
+    ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
+    miss its sidecar. ``expect`` says what Istio would do.
+    """
+    covered = applications.has(pod)
+    ours = covered or options.namespaces.matches(labels)
+    new = admitted(pod, applications, options.inject if ours else None)
+    why = options.left_out(
+        pod.metadata.namespace, selected=True, chosen=options.pods.matches(pod.labels),
+        covered=covered,
+    )  # fmt: skip
+    return new, Expectation(expected=False, reason=why) if why else expect(new)
 
 
 def decide(

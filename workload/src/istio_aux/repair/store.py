@@ -22,7 +22,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
-from istio_aux.model.applications import Applications, PodOptions, application_of, left_out
+from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Container, OwnerReference, Pod, shared
@@ -283,13 +283,9 @@ class PodStore:
         """Decide on a pod by all that is known now."""
         stored.action = _UNDECIDED  # If this fails, nothing is done.
         namespace = self._namespaces.get(bare.metadata.namespace, {})
-        options = self._options
-        looked_after = options.namespaces.matches(namespace) or self.applications.has(bare)
-        new = admitted(bare, self.applications, options.inject if looked_after else None)
-        if why := left_out(bare, options.pods, self.applications):
-            expectation = Expectation(expected=False, reason=why)
-        else:
-            expectation = self.expect(new)
+        new, expectation = repair.expectation(
+            bare, namespace, self._options, self.applications, self.expect
+        )
         live = self.mesh.live(expectation.configuration) if expectation.expected else None
         owner = stored.owner if stored.owner and stored.owner.job else None
         action = repair.decide(

@@ -1,0 +1,178 @@
+"""What commands say about installations: which there are, and who looks after a pod."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.cli.installation import installations
+from istio_aux.kube.actions import CONFIGURATIONS
+from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
+from istio_aux.model.webhooks import Configuration
+from unit.rules.pods import RUNNING, document, exited, job
+from unit.screens import Run, Shown
+from unit.test_cli_audit import ask, objects
+from unit.test_cli_unmeshed import Istio
+
+KUBEFLOW = {"lease": "kubeflow/istio-aux"}
+OVER = job({"main": exited(0), "istio-proxy": RUNNING})
+NOBODY = "nobody looks after this pod: "
+AS_SELECTED = "pods are judged as if their namespace were selected"
+DONE = "every payload container is finished"
+
+
+def found(*told: Any) -> Any:
+    """The installations with these settings, or with such a text."""
+    bodies = [
+        {
+            "metadata": {
+                "name": f"istio-aux-{number}",
+                "annotations": {SETTINGS: each if isinstance(each, str) else json.dumps(each)},
+            },
+            "webhooks": [{"name": START_WEBHOOK}],
+        }
+        for number, each in enumerate(told)
+    ]
+    return installations(msgspec.convert(bodies, list[Configuration]))
+
+
+@pytest.mark.parametrize(
+    ("selectors", "labels", "remedy"),
+    [
+        ("a=b", {}, "`kubectl label namespace training a=b`"),
+        ("a=b", {"a": "c"}, "`kubectl label --overwrite namespace training a=b`"),
+        ("a", {}, "`kubectl label namespace training a=true`"),
+        ("!a", {"a": ""}, "`kubectl label namespace training a-`"),
+        ("a=b,c=d; e=f", {}, "`kubectl label namespace training e=f`"),
+        ("a=b,c=d; e=f", {"a": "b"}, "`kubectl label namespace training c=d`"),
+        ("kubernetes.io/metadata.name=x", {"kubernetes.io/metadata.name": "training"},
+         "set `namespace-selectors`"),
+        ("a,!a", {}, "set `namespace-selectors`"),
+        ("", {"kubernetes.io/metadata.name": "kube-system"}, "set `namespace-selectors`"),
+    ],
+)  # fmt: skip
+def test_the_label_is_named_that_has_a_namespace_selected(
+    selectors: str, labels: dict[str, str], remedy: str
+) -> None:
+    judged = found({"namespace-selectors": selectors}).judge(OVER, labels, None)
+    why = f"namespace training is not selected: {remedy}"
+    assert (judged.action, judged.reason) == ("ignore", f"{NOBODY}{why}; {DONE}")
+    assert judged.left_out == why
+
+
+def test_all_reasons_to_leave_a_pod_alone_have_what_changes_them() -> None:
+    told = {"namespace-selectors": "a=b", "pod-selector": "c=d", "quit": "disabled"}
+    judged = found(told).judge(OVER, {}, None)
+    assert judged.left_out == (
+        "namespace training is not selected: `kubectl label namespace training a=b` and"
+        " `kubectl label pod job-x7k2p -n training c=d` and set `quit` to `enabled`"
+    )
+
+
+def test_a_pod_that_needs_nobody_is_not_said_to_have_nobody() -> None:
+    native = job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING})
+    judged = found().judge(native, {}, None)
+    assert judged.reason == "istio-proxy is a native sidecar: the kubelet ends it after the payload"
+
+
+def test_of_several_installations_the_one_that_looks_after_a_pod_judges_it() -> None:
+    both = found(
+        {"lease": "a/one", "namespace-selectors": "team=a"},
+        {"lease": "b/two", "namespace-selectors": "team=b", "quit": "dry-run"},
+    )
+    judged = both.judge(OVER, {"team": "b"}, None)
+    assert (judged.installation.name, judged.action) == ("b/two", "report")
+    assert both.names == ["a/one", "b/two (quit: dry-run)"]
+    neither = both.judge(OVER, {}, None)
+    assert "a/one: namespace training is not selected" in neither.left_out
+    assert "b/two: namespace training is not selected" in neither.left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[" * LONGEST_SETTINGS + "]", f'"{"[" * 60}…": expected'),
+        ("[]", "not a JSON object of settings: Expected `object`, got `array`"),
+        ("{", "not a JSON object of settings: Input data was truncated"),
+        ('{"quit": ["enabled"]}', "not a JSON object of settings: Expected `float | str`"),
+        ('{"quit": "maybe"}', 'quit: "maybe": expected enabled, dry-run or disabled'),
+        ('{"colour": "blue"}', "colour: unknown key: expected one of: namespace-selectors"),
+        ('{"kubeconfig": "/etc/x"}', "kubeconfig: unknown key"),
+        ('{"applications": "web"}', 'applications: line 1: "web": expected model/app'),
+        ("[" * 9_000, "not a JSON object of settings"),
+    ],
+)  # fmt: skip
+def test_an_annotation_that_cannot_be_read_is_one_line_and_unknown(
+    text: str, complaint: str
+) -> None:
+    judged = found(text).judge(OVER, {"io.datastrophic/istio-aux": "enabled"}, None)
+    assert judged.action == "unknown"
+    why = f"configuration istio-aux-0: annotation {SETTINGS}: {complaint}"
+    assert judged.reason.startswith(f"not known whether anybody looks after this pod: {why}")
+    assert "\n" not in judged.reason
+
+
+def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() -> None:
+    silent, everywhere = "", {"lease": "a/one", "namespace-selectors": ""}
+    assert found(silent).judge(OVER, {}, None).action == "unknown"
+    assert found(silent, everywhere).judge(OVER, {}, None).action == "quit"
+
+
+async def explained(run: Run, api: Istio, folder: Path, *more: str) -> Shown:
+    await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
+    pod = document({"main": exited(0), "istio-proxy": RUNNING})
+    pod["metadata"] |= {"name": "job", "namespace": "team"}
+    await api.put("pods", pod)
+    return await ask(run, api, folder, "explain", "team/job", "-o", "json", *more)
+
+
+async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
+    run: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("namespace-selectors: team=a\nlease: shop/ours\n")
+    async with Istio() as api:
+        nobody = await explained(run, api, tmp_path)
+        await api.install(KUBEFLOW)
+        unselected = await explained(run, api, tmp_path)
+        by_file = await explained(run, api, tmp_path, "--config", str(config))
+    (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
+    assert alone["reason"].startswith(f"{NOBODY}istio-aux is not installed in this cluster: ")
+    assert "installation" not in alone
+    label = "`kubectl label namespace team io.datastrophic/istio-aux=enabled`"
+    assert f"{NOBODY}namespace team is not selected: {label}" in left["reason"]
+    assert left["installation"] == "kubeflow/istio-aux"
+    assert (ours["action"], ours["installation"]) == ("quit", "shop/ours")
+
+
+async def test_who_may_not_read_webhooks_is_told_so_and_gets_the_defaults(
+    run: Run, tmp_path: Path
+) -> None:
+    """As a data scientist, whose rights end at a namespace."""
+    async with Istio() as api:
+        await api.install(KUBEFLOW)
+        api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
+        api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
+        shown = await explained(run, api, tmp_path)
+    assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
+    assert shown.err.splitlines() == [
+        f"judged by the default settings: {CONFIGURATIONS}: 403 Forbidden: not you",
+        f"{AS_SELECTED}: /api/v1/namespaces/team: 403 Forbidden: not you",
+    ]
+
+
+async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(
+    run: Run, tmp_path: Path
+) -> None:
+    async with Istio() as api:
+        await api.install("nonsense")
+        shown = await explained(run, api, tmp_path)
+        audited = await ask(run, api, tmp_path, "audit", "-o", "json")
+    line = f"configuration istio-aux-here: annotation {SETTINGS}: not a JSON object of settings: "
+    for each in (shown, audited):
+        assert (each.status, each.err.count("\n")) == (1, 1)
+        assert each.err.startswith(line)
+        assert [pod["action"] for pod in objects(each)] == ["unknown"]

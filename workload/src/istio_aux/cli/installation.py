@@ -1,0 +1,203 @@
+"""The installations of istio-aux in a cluster, and what each of them does about a pod.
+
+An installation writes its settings into an annotation of its webhook configuration. So a command
+judges by them as `serve` does, by the rules that `serve` uses. Pure: `cluster` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from istio_aux import settings
+from istio_aux.model.annotations import Annotation, BadValueError
+from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.moment import Moment
+from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import QuitMode
+from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.webhooks import Configuration
+from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.state import QuitScope, performed
+from istio_aux.settings import Settings
+
+_published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)
+
+Labels = Mapping[str, str]
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """One istio-aux. ``problem`` says why its settings are not known, if so.
+
+    ``name`` is that of its Lease as NAMESPACE/NAME, or of the file with its settings.
+    """
+
+    name: str = ""
+    settings: Settings = settings.DEFAULTS
+    applications: Applications = Applications()
+    problem: str = ""
+
+    def scope(self, namespace: str, labels: Labels | None) -> QuitScope:
+        """What it may do in a namespace; one whose labels are None counts as selected."""
+        options = self.settings.pod_options
+        selected = labels is None or options.namespaces.matches(labels)
+        return QuitScope(
+            policy=self.settings.quit_policy, limits=self.settings.quit_limits,
+            mode=self.settings.quit, options=options, applications=self.applications,
+            namespaces={namespace} if selected else set(),
+        )  # fmt: skip
+
+    def left_out(self, pod: Pod, labels: Labels | None) -> str | None:
+        """Why it does nothing about a pod, whatever its containers do, and what changes that."""
+        chosen = self.settings.pod_selector.matches(pod.labels)
+        scope = self.scope(pod.metadata.namespace, labels)
+        why = scope.left_out(pod.metadata.namespace, application_of(pod), chosen=chosen)
+        return f"{why}: {' and '.join(self._remedies(pod, labels, chosen))}" if why else None
+
+    def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[str]:
+        namespace, name = pod.metadata.namespace, pod.metadata.name
+        options = self.settings.pod_options
+        if labels is not None and not options.namespaces.matches(labels):
+            missing = options.namespaces.missing(labels)
+            yield _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
+        if not chosen:
+            missing = options.pods.missing(pod.labels)
+            yield _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
+        if self.settings.quit is QuitMode.DISABLED:
+            yield "set `quit` to `enabled`"
+
+
+class Judgement(NamedTuple):
+    """What is done about a pod now, and why; ``action`` is ``unknown`` if that is not known.
+
+    ``left_out`` says why nobody looks after the pod, if so.
+    """
+
+    installation: Installation
+    facts: PodFacts
+    decision: quitting.Action  # By the pod alone.
+    action: str
+    reason: str
+    left_out: str
+
+
+class Installations(msgspec.Struct, frozen=True):
+    """All of a cluster. ``gap`` says why they are not known; then a default one is assumed."""
+
+    found: tuple[Installation, ...] = ()
+    gap: str = ""
+
+    @property
+    def first(self) -> Installation:
+        """The one whose settings count where no pod is judged, if one must be taken."""
+        return next((each for each in self.found if not each.problem), Installation())
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the settings of some are not known, one line each."""
+        return [each.problem for each in self.found if each.problem]
+
+    @property
+    def names(self) -> list[str]:
+        """Their names, for people, with what is unusual about them."""
+        known = [(each.name, each.settings.quit) for each in self.found if not each.problem]
+        usual = QuitMode.ENABLED
+        return [name if mode == usual else f"{name} (quit: {mode})" for name, mode in known]
+
+    def selects(self, labels: Labels) -> bool:
+        """Whether one of them selects a namespace with these labels."""
+        return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
+
+    def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, str]:
+        """The installation that looks after a pod, or the first one with why none does."""
+        candidates = [each for each in self.found if not each.problem]
+        if not candidates and self.gap:
+            candidates = [Installation()]
+        reasons = [(each, each.left_out(pod, labels)) for each in candidates]
+        for each, why in reasons:
+            if why is None:
+                return each, ""
+        several = len(reasons) > 1
+        texts = [f"{each.name}: {why}" if several else str(why) for each, why in reasons]
+        return self.first, "; ".join(texts) or NOT_INSTALLED
+
+    def judge(
+        self,
+        pod: Pod,
+        labels: Labels | None,
+        now: Moment | None,
+        sidecars: tuple[SidecarRule, ...] | None = None,
+    ) -> Judgement:
+        """Judge a pod by the installation that looks after it, as that does.
+
+        Every grace period counts as over without ``now``. A namespace whose ``labels`` are None
+        counts as selected. ``sidecars`` count instead of those of the settings.
+        """
+        ours, left_out = self.of(pod, labels)
+        policy = ours.settings.quit_policy
+        if sidecars is not None:
+            policy = msgspec.structs.replace(policy, sidecars=sidecars)
+        facts = PodFacts(pod, policy)
+        decision = quitting.decide(facts, now)
+        action, reason = performed(decision, ours.settings.quit)
+        if not left_out or (action == "ignore" and not decision.blocked_by):
+            return Judgement(ours, facts, decision, action, reason, "")
+        action, why = "ignore", f"nobody looks after this pod: {left_out}"
+        if self.problems:
+            action, left_out = "unknown", "; ".join(self.problems)
+            why = f"not known whether anybody looks after this pod: {left_out}"
+        return Judgement(ours, facts, decision, action, f"{why}; {decision.reason}", left_out)
+
+
+NOT_INSTALLED = (
+    "istio-aux is not installed in this cluster: `istio-aux check --pre` says what it needs"
+)
+
+
+def installations(
+    configurations: Iterable[Configuration], unreadable: Iterable[str] = ()
+) -> Installations:
+    """The installations whose webhook configurations these are, by their names.
+
+    An ``unreadable`` configuration may be that of another one.
+    """
+    ours = [
+        each
+        for each in sorted(configurations, key=lambda each: each.metadata.name)
+        if any(hook.name == START_WEBHOOK for hook in each.webhooks or ())
+    ]
+    unknown = [Installation(problem=f"cannot read configuration {bad}") for bad in unreadable]
+    return Installations((*map(_read, ours), *unknown))
+
+
+def name_of(found: Settings) -> str:
+    """Return the name of the Lease in the settings, which names the installation; or nothing."""
+    return "/".join(found.lease or ())
+
+
+def _read(configuration: Configuration) -> Installation:
+    name = configuration.metadata.name
+    try:
+        text = _published.of(configuration.metadata)
+        if not text:
+            lacks = f"has no settings in its annotation {SETTINGS}"
+            return Installation(name=name, problem=f"configuration {name} {lacks}: give --config")
+        found, asked = settings.read_published(text)
+    except (BadValueError, settings.SettingsError) as error:
+        return Installation(name=name, problem=f"configuration {name}: {error}")
+    return Installation(name=name_of(found) or name, settings=found, applications=asked)
+
+
+def _command(
+    what: str, present: Labels, missing: Mapping[str, str | None] | None, option: str
+) -> str:
+    """The command that gives an object the labels which a selector lacks."""
+    if missing is None:
+        return f"set `{option}`"
+    words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
+    over = " --overwrite" if any(missing[key] and key in present for key in missing) else ""
+    return f"`kubectl label{over} {what} {' '.join(words)}`"
