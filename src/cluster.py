@@ -118,7 +118,7 @@ def namespace() -> str:
 def endpoint(client: Client) -> tuple[str, str]:
     """Return URL and PEM authority of the API server, as the charm itself reaches it."""
     cluster = client.config.cluster
-    # A pod has the authority as a file.
+    assert cluster.certificate_auth  # Every pod has its file.
     return cluster.server, Path(client.config.abs_file(cluster.certificate_auth)).read_text()
 
 
@@ -317,7 +317,9 @@ def request_token(client: Client, account: str, model: str) -> str:
     )
     with attempt(f"token for ServiceAccount {account}"):
         status = client.create(request, account, namespace=model).status
-    assert status is not None  # It is required.
+    # The API server answers with both, or with an error.
+    assert status is not None
+    assert status.token
     logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
     return status.token
 

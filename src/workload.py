@@ -212,10 +212,13 @@ def token_is_late(token: str, now: datetime) -> bool:
 
 
 def _read(container: ops.Container, path: str) -> str:
-    if not container.exists(path):
-        return ""
-    with container.pull(path) as file:
-        return file.read()
+    try:
+        with container.pull(path) as file:
+            return file.read()
+    except ops.pebble.PathError as error:
+        if error.kind == "not-found":
+            return ""
+        raise
 
 
 def _yaml(document: Mapping[str, Any]) -> str:
