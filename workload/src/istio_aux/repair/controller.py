@@ -113,10 +113,10 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def set_injectors(self, mesh: ControlPlanes) -> None:
+    def set_injectors(self, control_planes: ControlPlanes) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
-        if mesh != self._store.mesh:
-            self._store.mesh = mesh
+        if control_planes != self._store.control_planes:
+            self._store.control_planes = control_planes
             self._store.invalidate()
 
     def relabelled(self, namespace: str) -> None:

@@ -205,7 +205,7 @@ class PodStore:
         self.owners: dict[str, PodOwner] = {}
         self._outdated: set[str | None] = set()
         self._deciding = False
-        self.mesh, self.applications = ControlPlanes(), Applications()
+        self.control_planes, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self.changed = OrderedDict[PodOwner, None]()
 
@@ -290,7 +290,9 @@ class PodStore:
             expectation = Expectation(expected=False, reason=why)
         else:
             expectation = self.expect(new)
-        live = self.mesh.live(expectation.configuration) if expectation.expected else None
+        live = None
+        if expectation.expected:
+            live = self.control_planes.live(expectation.configuration)
         owner = stored.owner if stored.owner and stored.owner.job else None
         action = repair.decide(
             new, expectation, self._policy, live=live, job=owner.job if owner else None,
@@ -310,10 +312,11 @@ class PodStore:
 
     def expect(self, pod: Pod) -> Expectation:
         """Whether the pod, as it would leave our admission, would get a sidecar now."""
-        if not self.mesh.known:
+        if not self.control_planes.known:
             return _UNKNOWN
         labels = self._namespaces.get(pod.metadata.namespace)
-        return expected(pod, labels, self.mesh.hooks, self.mesh.policies)
+        planes = self.control_planes
+        return expected(pod, labels, planes.hooks, planes.policies)
 
     def forget(self, owner: PodOwner) -> None:
         """Remove a controller that has no pods, unless it was made again since."""
