@@ -370,7 +370,7 @@ async def test_the_api_servers_answer_to_a_dry_run_is_reported(
 
         assert (found.probe.injected, found.probe.reached) == (False, asked)
         assert why in found.probe.why
-        assert f"cannot be asked directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
+        assert f"cannot be probed directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
 
 
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Probe(msgspec.Struct, frozen=True):
     reached: bool = True
 
 
-_NOT_PROBED = Probe(injected=False, why="it has not been asked yet", reached=False)
+_NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
