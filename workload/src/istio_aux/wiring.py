@@ -216,7 +216,7 @@ class Wiring:
         )
 
     def pods(self) -> tuple[list[answers.ListedPod], bool]:
-        """Return the pods that need a look, and whether this process leads."""
+        """Return the pods that need attention, and whether this process leads."""
         listed = [
             answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
             for pod in self._repair.unmeshed()

@@ -40,7 +40,7 @@ class ForwardChannels(Channels):
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
-        """Add one frame, and look whether the head of the answer is complete."""
+        """Add one frame, and check whether the head of the answer is complete."""
         super().feed(frame)
         answer = self._received[ForwardChannel.DATA]
         if self._wanted is None and (end := _HEAD_END.search(answer, PREFIX)):
