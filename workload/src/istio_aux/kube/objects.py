@@ -115,7 +115,7 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     """A line of a watch."""
 
     type: str  # ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-    metadata: Metadata  # Of the object; of one that cannot be decoded, as much as can be.
+    metadata: Metadata  # Of an object that cannot be decoded: as much as can be.
     # The object; None for a bookmark and for an object that cannot be decoded.
     resource: S | None = None
     why: str = ""  # Why the object cannot be decoded, or empty.

@@ -85,7 +85,7 @@ async def request(
     """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `exec.stream`.
 
     No UID leads to a pod, but the connection is made to one pod: where ``still`` finds the pod
-    there after that, the request reaches no other one.
+    there after that, the request reaches no other pod.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

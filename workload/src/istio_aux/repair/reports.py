@@ -28,7 +28,7 @@ async def follow_applications(
 ) -> None:
     """Pass the applications that the file names to ``changed``, now and after each change.
 
-    A file that does not exist names none; one that cannot be read changes nothing.
+    A file that does not exist names no application. A file that cannot be read changes nothing.
     """
     applications = Applications()
     known: str | None = ""

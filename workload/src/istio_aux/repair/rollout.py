@@ -375,7 +375,7 @@ def _observe(
     new = [
         pod
         for pod in (pods if replacing.sent else ())
-        # A pod that a watch shows late may have been made before, in the place of another one.
+        # A pod that a watch shows late may have been made before, in the place of another pod.
         if pod.uid not in known
         and pod.created >= int(deleted)
         # In a StatefulSet the replacement has the same name.

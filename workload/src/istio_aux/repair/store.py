@@ -102,7 +102,7 @@ _NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was de
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
 _MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`owners.controller`).
-_LONGEST = 16  # Characters of one that are kept: a longer value is no value.
+_LONGEST = 16  # Characters of an annotation that are kept: a longer value is no value.
 
 
 class NotRestartedError(Exception):
@@ -217,7 +217,7 @@ class PodStore:
         stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
-        # `inject-selector` may need one that opted out once its namespace is selected.
+        # `inject-selector` may need a pod that opted out once its namespace is selected.
         possible = admitted(pod, self.applications, self._options.inject)
         action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
@@ -330,7 +330,7 @@ class PodStore:
                 self.queue(stored.owner, restart=replica.restart)
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
-        """The pod has this controller now, and no longer another one."""
+        """The pod has this controller now, and no longer another controller."""
         old, uid = stored.owner, reference.uid if reference else ""
         if uid == (old.reference.uid if old else ""):
             return
