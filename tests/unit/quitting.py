@@ -26,7 +26,7 @@ from unit.logged import counted
 from unit.rules.pods import RUNNING, State, document, exited
 
 FAST = QuitLimits(
-    deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
+    deadline=1, confirm=0.2, confirm_failed=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
 )
 LABELS = {"io.datastrophic/istio-aux": "enabled"}
 DONE = exited(0)

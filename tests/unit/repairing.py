@@ -117,9 +117,10 @@ class World:
         repair: RepairController,
         telemetry: Telemetry,
         namespaces: dict[str, dict[str, str]],
+        listed: asyncio.Event,
     ) -> None:
         self.api, self.repair, self.telemetry = api, repair, telemetry
-        self.namespaces = namespaces
+        self.namespaces, self._listed = namespaces, listed
 
     async def pod(self, name: str, containers: Any = None, **fields: Any) -> None:
         """Create or change a pod; see `unit.rules.unmeshed.raw`."""
@@ -139,11 +140,13 @@ class World:
         self.repair.relabelled(namespace)
 
     async def known(self, count: int) -> None:
-        """Wait until so many pods are known."""
+        """Wait until so many pods are known, and all of the list."""
+        await self._listed.wait()
         await until(lambda: self.repair.watched >= count, f"{count} pods are known")
 
     async def found(self, *names: str) -> None:
         """Wait until these pods, and no others, are unmeshed."""
+        await self._listed.wait()
         await until(lambda: set(self.unmeshed) == set(names), f"{names} are unmeshed")
 
     @property
@@ -191,11 +194,11 @@ async def at_work(
         events = Events(client, "host")
         namespaces = {namespace: dict(ENABLED)}
         repair = RepairController(client, namespaces, telemetry, events, policy=policy, **options)
-        world = World(cast("Cluster", api), repair, telemetry, namespaces)
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL,
         )  # fmt: skip
+        world = World(cast("Cluster", api), repair, telemetry, namespaces, pods.synced)
         repair.set_injectors(known or mesh())
         repair.lead(leading)
         async with (

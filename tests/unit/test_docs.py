@@ -15,6 +15,7 @@ import pytest
 import yaml
 from istio_aux.cli.commands import main, parser
 from istio_aux.model.names import EVENT_REASONS
+from istio_aux.repair.rollout import RolloutLimits
 
 import status
 from docs import pages
@@ -268,6 +269,15 @@ def test_the_reference_has_every_key_that_we_read_or_write() -> None:
     }
     shown = set(re.findall(r"\bistio-aux\.io/[a-z-]+", read(REFERENCE / "annotations.md")))
     assert shown == found
+
+
+def test_the_numbers_of_repair_in_the_readme_are_those_of_the_code() -> None:
+    seconds = {"": 1, "s": 1, "min": 60, "h": 3600, "day": 86400}
+    first = " ".join(row[0] for row in table(ROOT / "workload/README.md", "repair"))
+    said = re.findall(r"(\d+) ?(\w*), `(?:RolloutLimits\.)?(\w+)`", first)
+    assert len(said) > 5
+    for number, unit, name in said:
+        assert getattr(RolloutLimits(), name) == int(number) * seconds[unit], name
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import ssl
 import time
@@ -263,6 +264,40 @@ async def test_no_connection_is_left_to_those_that_are_not_needed(tmp_path: Path
         assert len(istiod.heads) == 2
 
 
+async def test_a_probe_that_is_cancelled_after_an_answer_leaves_no_connection(
+    tmp_path: Path,
+) -> None:
+    """Each time it is cancelled one turn of the event loop later, until it ends before that."""
+    cancelled = list[BaseException]()  # Their frames keep connections from the garbage collector.
+    async with (
+        probing() as prober,
+        Istiod(tmp_path) as istiod,
+        Istiod(tmp_path, authority=istiod.authority) as mute,
+    ):
+        mute.talk, inject, answered = silence, istiod.talk, asyncio.Event()
+
+        async def answer(review: bytes, writer: asyncio.StreamWriter) -> None:
+            await until(lambda: mute.heads, "the other one is asked")
+            await inject(review, writer)
+            answered.set()
+
+        istiod.talk = answer
+        for turns in itertools.count():
+            mute.heads.clear()
+            answered.clear()
+            probe = asyncio.create_task(prober.ask(istiod.target, istiod.port, mute.port))
+            await answered.wait()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            probe.cancel()
+            [ended] = await asyncio.gather(probe, return_exceptions=True)
+            await until(lambda: not istiod.connections | mute.connections, f"{turns} turns later")
+            if not isinstance(ended, BaseException):
+                break
+            cancelled.append(ended)
+    assert {type(error) for error in cancelled} == {asyncio.CancelledError}
+
+
 async def test_where_no_replica_injects_it_says_what_each_of_them_did(tmp_path: Path) -> None:
     async with probing() as prober, Istiod(tmp_path) as istiod:
         istiod.talk = saying(http(b"", "503 Service Unavailable"))
@@ -335,7 +370,7 @@ async def test_the_api_servers_answer_to_a_dry_run_is_reported(
 
         assert (found.probe.injected, found.probe.reached) == (False, asked)
         assert why in found.probe.why
-        assert f"cannot be asked directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
+        assert f"cannot be probed directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
 
 
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:

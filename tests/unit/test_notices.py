@@ -98,7 +98,7 @@ QUICK = Pace(gap=0.01, minute=0.1)
 
 @asynccontextmanager
 async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.shown, look=0.01, pace=pace).run()):
+    async with background(Notices(pebble.socket, shown.shown, poll=0.01, pace=pace).run()):
         yield
 
 

@@ -112,7 +112,9 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
 
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
     """T18."""
-    limits = QuitLimits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
+    limits = QuitLimits(
+        deadline=50, confirm_failed=0.01, first_retry=0.01, at_once=1, retries_at_once=1
+    )
     async with cluster(limits=limits) as world:
 
         async def fail_then_hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:

@@ -16,8 +16,9 @@ from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
+from msgspec import structs
 from unit.asynchronous import background, until
-from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.rules.training import document
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS, raw
@@ -122,6 +123,28 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         world.repair.set_injectors(mesh())
         await world.found()
         assert world.api.evictions == ["web"]
+
+
+async def test_no_more_pods_are_restarted_than_the_limit_allows() -> None:
+    """Neither at once nor after each other."""
+    async with cluster(limits=structs.replace(LIMITS, restarts=2), leading=False) as world:
+        for number in range(4):
+            await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
+        await world.found("web-0", "web-1", "web-2", "web-3")
+        world.repair.lead(True)
+        await until(lambda: world.restarts("evicted") == 2, "two are evicted")
+        await until(lambda: world.repair.finished, "it is finished")
+        assert len(world.api.evictions) == 2
+
+
+async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
+    async with cluster(leading=False) as world:
+        await world.pod("web")
+        await world.found("web")
+        await until(lambda: world.repair.finished, "all is decided")
+        world.repair.relabelled("shop")
+        assert not world.repair.finished
+        await until(lambda: world.repair.finished, "all is decided again")
 
 
 async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:

@@ -121,8 +121,9 @@ def loses_updates(node: ast.AST) -> bool:
 
 def test_no_field_is_added_to_across_an_await() -> None:
     """`self.torn += await ended()` loses what was added meanwhile; a local name does not."""
-    files = [path for path in tracked("*.py") if any(map(loses_updates, walk(path)))]
-    assert files == []
+    waiting = [path for path in tracked("*.py") if "await" in path.read_text()]
+    assert waiting
+    assert [path for path in waiting if any(map(loses_updates, walk(path)))] == []
 
 
 WORKLOAD = ROOT / "workload/src/istio_aux"
@@ -197,6 +198,7 @@ def test_the_table_of_the_architecture_has_every_module_on_its_floor() -> None:
 
 FAILURES = [f"T{number}" for number in range(1, 42)]
 """The known failures of other controllers, which tests/README.md explains."""
+NUMBERED = re.compile(r"(\b|_)T\d", re.IGNORECASE)  # What has none need not be parsed.
 
 
 def test_every_known_failure_is_explained() -> None:
@@ -219,6 +221,7 @@ def told_by(path: Path) -> str:
 
 def test_every_known_failure_has_a_test() -> None:
     """Each one is named by a test, so that it can be found and cannot be forgotten."""
-    told = " ".join(told_by(path) for path in tracked("tests/**/test_*.py"))
+    files = tracked("tests/**/test_*.py")
+    told = " ".join(map(told_by, (path for path in files if NUMBERED.search(path.read_text()))))
     named = set(re.findall(r"\bT\d+\b", told))
     assert [failure for failure in FAILURES if failure not in named] == []

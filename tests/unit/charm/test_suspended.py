@@ -134,8 +134,8 @@ def test_the_last_unit_stops_its_workload_and_resumes_jobs_before_the_permission
 
     assert state(api, path) == (False, False)
     assert set(api.objects) == {path}
-    role = next(call for call in api.calls if "clusterroles" in call and "DELETE" in call)
-    assert api.calls.index(f"PATCH {path}") < api.calls.index(role)
+    right = next(call for call in api.calls if "/rbac." in call and "DELETE" in call)
+    assert api.calls.index(f"PATCH {path}") < api.calls.index(right)
     service = restarting.container.service_statuses["istio-aux"]
     assert service is pebble.ServiceStatus.INACTIVE
 

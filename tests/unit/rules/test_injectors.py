@@ -103,7 +103,7 @@ def without_bundle(value: str | None) -> Configuration:
         (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
         (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
         (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
-        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been asked yet"),
+        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been probed yet"),
         (State.REFUSED, ACTIVE,
          but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
          "connection refused"),
@@ -112,7 +112,7 @@ def without_bundle(value: str | None) -> Configuration:
          "it names neither Service nor URL"),
         (State.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "it injects"),
         (State.LIVE, ACTIVE, but(slices=(), unseen=UNSEEN), "it injects"),
-        (State.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been asked"),
+        (State.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been probed"),
     ],
 )  # fmt: skip
 def test_the_first_check_that_fails_is_the_state(

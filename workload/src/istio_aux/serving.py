@@ -262,12 +262,12 @@ class Listener:
             asyncio.Protocol, host or None, port, reuse_address=True, start_serving=False
         )
         # asyncio binds; but its accept has no bound, and logs a traceback for each failure.
-        self._sockets = [one.dup() for one in server.sockets]
+        self._sockets = [bound.dup() for bound in server.sockets]
         server.close()
-        for one in self._sockets:
-            one.setblocking(False)
-            one.listen(BACKLOG)
-            self._resume(one)
+        for listening in self._sockets:
+            listening.setblocking(False)
+            listening.listen(BACKLOG)
+            self._resume(listening)
         self._sweep()
         return self._sockets[0].getsockname()[:2]
 
@@ -275,11 +275,11 @@ class Listener:
         """Accept no more, close idle connections, and after ``patience`` seconds all others."""
         self.draining = True
         while self._sockets:
-            one = self._sockets.pop()
+            listening = self._sockets.pop()
             for _ in range(BACKLOG // ACCEPTS):  # The kernel would reset those that wait in it.
-                self._accept(one)
-            self.loop.remove_reader(one)
-            one.close()
+                self._accept(listening)
+            self.loop.remove_reader(listening)
+            listening.close()
         for connection in self.connections:
             if not connection.busy:
                 connection.say_last(Closed.DRAIN)
@@ -356,8 +356,8 @@ class Listener:
     def _sweep(self) -> None:
         self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
         now = self.loop.time()
-        for one in self.connections:
-            waits_for = "request" if one.writing_paused else one.waits_for
-            if one.since + getattr(self.limits, waits_for) <= now:
-                one.expire()
+        for connection in self.connections:
+            waits_for = "request" if connection.writing_paused else connection.waits_for
+            if connection.since + getattr(self.limits, waits_for) <= now:
+                connection.expire()
         self.connections.trim(now)

@@ -25,7 +25,7 @@ CHUNK = 128
 """Bytes that what arrives at once costs beside that: a client may send single bytes."""
 
 ADDRESSES = 1024  # Those that were answered last.
-LOOK = 8  # Connections that have waited longest, of which one is closed.
+OLDEST = 8  # Connections that have waited longest, of which one is closed.
 TRIM = 16 << 20  # Bytes that have become free before they are given back.
 PAUSE = 10.0  # Seconds between two times. Each took 25 to 90 ms on two busy cores.
 
@@ -56,12 +56,12 @@ class _Queue(OrderedDict[P, int]):
 
     total = 0
 
-    def put(self, one: P, cost: int) -> None:
-        self.total += cost - self.get(one, 0)
-        self[one] = cost
+    def put(self, peer: P, cost: int) -> None:
+        self.total += cost - self.get(peer, 0)
+        self[peer] = cost
 
-    def take(self, one: P) -> int:
-        cost = self.pop(one)
+    def take(self, peer: P) -> int:
+        cost = self.pop(peer)
         self.total -= cost
         return cost
 
@@ -92,52 +92,52 @@ class Connections(Generic[P]):
     def __iter__(self) -> Iterator[P]:
         return iter([*self._strangers, *self._known, *self._answered])
 
-    def __contains__(self, one: P) -> bool:
-        return self._queue(one) is not None
+    def __contains__(self, peer: P) -> bool:
+        return self._queue(peer) is not None
 
-    def add(self, one: P) -> None:
-        """Add one that was just accepted."""
-        if one.address in self._lately:
-            self._known.put(one, SILENT)
+    def add(self, peer: P) -> None:
+        """Add a connection that was just accepted."""
+        if peer.address in self._lately:
+            self._known.put(peer, SILENT)
         else:
-            self._strangers.put(one, SILENT)
-            self._by_address[one.address] += 1
+            self._strangers.put(peer, SILENT)
+            self._by_address[peer.address] += 1
 
-    def charge(self, one: P, cost: int) -> None:
+    def charge(self, peer: P, cost: int) -> None:
         """Count what it costs now."""
-        if (queue := self._queue(one)) is not None:
-            queue.put(one, cost)
+        if (queue := self._queue(peer)) is not None:
+            queue.put(peer, cost)
             self._highest = max(self._highest, self.cost)
 
-    def proceed(self, one: P) -> None:
+    def proceed(self, peer: P) -> None:
         """It has made progress: it is connected, or a request has begun. It goes to the end."""
-        if (queue := self._queue(one)) is not None:
-            queue.move_to_end(one)
+        if (queue := self._queue(peer)) is not None:
+            queue.move_to_end(peer)
 
-    def answer(self, one: P) -> None:
+    def answer(self, peer: P) -> None:
         """It was answered, and so was its address."""
-        if one.address not in self._lately:
-            for other in [other for other in self._strangers if other.address == one.address]:
+        if peer.address not in self._lately:
+            for other in [other for other in self._strangers if other.address == peer.address]:
                 self._known.put(other, self.remove(other))
-        self._lately[one.address] = None
-        self._lately.move_to_end(one.address)
+        self._lately[peer.address] = None
+        self._lately.move_to_end(peer.address)
         if len(self._lately) > ADDRESSES:
             self._lately.popitem(last=False)
-        if one in self:
-            self._answered.put(one, self.remove(one))
+        if peer in self:
+            self._answered.put(peer, self.remove(peer))
 
-    def remove(self, one: P) -> int:
-        """Take one out that is among them; returns what it cost."""
-        queue = self._queue(one)
-        assert queue is not None, one
+    def remove(self, peer: P) -> int:
+        """Remove a connection that is open; returns what it cost."""
+        queue = self._queue(peer)
+        assert queue is not None, peer
         if queue is self._strangers:
-            self._by_address[one.address] -= 1
-            if not self._by_address[one.address]:
-                del self._by_address[one.address]
-        return queue.take(one)
+            self._by_address[peer.address] -= 1
+            if not self._by_address[peer.address]:
+                del self._by_address[peer.address]
+        return queue.take(peer)
 
     def surplus(self) -> P | None:
-        """Return one that is to be closed; None: there is room for all."""
+        """Return a connection to close; None: there is room for all."""
         if self._is_full(self._strangers, self._known):
             return self._newcomer()
         return next(iter(self._answered)) if self._is_full(self._answered) else None
@@ -153,9 +153,9 @@ class Connections(Generic[P]):
             if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
                 trim(0)
 
-    def _queue(self, one: P) -> _Queue[P] | None:
+    def _queue(self, peer: P) -> _Queue[P] | None:
         queues = (self._strangers, self._known, self._answered)
-        return next((queue for queue in queues if one in queue), None)
+        return next((queue for queue in queues if peer in queue), None)
 
     def _is_full(self, *queues: _Queue[P]) -> bool:
         cost = sum(queue.total for queue in queues)
@@ -166,5 +166,5 @@ class Connections(Generic[P]):
 
         Of strangers it is the first of the address that has most.
         """
-        few = islice(self._strangers or self._known, LOOK)
-        return max(few, key=lambda one: self._by_address[one.address])
+        few = islice(self._strangers or self._known, OLDEST)
+        return max(few, key=lambda peer: self._by_address[peer.address])

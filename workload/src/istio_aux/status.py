@@ -45,7 +45,7 @@ KEPT = 1.0  # Seconds for which an answer is given again.
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
-LOOK = 0.5  # Seconds between two looks at the status.
+POLL = 0.5  # Seconds between two readings of the status.
 DEADLINE = 5.0  # Seconds for Pebble's answer.
 RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any later one.
 
@@ -231,12 +231,12 @@ class Notices:
         socket: Path,
         shown: Callable[[], Shown],
         *,
-        look: float = LOOK,
+        poll: float = POLL,
         pace: Pace | None = None,
     ) -> None:
         """Prepare to notify the Pebble on ``socket`` whenever ``shown()`` changes."""
         self._socket, self._shown = socket, shown
-        self._look, self._pace = look, pace or Pace()
+        self._poll, self._pace = poll, pace or Pace()
         self._trouble = ""
 
     async def run(self) -> None:
@@ -247,12 +247,12 @@ class Notices:
         sent, clock = deque[float](maxlen=self._pace.most), asyncio.get_running_loop().time
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
-                shown, pause = self._shown(), self._look
+                shown, pause = self._shown(), self._poll
                 if shown != notified:
                     worse = notified is not None and shown.is_worse_than(notified)
                     if wait := self._pace.pause(sent, clock(), worse=worse):
                         # The status may change back, or become worse, meanwhile.
-                        pause = min(wait, self._look)
+                        pause = min(wait, self._poll)
                     elif await self._notify(session):
                         notified = shown
                         sent.append(clock())

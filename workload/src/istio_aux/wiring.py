@@ -100,7 +100,7 @@ class Wiring:
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
         self._around = Surroundings(
             self.client, settings, self.telemetry,
-            changed=self._mesh_changed, relabelled=self._relabelled, clock=clock,
+            changed=self._control_planes_changed, relabelled=self._relabelled, clock=clock,
             ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
@@ -180,7 +180,7 @@ class Wiring:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
-        mesh, unreadable = self._injectors.control_planes, self._watches.unreadable()
+        planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.troubled("stuck"), self._quit.troubled("blocked")
         expires = self._token_life().exp
         return answers.ProcessStatus(
@@ -189,10 +189,10 @@ class Wiring:
             version=version("istio-aux"),
             start_mode=self._start.mode,
             capability=self._start.capability,
-            capability_why=mesh.native.why,
+            capability_why=planes.native.why,
             called_before_us=self._injectors.called_before if known else None,
             injectors=self._injectors.shown(),
-            injector_live=mesh.any_live,
+            injector_live=planes.any_live,
             watched_pods=self._quit.watched,
             selected_namespaces=self._quit.selected,
             stuck_pods=stuck,
@@ -216,7 +216,7 @@ class Wiring:
         )
 
     def pods(self) -> tuple[list[answers.ListedPod], bool]:
-        """Return the pods that need a look, and whether this process leads."""
+        """Return the pods that need attention, and whether this process leads."""
         listed = [
             answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
             for pod in self._repair.unmeshed()
@@ -241,9 +241,10 @@ class Wiring:
         self._repair.relabelled(namespace)
         self._quit.relabelled(namespace)
 
-    def _mesh_changed(self, mesh: ControlPlanes) -> None:
-        self._start = structs.replace(self._start, capability=mesh.native.capability)
-        self._repair.set_injectors(mesh)
+    def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
+        capability = control_planes.native.capability
+        self._start = structs.replace(self._start, capability=capability)
+        self._repair.set_injectors(control_planes)
 
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
@@ -284,7 +285,7 @@ class Surroundings:
         settings: Settings,
         telemetry: Telemetry,
         *,
-        changed: Callable[[ControlPlanes], None] = lambda _mesh: None,
+        changed: Callable[[ControlPlanes], None] = lambda _control_planes: None,
         relabelled: Callable[[str], None] = lambda _namespace: None,
         clock: Clock = system_clock,
         ordered: bool = False,
@@ -332,8 +333,8 @@ class Surroundings:
 
     @property
     def _known(self) -> bool:
-        mesh = self.injectors.control_planes
-        return mesh.known and all(each.native_why for each in mesh.injectors if each.live)
+        planes = self.injectors.control_planes
+        return planes.known and all(each.native_why for each in planes.injectors if each.live)
 
 
 async def until(condition: Callable[[], bool], patience: float) -> bool:

@@ -51,7 +51,7 @@ class InjectionPolicy(msgspec.Struct, frozen=True):
 
 
 Policies = Mapping[ControlPlane, InjectionPolicy]
-"""The policies of the istiods; one that is missing is unknown, not ``enabled``."""
+"""The policies of the istiods. A missing policy is unknown, not ``enabled``."""
 
 
 class Expectation(Struct, frozen=True):
@@ -109,7 +109,7 @@ def read_policy(text: str) -> InjectionPolicy:
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
     """Return Istio's webhooks for new pods, in the order in which they are called.
 
-    Deactivated ones are among them: their selectors match nothing.
+    Deactivated webhooks are among them: their selectors match nothing.
     """
     ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
     return tuple(

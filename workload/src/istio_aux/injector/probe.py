@@ -87,7 +87,7 @@ class Prober:
         answer = await _directly(target, url, addresses, question)
         self._count("direct", answer.probe)
         if not answer.probe.reached:
-            direct = f"cannot be asked directly: {answer.probe.why}"
+            direct = f"cannot be probed directly: {answer.probe.why}"
             answer = ProbeAnswer(await self._dry_run(question, direct))
             self._count("dry-run", answer.probe)
         try:

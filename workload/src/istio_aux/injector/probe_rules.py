@@ -71,8 +71,8 @@ def dry_run_pod(
 class Question(Struct, frozen=True):
     """The pod that a probe sends to an injector.
 
-    ``selected`` says whether the API server calls this injector for it, and no other one, and
-    ``timeout`` how many seconds the injector then has.
+    ``selected`` says whether the API server calls this injector, and no other injector,
+    for the pod. ``timeout`` says how many seconds the injector then has.
     """
 
     namespace: str
@@ -122,8 +122,8 @@ def questions(
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
-    If there is none, yield one that only the injector itself can review. ``hooks`` are of all
-    configurations, ``namespaces`` has labels by name, and those that are ``preferred`` come first.
+    If there is no such pod, yield a pod that only the injector itself can review. ``hooks`` are of
+    all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces come first.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))

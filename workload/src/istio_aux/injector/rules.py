@@ -41,7 +41,7 @@ class Probe(msgspec.Struct, frozen=True):
     reached: bool = True
 
 
-_NOT_PROBED = Probe(injected=False, why="it has not been asked yet", reached=False)
+_NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     def native(self) -> NativeCheck:
         """The sidecar of a new pod that asks for a native one, whichever injector selects it.
 
-        Only live injectors count: the others make no sidecars now. The reason names the one that
-        decides.
+        Only live injectors count: the others make no sidecars now. The reason names the
+        injector that decides.
         """
         return least(
             NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
@@ -108,8 +108,8 @@ def evaluate(
 ) -> tuple[Injector, ...]:
     """Decide for each injector whether it is live; at least one, sorted by configuration.
 
-    Only control planes in the namespace ``root`` matter; None: all. Deactivated ones are left out
-    if another one is active: `istioctl install` leaves one behind on purpose.
+    Only control planes in the namespace ``root`` matter; None: all. Deactivated injectors
+    are left out if another is active: `istioctl install` leaves such a configuration on purpose.
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []

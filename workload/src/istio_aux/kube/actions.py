@@ -25,7 +25,7 @@ from istio_aux.model.text import quoted
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
-"""Pods that repair looks at, and the fewer ones whose proxy may have to quit."""
+"""Pods that repair watches, and the fewer pods whose proxy may have to quit."""
 
 PAGE = 100
 """Objects in a page, unless they are large. client-go's pager asks for 500, whose body of 7 MB is
@@ -156,7 +156,7 @@ async def pages(
 ) -> AsyncGenerator[Page[T]]:
     """List a collection page by page, in pages of up to ``limit`` objects.
 
-    Fewer are asked for while a page would be longer than `LONGEST`; an object that is longer alone
+    Fewer are requested while a page would be longer than `LONGEST`; an object that is longer alone
     is unreadable. ``restarted`` is called when the list begins again: then the pages before count
     for nothing, and objects may come twice. After a `KubeError` the pages before are no complete
     list.

@@ -282,7 +282,7 @@ _not_after = ContextVar[float | None]("not_after", default=None)
 
 
 class _Request(aiohttp.ClientRequest):
-    """A request that looks at the clock when it has its connection."""
+    """A request that checks the clock when it has its connection."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         limit, now = _not_after.get(), asyncio.get_running_loop().time()
@@ -296,8 +296,8 @@ def _timeout(*, read: float) -> aiohttp.ClientTimeout:
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    asked = response.headers.get("Retry-After", "")
-    return float(asked) if asked.isascii() and asked.isdigit() else None
+    seconds = response.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
 
 
 def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:

@@ -46,7 +46,7 @@ class Channels:
         self._received = {channel: bytearray() for channel in kept}
 
     def feed(self, frame: bytes) -> None:
-        """Add one frame. The first ones of a kubelet have no payload."""
+        """Add one frame. The first frames of a kubelet have no payload."""
         if len(frame) > 1 and (buffer := self._received.get(frame[0])) is not None:
             buffer += frame[1 : 1 + OUTPUT - len(buffer)]
 
@@ -119,7 +119,7 @@ async def execute(
 ) -> AttemptResult:
     """Run ``command`` in a container of ``pod``, without stdin; see `stream`.
 
-    No UID leads to a pod: the command runs in the one that has its name when the request arrives.
+    No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
     """
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]

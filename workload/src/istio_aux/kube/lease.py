@@ -169,7 +169,7 @@ class Lease:
         while True:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
             try:
-                # A request that hangs leaves time for another one.
+                # A request that hangs leaves time for another request.
                 async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                     lapses = await self._round()
                 self._trouble = ""

@@ -83,12 +83,12 @@ class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
 
     def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
         """Turn the status into an exception; the arguments fill what it lacks."""
-        asked = self.details.retry_after_seconds if self.details else None
+        seconds = self.details.retry_after_seconds if self.details else None
         return ApiError(
             self.code or code,
             self.message or "no message",
             reason=self.reason,
-            retry_after=asked if asked is not None else retry_after,
+            retry_after=seconds if seconds is not None else retry_after,
         )
 
 
@@ -115,7 +115,7 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     """A line of a watch."""
 
     type: str  # ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-    metadata: Metadata  # Of the object; of one that cannot be decoded, as much as can be.
+    metadata: Metadata  # Of an object that cannot be decoded: as much as can be.
     # The object; None for a bookmark and for an object that cannot be decoded.
     resource: S | None = None
     why: str = ""  # Why the object cannot be decoded, or empty.

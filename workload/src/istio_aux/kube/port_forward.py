@@ -40,7 +40,7 @@ class ForwardChannels(Channels):
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
-        """Add one frame, and look whether the head of the answer is complete."""
+        """Add one frame, and check whether the head of the answer is complete."""
         super().feed(frame)
         answer = self._received[ForwardChannel.DATA]
         if self._wanted is None and (end := _HEAD_END.search(answer, PREFIX)):
@@ -85,7 +85,7 @@ async def request(
     """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `exec.stream`.
 
     No UID leads to a pod, but the connection is made to one pod: where ``still`` finds the pod
-    there after that, the request reaches no other one.
+    there after that, the request reaches no other pod.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

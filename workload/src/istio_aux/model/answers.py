@@ -161,7 +161,7 @@ STATES = ("unmeshed", "stuck", "blocked", "lost")
 
 
 class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod that needs a look, as ``/pods`` shows it."""
+    """A pod that needs attention, as ``/pods`` shows it."""
 
     namespace: str
     name: str
@@ -188,7 +188,7 @@ def group(pods: Iterable[TroubledPod]) -> list[Holder]:
     for pod in pods:
         groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
     holders = [_holder(by, fix, held) for (by, fix), held in groups.items()]
-    return sorted(holders, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
+    return sorted(holders, key=lambda each: (-each.requests.gpus, -each.pods, each.by, each.fix))
 
 
 def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:

@@ -41,8 +41,8 @@ class Applications(msgspec.Struct, frozen=True):
 
         Such pods are held and have their proxy quit in all namespaces.
         """
-        asked = namespace in self.namespaces or self.asks(namespace, application)
-        return asked and namespace not in IGNORED
+        requested = namespace in self.namespaces or self.asks(namespace, application)
+        return requested and namespace not in IGNORED
 
     def has(self, pod: Pod) -> bool:
         """Whether the pod has its sidecar because of the file; see `covers`."""

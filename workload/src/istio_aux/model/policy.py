@@ -118,14 +118,14 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     # After an attempt that seems to have worked, until the pod is read: Istio <=1.25 drains for 5 s
     # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
     confirm: float = 8.0
-    doubt: float = 2.0  # The same after an attempt that seems to have failed.
+    confirm_failed: float = 2.0  # The same after an attempt that seems to have failed.
     first_retry: float = 1.0
     last_retry: float = 300.0
     last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
     at_once: int = 24  # First attempts.
     slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
     retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
-    # Before the second look at a dead proxy: a payload that ends with its proxy is no loss, and the
+    # Before the second check of a dead proxy: a payload that ends with its proxy is no loss. The
     # kubelet reports the two about a second apart.
     lost_after: float = 2.0
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.

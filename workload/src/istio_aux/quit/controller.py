@@ -407,7 +407,7 @@ class QuitRecorder(Recorder):
                 pass
 
     def lost(self, state: PodState) -> None:
-        """A second look confirmed that the proxy is dead and a payload container is not."""
+        """A second check confirmed that the proxy is dead and a payload container is not."""
         if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
             self._telemetry.dead_proxies.labels("reported").inc()
 

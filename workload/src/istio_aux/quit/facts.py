@@ -51,7 +51,7 @@ Role = Literal["payload", "sidecar", "ignored"]
 
 
 class Kubelet(NamedTuple):
-    """What was found out about the kubelet of a node; see `obeys`."""
+    """What is known about the kubelet of a node; see `obeys`."""
 
     obeys: bool | None
     until: float = math.inf  # By the monotonic clock. Then its version is read again.

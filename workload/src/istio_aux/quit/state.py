@@ -117,7 +117,7 @@ class QuitOutcome(StrEnum):
     SUPERSEDED = "superseded"  # Nothing is due any more.
     GONE = "gone"  # The pod no longer exists, or another pod has its name.
     DRY_RUN = "dry-run"  # The proxy would be told to exit now.
-    REPORTED = "reported"  # A second look confirmed that the proxy is dead and the payload is not.
+    REPORTED = "reported"  # A second check confirmed that the proxy is dead and the payload is not.
     DELETED = "deleted"  # The pod with the dead proxy is deleted.
     BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
 
@@ -389,7 +389,7 @@ class Task:
         # A rung that is forbidden stays visible when the next one fails for another reason.
         self._answers.pop(rung, None)
         self._answers[rung] = answer.text
-        seconds = scope.limits.confirm if answer.well else scope.limits.doubt
+        seconds = scope.limits.confirm if answer.well else scope.limits.confirm_failed
         return Sleep(seconds if answer.sent else 0.0)
 
     def deleted(self) -> Action:
@@ -452,7 +452,7 @@ class Task:
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
-        """The second look at a pod with a dead proxy."""
+        """The second check of a pod with a dead proxy."""
         if not self.is_due(scope):
             return End()
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:

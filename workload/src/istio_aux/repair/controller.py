@@ -58,7 +58,7 @@ _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 
 class RepairController:
-    """Handler of the watch of pods: decides which ones to restart, and restarts them."""
+    """Handler of the watch of pods: decides which pods to restart, and restarts them."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def set_injectors(self, mesh: ControlPlanes) -> None:
+    def set_injectors(self, control_planes: ControlPlanes) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
-        if mesh != self._store.mesh:
-            self._store.mesh = mesh
+        if control_planes != self._store.control_planes:
+            self._store.control_planes = control_planes
             self._store.invalidate()
 
     def relabelled(self, namespace: str) -> None:
@@ -214,7 +214,7 @@ class RepairController:
         return self._suspended_jobs.status()
 
     async def run(self, listed: asyncio.Event) -> None:
-        """Decide on pods and restart the next ones, until cancelled.
+        """Decide on pods and restart the next pods, until cancelled.
 
         ``listed`` is set once all pods are known. Before that, a pod that is not known yet would
         count as the replacement of another.
@@ -428,7 +428,7 @@ class RepairController:
         """List the pods of a controller: raises an error unless the watch has shown the same.
 
         A watch may be silent for a minute before anybody notices. A restart must not begin beside
-        one of somebody else, and a pod that was made before it must not count as its result.
+        a restart by somebody else. A pod that was made before it must not count as its result.
         """
         common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
         selection = {**actions.NOT_TERMINAL, "labelSelector": common}

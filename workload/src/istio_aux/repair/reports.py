@@ -28,7 +28,7 @@ async def follow_applications(
 ) -> None:
     """Pass the applications that the file names to ``changed``, now and after each change.
 
-    A file that does not exist names none; one that cannot be read changes nothing.
+    A file that does not exist names no application. A file that cannot be read changes nothing.
     """
     applications = Applications()
     known: str | None = ""
@@ -76,15 +76,16 @@ def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
     new = Pod(metadata=Metadata(namespace=asking.namespace, labels={LABEL: asking.name}))
-    expectation, mesh = store.expect(admitted(new, store.applications)), store.mesh
+    expectation = store.expect(admitted(new, store.applications))
     configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
     if live:
-        live = mesh.live(configuration)
-        whys = (each.why for each in mesh.injectors if each.configuration == configuration)
+        live = store.control_planes.live(configuration)
+        injectors = store.control_planes.injectors
+        whys = (each.why for each in injectors if each.configuration == configuration)
         why = next(whys, "its injector is not among those that are watched")
     roots = (
         hook.control_plane.namespace
-        for hook in mesh.hooks
+        for hook in store.control_planes.hooks
         if (hook.configuration, hook.webhook) == (configuration, expectation.webhook)
     )
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)

@@ -375,7 +375,7 @@ def _observe(
     new = [
         pod
         for pod in (pods if replacing.sent else ())
-        # A pod that a watch shows late may have been made before, in the place of another one.
+        # A pod that a watch shows late may have been made before, in the place of another pod.
         if pod.uid not in known
         and pod.created >= int(deleted)
         # In a StatefulSet the replacement has the same name.
@@ -447,7 +447,7 @@ def _held(
     # Whoever sees the pods for the first time cannot know which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
-    gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
+    gap = next((low + 1 for low, high in pairwise([-1, *ordinals]) if high > low + 1), None)
     if gap is not None:
         since = now.monotonic + limits.unconfirmed - limits.patience
         seen[f"there is no pod with the ordinal {gap}"] = since

@@ -102,7 +102,7 @@ _NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was de
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
 _MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`owners.controller`).
-_LONGEST = 16  # Characters of one that are kept: a longer value is no value.
+_LONGEST = 16  # Characters of an annotation that are kept: a longer value is no value.
 
 
 class NotRestartedError(Exception):
@@ -205,7 +205,7 @@ class PodStore:
         self.owners: dict[str, PodOwner] = {}
         self._outdated: set[str | None] = set()
         self._deciding = False
-        self.mesh, self.applications = ControlPlanes(), Applications()
+        self.control_planes, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self.changed = OrderedDict[PodOwner, None]()
 
@@ -217,7 +217,7 @@ class PodStore:
         stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
-        # `inject-selector` may need one that opted out once its namespace is selected.
+        # `inject-selector` may need a pod that opted out once its namespace is selected.
         possible = admitted(pod, self.applications, self._options.inject)
         action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
@@ -286,7 +286,7 @@ class PodStore:
         new, expectation = repair.expectation(
             bare, namespace, self._options, self.applications, self.expect
         )
-        live = self.mesh.live(expectation.configuration) if expectation.expected else None
+        live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         owner = stored.owner if stored.owner and stored.owner.job else None
         action = repair.decide(
             new, expectation, self._policy, live=live, job=owner.job if owner else None,
@@ -306,10 +306,11 @@ class PodStore:
 
     def expect(self, pod: Pod) -> Expectation:
         """Whether the pod, as it would leave our admission, would get a sidecar now."""
-        if not self.mesh.known:
+        if not self.control_planes.known:
             return _UNKNOWN
         labels = self._namespaces.get(pod.metadata.namespace)
-        return expected(pod, labels, self.mesh.hooks, self.mesh.policies)
+        planes = self.control_planes
+        return expected(pod, labels, planes.hooks, planes.policies)
 
     def forget(self, owner: PodOwner) -> None:
         """Remove a controller that has no pods, unless it was made again since."""
@@ -323,7 +324,7 @@ class PodStore:
                 self.queue(stored.owner, restart=replica.restart)
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
-        """The pod has this controller now, and no longer another one."""
+        """The pod has this controller now, and no longer another controller."""
         old, uid = stored.owner, reference.uid if reference else ""
         if uid == (old.reference.uid if old else ""):
             return

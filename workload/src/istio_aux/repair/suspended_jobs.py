@@ -87,7 +87,7 @@ class SuspendedJobs:
     ) -> None:
         """Start as a follower.
 
-        Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
+        Jobs are suspended only if that is ``allowed``. Suspended Jobs are resumed in any case.
         ``leads`` is called right before each write: whether this process may still act.
         """
         self._leads = leads
@@ -137,8 +137,8 @@ class SuspendedJobs:
     async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
         """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
-        If that is part of a JobSet or a TrainJob, the one at the top is suspended. Returns why it
-        is not suspended; empty if it is. After a KubeError that is not known; it will be resumed.
+        If the Job is part of a JobSet or a TrainJob, the object at the top is suspended. Returns
+        why it is not suspended; empty if it is. A KubeError does not say: the Job will be resumed.
         """
         if not self._allowed or not self._acts():
             return "this process may not suspend it"

@@ -13,7 +13,7 @@ unmarked     by somebody else, or the Job is being deleted         `Leave`
 ============ ===================================================== ==============
 
 The training operator (1.9 pkg/controller.v1/common/job.go ReconcileJobs) deletes all pods of a Job
-that says ``suspend``, succeeded ones as well, whatever cleanPodPolicy says, and counts no failure.
+that says ``suspend``, succeeded pods as well, whatever cleanPodPolicy says, and counts no failure.
 It makes all pods again when the Job does not say so any more, and ``startTime`` begins again. But a
 running pod with a deletionTimestamp then counts as failed (pkg/core/status.go
 UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only when its pods are
@@ -152,8 +152,8 @@ def since(job: Job, first_seen: datetime) -> datetime:
 def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> float:
     """For how many seconds the Job is suspended at most, whatever its pods do.
 
-    A deletionTimestamp is the end of the grace period, which the author of the pod chose. Both
-    times are stored ones, so the present of no clock matters.
+    A deletionTimestamp is the end of the grace period, which the author of the pod chose. The
+    API server stores both times, so no clock of ours matters.
     """
     ends = [end for pod in pods if (end := pod.metadata.deletion_timestamp)]
     grace = (max((since, *ends)) - since).total_seconds()
@@ -239,7 +239,7 @@ def patch(
 
 
 def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iterator[str]:
-    """Why the last one of the Jobs must not be suspended."""
+    """Why the last of the Jobs must not be suspended."""
     for reference, job in ((each.reference, each.job) for each in jobs):
         if job.deleting:
             yield "it is being deleted"

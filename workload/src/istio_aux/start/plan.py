@@ -170,8 +170,8 @@ def before_injection(pod: Pod) -> Pod:
         metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
         spec=msgspec.structs.replace(
             pod.spec,
-            containers=tuple(one for one in pod.containers if one.name != PROXY),
-            init_containers=tuple(one for one in pod.init_containers if one.name not in added),
+            containers=tuple(c for c in pod.containers if c.name != PROXY),
+            init_containers=tuple(c for c in pod.init_containers if c.name not in added),
         ),
     )
 
@@ -183,23 +183,23 @@ def effective_start(pod: Pod) -> str | None:
         ``native`` or ``hold``, and why it has no effect if that is so.
     """
     match start_order.get(pod.metadata):
-        case "native" as asked if pod.has_native_proxy:
-            return asked
-        case "native" as asked if pod.has_proxy:
+        case "native" as requested if pod.has_native_proxy:
+            return requested
+        case "native" as requested if pod.has_proxy:
             why = "the sidecar is a classic one"
-        case "native" as asked:
+        case "native" as requested:
             why = f"no container is called {PROXY}"
-        case "hold" as asked if pod.has_native_proxy:
+        case "hold" as requested if pod.has_native_proxy:
             why = "the sidecar is a native one"
-        case "hold" as asked:
+        case "hold" as requested:
             holding = hold(pod)
             if holding.effective and not holding.ops:
-                return asked
+                return requested
             unheld = f"{PROXY} does not hold the payload back"
             why = unheld if holding.effective else holding.reason
         case _:
             return None
-    return f"asked for {asked}, but {why}"
+    return f"asked for {requested}, but {why}"
 
 
 def hold(pod: Pod) -> Holding:

@@ -26,7 +26,7 @@ from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
 
-POLL = 2.0  # Seconds between two looks at the files.
+POLL = 2.0  # Seconds between two readings of the files.
 
 
 class CertificateError(Exception):
