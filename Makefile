@@ -9,7 +9,10 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 # What the cluster tier needs of another Kubernetes, at night.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
-.PHONY: demo picture test nightly matrix lab lab-down bench docs format lint unit integration pack image chart clean
+.DEFAULT_GOAL := help
+.PHONY: help demo matrix picture test nightly lab lab-down bench docs format lint unit integration pack image chart clean
+help:                      ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 matrix: .venv/ready        ## the tests on every supported Kubernetes and Python; hours (ROWS="1.32/cluster" for some)
