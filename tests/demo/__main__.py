@@ -36,7 +36,10 @@ LEAD = (
     "them. istio-aux looks after profiles; the first one is labelled "
     "io.datastrophic/istio-aux=disabled."
 )
-PLAYGROUND = "a playground needs Linux, root, 8 GB of disk, and minutes: half an hour at first"
+PLAYGROUND = (
+    "a playground needs Linux, root, 8 GB of disk, and 2 minutes; at first 15 minutes on 2 free "
+    "cores, to build Kubernetes"
+)
 
 # What may go wrong through no fault of the demo: one line, no traceback.
 EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
@@ -91,6 +94,7 @@ def stay(*, chart: bool) -> int:
             program = f"alias istio-aux={Path(sys.prefix, 'bin/istio-aux')}"
             print(f"\n{deployed.status().rstrip()}")
             print(keeping.instructions(cluster, program, *playground.COMMANDS))
+            print("What you see, and what comes next: docs/how-to/playground.md")
             until_told(0)
 
     print(PLAYGROUND, flush=True)

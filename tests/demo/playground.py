@@ -50,6 +50,7 @@ def furnish(cluster: lab.Cluster, steps: Steps) -> None:
         lab.until(lambda: hung(client) == PODS, what=f"{PODS} pods of {FORGOTTEN} to hang")
         steps.done(f"{FORGOTTEN}: {PODS} pods are finished, hang, and hold {GPUS} GPUs")
         create(client, "tfjob.yaml", PROFILE)
+        lab.until(lambda: refusals(client), what=f"the pods of {PROFILE} to find no GPU")
         steps.done(f"{PROFILE}: a TFJob waits for GPUs")
 
 
@@ -70,6 +71,13 @@ def hung(client: Client) -> int:
     pods = client.list(Pod, namespace=FORGOTTEN)
     stories = [pod_story([Seen(now, pod.to_dict())]) for pod in pods]
     return sum(s.hangs and bool(s.last_try and s.last_try.succeeded) for s in stories)
+
+
+def refusals(client: Client) -> set[str]:
+    """Why the scheduler finds no node for pods of the profile."""
+    pods = client.list(Pod, namespace=PROFILE)
+    conditions = [c for pod in pods if pod.status for c in pod.status.conditions or []]
+    return {c.message or "" for c in conditions if c.reason == "Unschedulable"}
 
 
 def _schedulable(client: Client, node: str) -> None:

@@ -17,7 +17,7 @@ from demo import playground
 from demo.steps import Steps
 from lab import tools
 from lightkube import Client
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/playground.md"
@@ -64,13 +64,7 @@ def held_in(namespace: str) -> str:
 def test_finished_pods_hold_every_gpu_and_a_tfjob_waits_for_some(held: str, client: Client) -> None:
     [holder] = map(json.loads, held.splitlines())
     assert (holder["pods"], holder["requests"]["gpus"]) == (playground.PODS, playground.GPUS)
-
-    def refused() -> set[str]:
-        pods = client.list(Pod, namespace=playground.PROFILE)
-        conditions = [c for pod in pods if pod.status for c in pod.status.conditions or []]
-        return {c.message or "" for c in conditions if c.reason == "Unschedulable"}
-
-    [why] = lab.until(refused, what="the scheduler to find no GPU")
+    [why] = playground.refusals(client)
     assert f"Insufficient {playground.GPU}" in why
 
 
