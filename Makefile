@@ -9,9 +9,14 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 # What the cluster tier needs of another Kubernetes, at night.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
-.PHONY: demo picture test nightly matrix lab lab-down bench docs format lint unit integration pack image chart clean
+.DEFAULT_GOAL := help
+.PHONY: help demo playground matrix picture test nightly lab lab-down bench docs format lint unit integration pack image chart clean
+help:                      ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
+playground: .venv/ready    ## leave a cluster with hung pods and istio-aux running, to try it (root)
+	@$(TOX) -e demo -- --playground
 matrix: .venv/ready        ## the tests on every supported Kubernetes and Python; hours (ROWS="1.32/cluster" for some)
 	@.venv/bin/python tests/matrix.py $(ROWS)
 picture: .venv/ready       ## run the demo and keep its timeline as the picture of the README (root)
@@ -24,7 +29,7 @@ nightly: .venv/ready       ## what `make test` leaves out, and the cluster tier 
 	.venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
-lab-down: .venv/ready      ## end it, leaving nothing behind
+lab-down: .venv/ready      ## end what `lab` or `playground` left running, leaving nothing behind
 	@$(TOX) -e lab -- down
 bench: .venv/ready         ## how fast proxies quit and pods are admitted, beside yardsticks in Go
 	@$(TOX) -e bench

@@ -11,7 +11,7 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     echo "installing the Debian package python3-venv"
     { apt-get -qq update && apt-get -qq install -y python3-venv; } >/dev/null
 fi
-echo "setting up uv and tox in $venv (about 10 s)"
+echo "setting up uv and tox in $venv (seconds)"
 python3 -m venv --clear "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$(dirname "$0")/bootstrap.txt"
 mkdir -p "$venv/tmp"  # TMPDIR of all that the Makefile runs

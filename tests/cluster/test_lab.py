@@ -60,6 +60,18 @@ def test_another_source_and_another_pin_are_another_program(module: Path):
     assert tools.path("greeter") not in {before, after}
 
 
+def test_a_long_build_says_what_it_has_got_and_how_long_it_still_takes(
+    module: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(tools, "MINUTE", 0.02)
+    tools.path("greeter")
+
+    said = capfd.readouterr().err
+    line = r"building greeter: \d+ s of CPU so far, 2 s when it was measured; about \d+ s .+"
+    assert re.search(line, said)
+    assert re.search(r"built greeter in \d+ s$", said.strip())
+
+
 def test_a_failed_build_names_the_program_its_error_and_the_log(module: Path):
     (module / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
 

@@ -98,8 +98,7 @@ def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
 def test_uvx_runs_the_wheel_with_a_kubeconfig_alone(
     cluster: lab.Cluster, stuck: str, wheel: Path, pins: Path
 ):
-    uvx = Path(interpreters.uv()).with_name("uvx")
-    tool = (uvx, "--quiet", "--python", sys.executable, "--constraints", pins, "--from", wheel)
+    tool = (*uvx(pins), "--from", wheel)
 
     audit = run(cluster, *tool, "istio-aux", "audit", "-n", stuck, "-o", "json")
     check = run(cluster, *tool, "istio-aux", "check", "-o", "json")
@@ -108,6 +107,35 @@ def test_uvx_runs_the_wheel_with_a_kubeconfig_alone(
     assert [json.loads(line)["state"] for line in audit.stdout.splitlines()] == ["stuck"]
     found = {each["check"]: each for each in map(json.loads, check.stdout.splitlines())}
     assert (check.stderr, found["rights"]["result"]) == ("", "ok")
+
+
+def test_uvx_runs_the_program_from_a_repository_of_git(
+    cluster: lab.Cluster, stuck: str, pins: Path, tmp_path: Path
+):
+    """With the README's words, where the repository has an address of this machine.
+
+    It has what git would take of the checkout as it is now. A folder in its place would also have
+    what git ignores.
+    """
+    git = ("git", f"--git-dir={tmp_path}/.git", f"--work-tree={packages.ROOT}")
+    author = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "workload"], check=True)
+    subprocess.run([*git, *author, "commit", "--quiet", "--message=all"], check=True)
+    readme = (packages.ROOT / "README.md").read_text()
+    [words] = re.findall(r'^uvx --from "(git\+<.+>#\S+)" istio-aux audit ', readme, re.MULTILINE)
+    source = re.sub("<.+>", tmp_path.as_uri(), words)
+
+    done = run(cluster, *uvx(pins), "--no-cache", "--from", source, "istio-aux", "audit")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [stuck, "stuck", "stuck"] in [line.split()[:3] for line in done.stdout.splitlines()]
+
+
+def uvx(pins: Path) -> tuple[object, ...]:
+    """The command `uvx`, which takes these versions."""
+    program = Path(interpreters.uv()).with_name("uvx")
+    return program, "--quiet", "--python", sys.executable, "--constraints", pins
 
 
 def test_the_wheel_holds_licence_readme_links_and_classifiers(wheel: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -103,13 +104,14 @@ TIER = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-p", "no:ca
 
 @dataclass(frozen=True)
 class Runs:
-    """What came of the demo and of a test of the node tier, at home and in CI, and the user's home.
+    """What came of demo, playground and the node tier, at home and in CI, and the user's home.
 
     They run at the same time: the demo waits most of it.
     """
 
     home: Path
     demo: Future[CompletedProcess[str]]
+    playground: Future[CompletedProcess[str]]
     tier: dict[str, Future[CompletedProcess[str]]]
 
 
@@ -122,11 +124,12 @@ def runs() -> Iterator[Runs]:
         somebody = stack.enter_context(user())
         pool = stack.enter_context(ThreadPoolExecutor())
         demo = pool.submit(somebody.python, "-m", "demo")
+        playground = pool.submit(somebody.python, "-m", "demo", "--playground")
         tier = {
             ci: pool.submit(somebody.python, "-m", "pytest", *TIER, test, CI=ci)
             for ci in ("", "true")
         }
-        yield Runs(somebody.home, demo, tier)
+        yield Runs(somebody.home, demo, playground, tier)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +157,10 @@ def test_the_scripted_demo_keeps_the_promise_and_says_what_is_scripted(runs: Run
     assert "the promise was kept" in done.stdout
     report = runs.home / "demo-report/index.html"
     assert "Pod status on this page is scripted" in report.read_text()
+
+
+def test_a_playground_that_cannot_be_had_says_what_it_needs(runs: Runs) -> None:
+    done = runs.playground.result()
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.match(rf"a playground needs Linux, root, \d+ GB of disk, .+: {REASON}", done.stderr)

@@ -1,7 +1,8 @@
 """Run the demo: `PYTHONPATH=tests python -m demo`; DEMO_KEEP=1 leaves the cluster running.
 
 `--picture FILE` also writes the timeline there, if the promise was kept by pods that ran;
-`--chart` has istio-aux from its Helm chart.
+`--chart` has istio-aux from its Helm chart; `--playground` leaves a cluster running in which pods
+hang, in place of the story.
 
 The exit status says whether the promise was kept: 0 kept, 1 broken, 2 the demo could not run.
 """
@@ -22,7 +23,7 @@ from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, node, report, scenes
+from demo import api, node, playground, report, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 
@@ -35,7 +36,10 @@ LEAD = (
     "them. istio-aux looks after profiles; the first one is labelled "
     "io.datastrophic/istio-aux=disabled."
 )
-
+PLAYGROUND = (
+    "a playground needs Linux, root, 8 GB of disk, and 2 minutes; at first 15 minutes on 2 free "
+    "cores, to build Kubernetes"
+)
 
 # What may go wrong through no fault of the demo: one line, no traceback.
 EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
@@ -46,14 +50,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="demo")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the timeline there")
     parser.add_argument("--chart", action="store_true", help="istio-aux from its Helm chart")
+    parser.add_argument("--playground", action="store_true", help="leave a cluster to try it in")
     asked = parser.parse_args()
     picture = asked.picture
-    if (picture or asked.chart) and (reason := lab.node.unavailable()):
+    if (picture or asked.chart or asked.playground) and (reason := lab.node.unavailable()):
         what = "the picture shows pods that ran" if picture else "the chart runs in pods"
-        print(f"{what}: {reason}", file=sys.stderr)
+        print(f"{PLAYGROUND if asked.playground else what}: {reason}", file=sys.stderr)
         return 2
     try:
-        status = play(chart=asked.chart)
+        status = (stay if asked.playground else play)(chart=asked.chart)
     except EXPECTED as error:
         print(f"the demo could not run: {error}", file=sys.stderr)
         return 2
@@ -74,6 +79,25 @@ def play(*, chart: bool = False) -> int:
 
         show(_console(), hold, keep=True, chart=chart)
 
+    return keeping.in_child(keep)
+
+
+def stay(*, chart: bool) -> int:
+    """Leave a playground running, and say what to try there."""
+
+    def keep(until_told: keeping.Stay) -> None:
+        steps = Steps(_console())
+        with lab.cluster("node", held=True) as cluster:
+            steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}")
+            deployed, _ = node.bring_up(steps, cluster, chart=chart)
+            playground.furnish(cluster, steps)
+            program = f"alias istio-aux={Path(sys.prefix, 'bin/istio-aux')}"
+            print(f"\n{deployed.status().rstrip()}")
+            print(keeping.instructions(cluster, program, *playground.COMMANDS))
+            print("What you see, and what comes next: docs/how-to/playground.md")
+            until_told(0)
+
+    print(PLAYGROUND, flush=True)
     return keeping.in_child(keep)
 
 

@@ -62,10 +62,7 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
 
     istio-aux is the charm's, or, with `chart`, the Helm chart's.
     """
-    deploy = _from_chart if chart else _from_charm
-    deployed, istio = set_stage(steps, cluster, lambda: deploy(cluster, steps))
-    lab.trainer.await_ready(cluster)
-    steps.done("training-operator ready")
+    deployed, istio = bring_up(steps, cluster, chart=chart)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
@@ -82,6 +79,17 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
         notes=NOTES,
         worlds=rows,
     )
+
+
+def bring_up(
+    steps: Steps, cluster: lab.Cluster, *, chart: bool
+) -> tuple[Deployed, lab.istio.Istio]:
+    """Set the stage, with istio-aux of the charm or the chart; return when it can be played on."""
+    deploy = _from_chart if chart else _from_charm
+    stage = set_stage(steps, cluster, lambda: deploy(cluster, steps))
+    lab.trainer.await_ready(cluster)
+    steps.done("training-operator ready")
+    return stage
 
 
 def natively(

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lab.istio
 import yaml
 from lab import tools, worlds
 from lab.trainer import PROFILE
+from lab.workloads import RESOURCES
 from lab.worlds import EXPECTED, Shape
 from lightkube import Client
-from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace
 
 from demo.promise import Check
@@ -27,10 +27,6 @@ from demo.watching import LINGER, watch
 
 KUBERNETES = tools.VERSION.removeprefix("v")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-RESOURCES = {
-    "Job": Job,
-    "TFJob": create_namespaced_resource("kubeflow.org", "v1", "TFJob", "tfjobs"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +59,7 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
         Namespace(metadata=ObjectMeta(name=scene.namespace, labels=scene.labels)),
         field_manager="demo",
     )
-    document = yaml.safe_load(manifest.read_text())
-    document["metadata"]["namespace"] = scene.namespace
+    document = example(manifest, scene.namespace)
     resource = RESOURCES[document["kind"]]
     narrator = Narrator()
 
@@ -80,6 +75,13 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
         since = f"{LINGER:.0f} s after its payloads ended" if _hangs(story) else "to the end"
         steps.done(f"{scene.namespace}: {story.kind} {story.name} still {state} {since}")
     return story
+
+
+def example(manifest: Path, namespace: str) -> dict[str, Any]:
+    """The object of a file, in a namespace."""
+    document = yaml.safe_load(manifest.read_text())
+    document["metadata"]["namespace"] = namespace
+    return document
 
 
 def _hangs(story: JobStory) -> bool:

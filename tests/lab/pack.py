@@ -69,7 +69,7 @@ def pack(root: Path = ROOT, *, python: str = "") -> Path:
         with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
             _build(root, sources, python, Path(scratch), folder)
 
-    saying = "packing the charm (a local structural pack, about 10 s)"
+    saying = "packing the charm (a local structural pack, seconds)"
     [charm] = cache.once("charm", key, build, saying=saying).glob("*.charm")
     return charm
 
@@ -153,7 +153,7 @@ def _environment() -> Path:
     folder = cache.root().parent / "charmcraft" / key
     if (folder / "ready").exists():
         return folder
-    cache.say("setting up charmcraft (about 15 s)")
+    cache.say("setting up charmcraft (seconds)")
     system = Path(f"/usr/bin/python{version}")
     python = system if system.exists() else interpreters.find(version)
     if python is None:

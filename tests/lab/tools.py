@@ -28,6 +28,8 @@ ORACLE = HERE.parent / "oracle/kubelet"
 # -trimpath: the same program from every checkout. Without debug information, which the linker would
 # drop, Pebble takes 34 s of CPU instead of 40 s.
 FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
+# Seconds between two lines about a build, and of CPU that it needs to have a pace.
+MINUTE = 60.0
 
 
 class BuildError(LabError):
@@ -50,7 +52,7 @@ class LostLink:
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its go.mod's folder, its package and its cold build's seconds on two cores."""
+    """A program, its go.mod's folder, its package, and its cold build's seconds on two cores."""
 
     name: str
     folder: Path
@@ -60,6 +62,11 @@ class Program:
     # Built on first use: neither `make demo` nor `make test` needs it.
     on_demand: bool = False
     lost: LostLink | None = None
+
+    @property
+    def cpu(self) -> int:
+        """The seconds of CPU that a cold build takes."""
+        return 2 * self.seconds
 
 
 NEWEST = "1.36"
@@ -194,11 +201,19 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     lock = cache.folder("tools") / "lock"
     with cache.lock(lock, waiting="waiting for another process that builds the tools"):
         missing = [PROGRAMS[name] for name, place in places.items() if not place.exists()]
+        begun, before = time.monotonic(), _cpu_of_children()
         for index, program in enumerate(missing):
+            ahead = missing[index:]
+            work = sum(p.cpu for p in ahead)
             if index == 0 or len(missing) > 1:
-                rest = _minutes(sum(p.seconds for p in missing[index:]))
-                cache.say(f"building {', '.join(p.name for p in missing[index:])}: about {rest}")
-            _build(program, places[program.name])
+                spent = _cpu_of_children() - before
+                rest = remaining(work, spent, time.monotonic() - begun)
+                cache.say(f"building {', '.join(p.name for p in ahead)}: {rest}")
+            for cpu in _build(program, places[program.name]):
+                spent = _cpu_of_children() - before + cpu
+                rest = remaining(work - min(cpu, program.cpu), spent, time.monotonic() - begun)
+                so_far = f"{cpu:.0f} s of CPU so far, {program.cpu} s when it was measured"
+                cache.say(f"building {program.name}: {so_far}; {rest} for all that is left")
     return places
 
 
@@ -224,7 +239,8 @@ def _place(program: Program) -> Path:
     return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
 
 
-def _build(program: Program, place: Path) -> None:
+def _build(program: Program, place: Path) -> Iterator[float]:
+    """Build a program; yields each minute how many seconds of CPU that has taken."""
     place.parent.mkdir(parents=True, exist_ok=True)
     log = place.with_suffix(".log")
     # Built beside its place and renamed: nobody finds half a program.
@@ -235,23 +251,46 @@ def _build(program: Program, place: Path) -> None:
         if program.lost:
             changed = stack.enter_context(_restored(program.folder, program.lost))
             argv.append(f"-modfile={changed}")
-        built = subprocess.run(
+        build = subprocess.Popen(
             [*argv, program.package],
             cwd=program.folder,
             env=toolchain.environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-    if built.returncode:
+        try:
+            while not _ended(build):
+                yield _cpu(build.pid)
+        finally:
+            build.kill()
+            build.wait()
+    if build.returncode:
         last = (log.read_text().strip().splitlines() or ["no output"])[-1]
         raise BuildError(
-            f"{program.name}: go build: exit status {built.returncode}: {last} (all of it in {log})"
+            f"{program.name}: go build: exit status {build.returncode}: {last} (all of it in {log})"
         )
     new.rename(place)
     log.unlink()
     cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+
+
+def _ended(build: subprocess.Popen[bytes]) -> bool:
+    """Whether a build ends within a minute."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        build.wait(MINUTE)
+    return build.returncode is not None
+
+
+def _cpu(pid: int) -> float:
+    """The seconds of CPU of a process and its children that have ended (proc_pid_stat(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 @contextlib.contextmanager
@@ -274,8 +313,18 @@ def _restored(folder: Path, lost: LostLink) -> Iterator[Path]:
         yield changed
 
 
-def _minutes(seconds: int) -> str:
-    cores = os.cpu_count() or 1
-    estimate = max(5, seconds * 2 / cores)
-    text = f"{estimate / 60:.0f} min" if estimate > 90 else f"{estimate:.0f} s"
-    return f"{text} on {cores} cores and the downloads, less where Go has them in its caches"
+def remaining(work: float, spent: float, elapsed: float) -> str:
+    """How long builds still take, which need so much CPU and got so much since they began.
+
+    They may get little of a busy machine: after a minute of CPU their own pace counts.
+    """
+    if spent < MINUTE:
+        cores = os.cpu_count() or 1
+        rest = f"{cores} free cores and the downloads, less where Go has them in its caches"
+        return f"about {_time(work / cores)} on {rest}"
+    return f"about {_time(work * elapsed / spent)} at the pace so far"
+
+
+def _time(seconds: float) -> str:
+    seconds = max(5, seconds)
+    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

@@ -76,7 +76,7 @@ def environment(workload: Path, python: Path | None = None) -> Path:
     folder = cache.root().parent / "workload" / _digest(workload, python)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process installs the workload"):
         if not (folder / "ready").exists():
-            cache.say("installing the workload into a virtual environment (about 5 s)")
+            cache.say("installing the workload into a virtual environment (seconds)")
             if excuse:
                 cache.say(excuse)
             command = [interpreters.uv(), "sync", "--frozen", "--no-dev", "--no-editable"]
