@@ -84,11 +84,9 @@ COMMANDS = sorted(
 )
 
 
-def table(page: Path, under: str = "") -> list[list[str]]:
-    """The rows of the tables of a page, or of one section, without their heads."""
-    content = page.read_text()
-    lines = (pages.section(content, under) if under else content).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
+def table(content: str) -> list[list[str]]:
+    """The rows of the tables of a text, without their heads."""
+    rows = [line for line in content.splitlines() if line.startswith("|")]
     heads = {i for i, row in enumerate(rows) if i + 1 < len(rows) and rows[i + 1].startswith("|--")}
     kept = [row for i, row in enumerate(rows) if i not in heads and not row.startswith("|--")]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in kept]
@@ -240,6 +238,14 @@ def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
         assert " ".join(what["description"].split()) in shown
 
 
+def test_the_table_of_options_has_the_first_paragraph_of_each() -> None:
+    rows = table(read(REFERENCE / "options.md"))
+    assert [row[0] for row in rows] == [f"[`{name}`](#{name})" for name in OPTIONS]
+    for (_, default, what), option in zip(rows, OPTIONS.values(), strict=True):
+        assert default == (f"`{option['default']}`" if str(option["default"]) else "empty")
+        assert what == " ".join(option["description"].partition("\n\n")[0].split())
+
+
 def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
     rules = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
     named = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
@@ -251,13 +257,13 @@ def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
-    assert {row[0].strip("`") for row in table(REFERENCE / "commands.md")} == commands
+    assert {row[0].strip("`") for row in table((REFERENCE / "commands.md").read_text())} == commands
     assert {"serve", "check", "audit"} <= commands
 
 
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
-    assert {row[0].strip("`") for row in table(REFERENCE / "events.md")} == {*EVENT_REASONS}
+    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {*EVENT_REASONS}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:
@@ -299,7 +305,7 @@ def pattern(part: ast.expr) -> str:
 
 def shown_texts() -> list[str]:
     """The texts of the page, from the first cells of its tables."""
-    cells = [row[0] for row in table(REFERENCE / "status.md")]
+    cells = [row[0] for row in table((REFERENCE / "status.md").read_text())]
     return [
         text.strip("` ") for cell in cells
         for text in re.findall(r"`` .+? ``|`[^`]+`", cell)
