@@ -27,6 +27,7 @@ DOCUMENTS = [
     *(ROOT / f"{folder}/README.md" for folder in ("bundle", "terraform", "examples", "workload")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")),
 ]
+TESTS = ROOT / "tests/README.md"
 HERE = "tests/unit/test_docs.py"
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 ACTIONS: dict[str, Any] = yaml.safe_load((ROOT / "actions.yaml").read_text())
@@ -142,6 +143,49 @@ def test_what_needs_charmhub_says_above_it_what_to_do_until_then(block: Block) -
     assert "Not on Charmhub yet: " in paragraph
 
 
+# A reader of the site has no tests; reviewers and contributors do. tests/README.md has the tests.
+FOR_CONTRIBUTORS = {
+    *(
+        pages.DOCS / f"{name}.md"
+        for name in ("changelog", "contributing", "explanation/architecture")
+    ),
+    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING")),
+    *(pages.DOCS / "decisions").iterdir(),
+}
+FOR_USERS = [file for file in DOCUMENTS if file not in FOR_CONTRIBUTORS]
+# What the style guide replaces. "The same" and "the world" are nouns that nobody has named.
+NOT_OURS = r"\b(the same|rungs?|worlds?)\b"
+
+
+def prose(file: Path) -> str:
+    """What a reader of a document sees, without the words after the language of a fence."""
+    return re.sub(r"^( *```\w+) .*$", r"\1", read(file), flags=re.MULTILINE)
+
+
+def places(pattern: str, text: str) -> list[str]:
+    """The lines in which a pattern is, beginning near it."""
+    return [line[max(0, hit.start() - 60) :][:160]
+            for line in text.splitlines() if (hit := re.search(pattern, line, re.IGNORECASE))]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", FOR_USERS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_page_for_users_cites_no_test(file: Path) -> None:
+    assert places(r"`(tests|unit|cluster|node|helm)/|\btest_\w+\.py", prose(file)) == []
+
+
+@pytest.mark.parametrize("file", [*DOCUMENTS, TESTS], ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_document_has_plain_words_and_commands_that_can_be_pasted(file: Path) -> None:
+    assert places(NOT_OURS, prose(file)) == []
+    assert places(r"(?<!\.venv/bin/)\btox (run|-e|list)", prose(file)) == []
+
+
+def test_the_menu_has_the_how_tos_in_the_order_of_their_page() -> None:
+    page = (pages.DOCS / "how-to/index.md").read_text()
+    links, _, menu = page.partition("```{toctree}")
+    named = re.findall(r"\]\(([a-z-]+)\.md\)", links)
+    assert re.findall(r"^[a-z-]+$", menu, re.MULTILINE) == named
+
+
 def words(command: str) -> list[str]:
     """One command of a line: up to a pipe, and without comments."""
     try:
@@ -202,7 +246,7 @@ NAMED = "benchmarks|bundle|docs|examples|lib|src|terraform|tests|workload"
 
 @pytest.mark.parametrize(
     "file",
-    [*DOCUMENTS, ROOT / "tests/README.md"],
+    [*DOCUMENTS, TESTS],
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_every_path_that_a_document_names_exists(file: Path) -> None:
@@ -263,7 +307,9 @@ def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
 
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
-    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {*EVENT_REASONS}
+    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {
+        *EVENT_REASONS
+    }
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:

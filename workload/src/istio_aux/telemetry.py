@@ -83,10 +83,10 @@ class Telemetry:
 
         self.quits = counter(
             "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, rung=(NO_RUNG, *Rung),
+            outcome=QUIT_OUTCOMES, way=(NO_RUNG, *Rung),
         )  # fmt: skip
         self.quit_attempts = counter(
-            "quit_attempts", "Attempts to make a proxy exit, by way.", rung=Rung
+            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Rung
         )
         self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
         self.exit_to_exit = Histogram(
