@@ -163,9 +163,8 @@ def prose(file: Path) -> str:
 
 
 def places(pattern: str, text: str) -> list[str]:
-    """The lines in which a pattern is, beginning near it."""
-    return [line[max(0, hit.start() - 60) :][:160]
-            for line in text.splitlines() if (hit := re.search(pattern, line, re.IGNORECASE))]  # fmt: skip
+    """What stands around a pattern."""
+    return [hit[0] for hit in re.finditer(f".{{,60}}({pattern}).{{,60}}", text, re.IGNORECASE)]
 
 
 @pytest.mark.parametrize("file", FOR_USERS, ids=lambda file: str(file.relative_to(ROOT)))
