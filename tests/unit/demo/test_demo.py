@@ -136,9 +136,9 @@ SHARED = {"working", "ready", "starting", "idle", "aux", "other"}
 
 
 def colours(picture: Path) -> dict[str, tuple[str, ...]]:
-    """What the style of a picture says of the things that several pictures show, on a light page."""
+    """The colours of the things that several pictures show, on a light page."""
     text = picture.read_text(encoding="utf-8")
-    light = {name: value for name, value in reversed(re.findall(r"(--\w+): (#\w+)", text))}
+    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", text)))
     text = re.sub(r"var\((--\w+)\)", lambda found: light[found[1]], text)
     rules = re.findall(r"\.(\w+) ?\{([^}]*)\}", text)
     return {

@@ -91,8 +91,8 @@ class Telemetry:
         self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
         self.exit_to_exit = Histogram(
             "istio_aux_payload_exit_to_proxy_exit_seconds",
-            "From the last payload container's exit to the proxy's, by the kubelet's clock.",
-            registry=registry, buckets=(1, 2, 3, 5, 10, 30, 60, 300, 900, 3600),
+            "From the last payload container's exit to the proxy's.",
+            registry=registry, buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
         )  # fmt: skip
         self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")
         self.stuck_pods = gauge("stuck_pods", "Pods whose proxy runs on after several attempts.")
