@@ -174,6 +174,11 @@ def _cell(content: object) -> str:
     return " ".join(str(content).split()).replace("|", "\\|")
 
 
+def _first(description: str) -> str:
+    """The paragraph that says what an option does."""
+    return description.partition("\n\n")[0]
+
+
 def _value(value: object) -> str:
     """A default as a user writes it."""
     shown = str(value).lower() if isinstance(value, bool) else str(value)
@@ -181,13 +186,20 @@ def _value(value: object) -> str:
 
 
 def options() -> str:
-    """Every option of the charm, with its whole description."""
+    """Every option of the charm: a table of their first paragraphs, then whole descriptions."""
     found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-    return "\n\n".join(
+    rows = [
+        f"| [`{name}`](#{name}) | {_value(option['default'])} | "
+        f"{_cell(_first(option['description']))} |"
+        for name, option in found.items()
+    ]
+    table = ["| option | default | what it does |", "|---|---|---|", *rows]
+    sections = [
         f"## {name}\n\nType `{option['type']}`, default {_value(option['default'])}.\n\n"
         + option["description"].strip()
         for name, option in found.items()
-    )
+    ]
+    return "\n\n".join(["\n".join(table), *sections])
 
 
 def actions() -> str:

@@ -131,7 +131,8 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
         # Rows of several Pythons have the same Kubernetes.
         place = f"{version if version.startswith('python') else one['kubernetes']} {tier}"
         for reason, number in one["lacking"].items():
-            reasons.setdefault(reason, {})[place] = number
+            # A reader of the site has no tests.
+            reasons.setdefault(re.sub(r" \([^()]*\)$", "", reason), {})[place] = number
     differences = [
         f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
         for reason, rows in reasons.items()

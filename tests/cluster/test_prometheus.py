@@ -258,6 +258,11 @@ DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_tex
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 # Series that exist only after something went wrong, which it does not here.
 QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
+# Grafana's units, as the picture has them, and by what it multiplies.
+UNITS = {
+    "short": ("", 1.0), "s": ("seconds", 1.0), "reqps": ("a second", 1.0),
+    "percentunit": ("%", 100.0), "bytes": ("MB", 1e-6),
+}  # fmt: skip
 # For the picture; fewer give each panel an answer, too.
 DRAW = bool(os.environ.get("DRAW_DASHBOARD"))
 JOBS = 30 if DRAW else 6
@@ -265,7 +270,7 @@ JOBS = 30 if DRAW else 6
 
 def query(target: dict[str, str]) -> str:
     """A panel's query, with its variables as Grafana fills them in."""
-    text = target["expr"].replace("$__rate_interval", "15s")
+    text = target["expr"].replace("$__rate_interval", "15s").replace("$__range", "1h")
     for name in ("juju_model", "juju_model_uuid", "juju_application"):
         text = text.replace(f'"${name}"', '".*"')
     assert "$" not in text
@@ -327,8 +332,9 @@ def test_every_panel_has_an_answer_and_shows_what_happens(
             lines += [line(series, target, start) for series in found]
         assert lines or panel["title"] in QUIET, panel["title"]
         if panel["type"] == "timeseries" and (lines := strongest(lines)):
-            unit = panel["fieldConfig"]["defaults"]["unit"].replace("short", "")
-            drawn.append(Panel(panel["title"], "seconds", unit, lines))
+            unit, scale = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
+            shown = [Line(e.name, [(x, y * scale) for x, y in e.points]) for e in lines]
+            drawn.append(Panel(panel["title"], "seconds", unit, shown))
     if DRAW:
         (ROOT / "docs/dashboard.svg").write_text(document(drawn, columns=3))
 

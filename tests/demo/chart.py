@@ -14,11 +14,11 @@ class Kind(StrEnum):
     """What a bar stands for; the value is its name in the legend."""
 
     FAILED = "payload fails"
-    HELD = "payload held back"
+    HELD = "payload held"
     WORKING = "payload works"
     STARTING = "proxy starting"
     READY = "proxy ready"
-    IDLE = "payload is over, proxy runs on"
+    IDLE = "payload finished, proxy runs on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,11 @@ def _group(job: JobStory) -> Group:
     # A batch Job has no condition for the time in which it runs.
     state = job.condition.lower() or "running"
     return Group(
-        title=f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace {job.namespace}",
-        verdict=f"{'' if job.succeeded else 'still '}{state} after {job.seconds(job.until):.0f} s",
+        title=job.setting.capitalize(),
+        verdict=(
+            f"{job.kind} {'' if job.succeeded else 'still '}{state}"
+            f" after {job.seconds(job.until):.0f} s"
+        ),
         good=job.succeeded,
         pods={pod.name: _lanes(job, pod) for pod in job.pods},
     )

@@ -111,7 +111,7 @@ class JobStory:
         """What tells the job from the others, as a sentence begins."""
         if not self.helped:
             return "without istio-aux"
-        return "with istio-aux, sidecars native" if self.native else "with istio-aux"
+        return "with istio-aux, native sidecars" if self.native else "with istio-aux"
 
     @property
     def succeeded(self) -> bool:

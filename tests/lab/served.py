@@ -114,7 +114,7 @@ def is_taken(cluster: lab.Cluster, token: str) -> bool:
 
 
 def metric(workload: Workload, series: str) -> float:
-    """The value of a series now, such as ``istio_aux_quits_total{outcome="exited",rung="exec"}``.
+    """The value of a series now, such as ``istio_aux_quits_total{outcome="exited",way="exec"}``.
 
     Raises:
         KeyError: it is not there.

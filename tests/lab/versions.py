@@ -61,7 +61,7 @@ RESTART_ALL = Difference(
 WEBSOCKETS = Difference(
     "WebSocket from the API server to the kubelet",
     36,
-    "the API server translates exec into SPDY; quitting is the same",
+    "the API server translates exec into SPDY; quitting does not differ",
     "cluster/test_quit.py",
 )
 DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, POLICY, RESTART_ALL, WEBSOCKETS)

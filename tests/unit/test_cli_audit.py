@@ -25,6 +25,7 @@ from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited, job, judged
 from unit.screens import Run, Shown
 
+ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -199,6 +200,15 @@ def test_holders_are_shown_alone_and_in_json() -> None:
         "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
         "fix": "set x: false", "text": text,
     }  # fmt: skip
+
+
+def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
+    since = datetime(2026, 11, 18, 9, 30, tzinfo=UTC)
+    size = {"millicpu": 8_000, "memory": 64 * 1024**3}
+    gpus = (4, 4, 4, 4, 4, 2, 2)
+    found = [finding("stuck", since=since, requests={**size, "gpus": each}) for each in gpus]
+    shown = output(Audit(found, 31).holders(), "table").decode()
+    assert f"$ istio-aux audit --holders\n{shown}```" in (ROOT / "README.md").read_text()
 
 
 def test_of_many_holders_the_first_are_shown() -> None:

@@ -28,6 +28,7 @@ DOCUMENTS = [
     *(ROOT / f"{folder}/README.md" for folder in ("bundle", "terraform", "examples", "workload")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")),
 ]
+TESTS = ROOT / "tests/README.md"
 HERE = "tests/unit/test_docs.py"
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 ACTIONS: dict[str, Any] = yaml.safe_load((ROOT / "actions.yaml").read_text())
@@ -85,11 +86,9 @@ COMMANDS = sorted(
 )
 
 
-def table(page: Path, under: str = "") -> list[list[str]]:
-    """The rows of the tables of a page, or of one section, without their heads."""
-    content = page.read_text()
-    lines = (pages.section(content, under) if under else content).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
+def table(content: str) -> list[list[str]]:
+    """The rows of the tables of a text, without their heads."""
+    rows = [line for line in content.splitlines() if line.startswith("|")]
     heads = {i for i, row in enumerate(rows) if i + 1 < len(rows) and rows[i + 1].startswith("|--")}
     kept = [row for i, row in enumerate(rows) if i not in heads and not row.startswith("|--")]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in kept]
@@ -143,6 +142,48 @@ def test_what_needs_charmhub_says_above_it_what_to_do_until_then(block: Block) -
     lines = block.file.read_text().splitlines()[: block.line - 1]
     paragraph = next(line for line in reversed(lines) if line.strip())
     assert "Not on Charmhub yet: " in paragraph
+
+
+# A reader of the site has no tests; reviewers and contributors do. tests/README.md has the tests.
+FOR_CONTRIBUTORS = {
+    *(
+        pages.DOCS / f"{name}.md"
+        for name in ("changelog", "contributing", "explanation/architecture")
+    ),
+    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING")),
+    *(pages.DOCS / "decisions").iterdir(),
+}
+FOR_USERS = [file for file in DOCUMENTS if file not in FOR_CONTRIBUTORS]
+# What the style guide replaces. "The same" and "the world" are nouns that nobody has named.
+NOT_OURS = r"\b(the same|rungs?|worlds?)\b"
+
+
+def prose(file: Path) -> str:
+    """What a reader of a document sees, without the words after the language of a fence."""
+    return re.sub(r"^( *```\w+) .*$", r"\1", read(file), flags=re.MULTILINE)
+
+
+def places(pattern: str, text: str) -> list[str]:
+    """What stands around a pattern."""
+    return [hit[0] for hit in re.finditer(f".{{,60}}({pattern}).{{,60}}", text, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("file", FOR_USERS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_page_for_users_cites_no_test(file: Path) -> None:
+    assert places(r"`(tests|unit|cluster|node|helm)/|\btest_\w+\.py", prose(file)) == []
+
+
+@pytest.mark.parametrize("file", [*DOCUMENTS, TESTS], ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_document_has_plain_words_and_commands_that_can_be_pasted(file: Path) -> None:
+    assert places(NOT_OURS, prose(file)) == []
+    assert places(r"(?<!\.venv/bin/)\btox (run|-e|list)", prose(file)) == []
+
+
+def test_the_menu_has_the_how_tos_in_the_order_of_their_page() -> None:
+    page = (pages.DOCS / "how-to/index.md").read_text()
+    links, _, menu = page.partition("```{toctree}")
+    named = re.findall(r"\]\(([a-z-]+)\.md\)", links)
+    assert re.findall(r"^[a-z-]+$", menu, re.MULTILINE) == named
 
 
 def words(command: str) -> list[str]:
@@ -205,7 +246,7 @@ NAMED = "benchmarks|bundle|docs|examples|lib|src|terraform|tests|workload"
 
 @pytest.mark.parametrize(
     "file",
-    [*DOCUMENTS, ROOT / "tests/README.md"],
+    [*DOCUMENTS, TESTS],
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_every_path_that_a_document_names_exists(file: Path) -> None:
@@ -241,6 +282,14 @@ def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
         assert " ".join(what["description"].split()) in shown
 
 
+def test_the_table_of_options_has_the_first_paragraph_of_each() -> None:
+    rows = table(read(REFERENCE / "options.md"))
+    assert [row[0] for row in rows] == [f"[`{name}`](#{name})" for name in OPTIONS]
+    for (_, default, what), option in zip(rows, OPTIONS.values(), strict=True):
+        assert default == (f"`{option['default']}`" if str(option["default"]) else "empty")
+        assert what == " ".join(option["description"].partition("\n\n")[0].split())
+
+
 def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
     rules = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
     named = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
@@ -252,13 +301,15 @@ def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
-    assert {row[0].strip("`") for row in table(REFERENCE / "commands.md")} == commands
+    assert {row[0].strip("`") for row in table((REFERENCE / "commands.md").read_text())} == commands
     assert {"serve", "check", "audit"} <= commands
 
 
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
-    assert {row[0].strip("`") for row in table(REFERENCE / "events.md")} == {*EVENT_REASONS}
+    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {
+        *EVENT_REASONS
+    }
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:
@@ -309,7 +360,7 @@ def pattern(part: ast.expr) -> str:
 
 def shown_texts() -> list[str]:
     """The texts of the page, from the first cells of its tables."""
-    cells = [row[0] for row in table(REFERENCE / "status.md")]
+    cells = [row[0] for row in table((REFERENCE / "status.md").read_text())]
     return [
         text.strip("` ") for cell in cells
         for text in re.findall(r"`` .+? ``|`[^`]+`", cell)

@@ -48,7 +48,7 @@ def queries() -> dict[str, str]:
 def parsed(query: str) -> promql_parser.Expr:
     """The query as Prometheus gets it."""
     text = query.replace("%%juju_topology%%", 'juju_application="istio-aux"')
-    return promql_parser.parse(text.replace("$__rate_interval", "5m"))
+    return promql_parser.parse(text.replace("$__rate_interval", "5m").replace("$__range", "6h"))
 
 
 def nodes(query: str) -> list[promql_parser.Expr]:

@@ -243,15 +243,6 @@ def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
         OPTIONS[name].read(-1)
 
 
-@pytest.mark.parametrize("name", CHARM)
-def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
-    default = CHARM[name]["default"]
-    summary = " ".join(CHARM[name]["description"].partition("\n\n")[0].split()).rstrip(".")
-    cell = f"`{default}`" if str(default) else ""
-    row = [f" `{name}`", cell, f"{summary} "]
-    assert row in rows("README.md"), f"wanted: |{' | '.join(row)}|"
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_readme_of_the_workload_has_every_option(name: str) -> None:
     row = [f" `{name}`", shown(name), f"{OPTIONS[name].meaning} "]

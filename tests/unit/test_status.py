@@ -262,9 +262,9 @@ def test_an_error_with_its_traceback_is_still_one_line(log: io.BytesIO) -> None:
 
 
 SERIES = [
-    'quits_total{outcome="exited",rung="exec"}',
-    'quits_total{outcome="gone",rung="none"}',
-    'quit_attempts_total{rung="port-forward"}',
+    'quits_total{outcome="exited",way="exec"}',
+    'quits_total{outcome="gone",way="none"}',
+    'quit_attempts_total{way="port-forward"}',
     'dead_proxies_total{action="delete-failed"}',
     'injectors{state="no-endpoint"}',
     'injector_probes_total{outcome="refused",way="dry-run"}',

@@ -110,6 +110,25 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "waited"), [(0.3, 0.3), (1.7, 1.7), (9.0, 2.0)], ids=["fast", "slow", "frozen"]
+)
+def test_the_wait_of_a_payload_whose_end_was_seen_has_fractions(
+    seconds: float, waited: float
+) -> None:
+    """The kubelet's times are whole seconds: those of these exits are one second apart."""
+    story = Story(pod(main=RUNNING), due=False)
+    story.watched(pod())
+    found = story.state.due(story.scope)
+    assert found
+    story.task = story.state.task = Task(story.state, found)
+    story.told().watched(pod(proxy=ENDED), after(seconds))
+    end = story.awake(seconds)
+    assert isinstance(end, End)
+    assert end.after_payload == pytest.approx(waited)
+    assert end.reason == EXITED.reason
+
+
+@pytest.mark.parametrize(
     ("answer", "seconds"),
     [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],
     ids=["well", "doubtful", "refused"],

@@ -83,16 +83,16 @@ class Telemetry:
 
         self.quits = counter(
             "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, rung=(NO_RUNG, *Rung),
+            outcome=QUIT_OUTCOMES, way=(NO_RUNG, *Rung),
         )  # fmt: skip
         self.quit_attempts = counter(
-            "quit_attempts", "Attempts to make a proxy exit, by way.", rung=Rung
+            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Rung
         )
         self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
         self.exit_to_exit = Histogram(
             "istio_aux_payload_exit_to_proxy_exit_seconds",
-            "From the last payload container's exit to the proxy's, by the kubelet's clock.",
-            registry=registry, buckets=(1, 2, 3, 5, 10, 30, 60, 300, 900, 3600),
+            "From the last payload container's exit to the proxy's.",
+            registry=registry, buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
         )  # fmt: skip
         self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")
         self.stuck_pods = gauge("stuck_pods", "Pods whose proxy runs on after several attempts.")

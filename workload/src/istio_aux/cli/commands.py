@@ -438,7 +438,7 @@ examples:
   istio-aux restart-unmeshed --dry-run
   istio-aux restart-unmeshed -n team --limit 5
 
-Does once what `serve` does all the time with race-policy: restart, by the same
+Does once what `serve` does all the time with race-policy: restart, by its
 rules: only while the injector is live, only pods whose controller makes new
 ones, one at a time for each controller, by evictions within
 PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller

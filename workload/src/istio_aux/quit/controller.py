@@ -364,7 +364,7 @@ class QuitRecorder(Recorder):
     def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
         """The proxy is about to be told to exit."""
         self._telemetry.quit_attempts.labels(rung).inc()
-        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, rung=rung)
+        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=rung)
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""
@@ -420,7 +420,7 @@ class QuitRecorder(Recorder):
         self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
             logging.INFO, "quit", state.key,
-            container=task.target, outcome=outcome, rung=rung, attempts=task.attempts,
+            container=task.target, outcome=outcome, way=rung, attempts=task.attempts,
             reason=end.reason,
         )  # fmt: skip
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:

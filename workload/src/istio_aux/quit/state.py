@@ -173,7 +173,7 @@ class Retry(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True):
     """The task is finished; there is nothing to record without an outcome.
 
-    ``after_payload``: whole seconds from the last exit of another container to the proxy's.
+    ``after_payload``: seconds from the last exit of another container to the proxy's.
     """
 
     outcome: QuitOutcome | None = None
@@ -198,6 +198,7 @@ class PodState:
     target: str = PROXY  # The container that has to exit next.
     asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
     first_seen: Moment | None = None  # When the decision first asked for this.
+    witnessed: float | None = None  # When it saw the payload end, by the monotonic clock.
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
     requests: Requests | None = None  # What the pod holds meanwhile.
     left: bool = False  # The watch does not show the pod any more.
@@ -233,14 +234,20 @@ class PodState:
             self.target = decision.target
         if self.asks_for != before:
             self.first_seen = seen if self.asks_for == "quit" else now
+            if self.asks_for == "quit":
+                self.witnessed = None if self.seen is None else now.monotonic
         held = self.asks_for in {"quit", "blocked"}
         ended = facts.payload_ended if held else None
         self.since = min(ended, now.date) if ended else None
         self.requests = facts.requests if held else None
         self.version, self.seen = version, now.monotonic
         if self.task:
-            self.task.exit = exit_of(self.task.target, facts)
+            self.task.exit = exit_of(self.task.target, facts, self.waited(now))
         return decision
+
+    def waited(self, now: Moment) -> float | None:
+        """Seconds since the payload ended, if this process saw that."""
+        return None if self.witnessed is None else now.monotonic - self.witnessed
 
     @property
     def until(self) -> Moment | None:
@@ -373,7 +380,7 @@ class Task:
         if self.due == "report":
             return self._confirmed(facts, decision, scope)
         if not isinstance(decision, Quit) or decision.target != self.target:
-            return self._not_quit(facts, decision, scope)
+            return self._not_quit(facts, decision, scope, now)
         if not self.is_due(scope):
             return self.superseded(scope)
         return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
@@ -444,11 +451,13 @@ class Task:
             answers.append(f"{self.target} needs {decision.rule.switch}")
         return self.failed("; ".join(answers), scope, reading=False)
 
-    def _not_quit(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
+    def _not_quit(
+        self, facts: PodFacts, decision: quitting.Action, scope: QuitScope, now: Moment
+    ) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
-        exited = exit_of(self.target, facts) if self.attempts else None
+        exited = exit_of(self.target, facts, self.state.waited(now)) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
@@ -463,8 +472,12 @@ class Task:
         return End(QuitOutcome.REPORTED, decision.reason)
 
 
-def exit_of(container: str, facts: PodFacts) -> End | None:
-    """The end of a task whose container has exited; None while its status does not show that."""
+def exit_of(container: str, facts: PodFacts, waited: float | None) -> End | None:
+    """The end of a task whose container has exited; None while its status does not show that.
+
+    The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
+    took, and is believed as far as the kubelet's times allow.
+    """
     ended = facts.exits.get(container)
     if ended is None:
         return None
@@ -473,4 +486,6 @@ def exit_of(container: str, facts: PodFacts) -> End | None:
     after = max((at - last).total_seconds(), 0.0) if at and last else None
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
     when = "" if after is None else f", {after:g} s after the payload"
+    if after is not None and waited is not None:
+        after = min(max(waited, after - 1, 0.0), after + 1)
     return End(outcome, f"{container} exited with {ended.exit_code}{when}", after)
