@@ -2,12 +2,14 @@
 {{- define "istio-aux.files" -}}
 {{- $c := include "istio-aux.context" . | fromJson }}
 {{- $settings := dict
-  "application" (printf "%s/%s" $c.model $c.app)
+  "application" (printf "%s/%s" $c.model $c.name)
   "applications" "/etc/istio-aux/settings/applications"
   "lease" (printf "%s/%s" $c.model $c.lease)
   "tls-certificate" "/etc/istio-aux/tls/tls.crt"
   "tls-key" "/etc/istio-aux/tls/tls.key"
   "webhook-configuration" $c.webhook_configuration
+  "webhook-address" (printf ":%v" .Values.webhook.securePort)
+  "status-address" (printf ":%v" .Values.statusPort)
 }}
 {{- range $name, $value := .Values.settings }}
 {{- if not (and (eq $name "root-namespace") (empty $value)) }}

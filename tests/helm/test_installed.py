@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lab
+import pytest
 from demo import scenes
 from demo.steps import Steps
 from lab import deployed, tools, worlds
@@ -105,29 +106,60 @@ def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release
         assert found[check]["result"] == "ok", found[check]
 
 
-def checked(cluster: lab.Cluster, release: Release) -> list[dict[str, Any]]:
-    """What `istio-aux check` finds in a pod of the release."""
+def executed(
+    cluster: lab.Cluster, release: Release, *command: str
+) -> subprocess.CompletedProcess[str]:
+    """A command in a pod of the release."""
     argv = [str(tools.path("kubectl")), "--kubeconfig", str(cluster.kubeconfig)]
     argv += ["--namespace", release.namespace, "exec", f"deployment/{release.name}", "--"]
-    argv += ["istio-aux", "check", "--config", "/etc/istio-aux/settings/config.yaml", "-o", "json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return subprocess.run([*argv, *command], capture_output=True, text=True, check=False)
+
+
+def checked(cluster: lab.Cluster, release: Release) -> list[dict[str, Any]]:
+    """What `istio-aux check` finds in a pod of the release."""
+    config = "/etc/istio-aux/settings/config.yaml"
+    done = executed(cluster, release, "istio-aux", "check", "--config", config, "-o", "json")
     assert done.stdout, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_nothing_is_left_of_a_release_that_is_uninstalled(
-    client: Client, cluster: lab.Cluster, release: Release, home: Path
-) -> None:
-    """Another release, which lets the API server change pods and may act on more."""
-    other = Release(cluster, home, "other", "elsewhere")
-    other.install(
+# What OpenShift's `restricted-v2` writes into a pod that asks for no user.
+ARBITRARY = {"runAsUser": 1000680000, "runAsGroup": 0, "fsGroup": 1000680000}
+
+
+@pytest.fixture(scope="module")
+def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
+    """Another release, which lets the API server change pods, and may act on more."""
+    found = Release(cluster, home, "other", "elsewhere")
+    found.install(
         {
             "settings.namespace-selectors": "team=other",
             "settings.start-mode": "hold",
             "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
+            **{f"podSecurityContext.{key}": value for key, value in ARBITRARY.items()},
         }
     )
+    return found
+
+
+def test_the_pods_run_as_any_user(cluster: lab.Cluster, release: Release, other: Release) -> None:
+    """That of the image, or one that the cluster gives."""
+
+    def user(of: Release) -> str:
+        return executed(cluster, of, "id", "-u").stdout.strip()
+
+    assert [user(release), user(other)] == ["584792", str(ARBITRARY["runAsUser"])]
+    assert {each["check"]: each["result"] for each in checked(cluster, other)}["rights"] == "ok"
+
+
+def test_the_notes_say_which_label_adds_a_namespace(other: Release) -> None:
+    assert "kubectl label namespace NAME team=other istio-injection=enabled" in other.notes
+
+
+def test_nothing_is_left_of_a_release_that_is_uninstalled(
+    client: Client, release: Release, other: Release
+) -> None:
     had = owned(client, other)
 
     other.uninstall()
