@@ -70,7 +70,8 @@ def files() -> dict[Path, str]:
     """Every file that is made, or has a part that is made, with its text."""
     made = {CHART / f"templates/{name}.yaml": _template(name) for name in TEMPLATES}
     values = _values((CHART / "values.yaml").read_text())
-    chart = _chart((CHART / "Chart.yaml").read_text())
+    charm = yaml.safe_load((ROOT / "metadata.yaml").read_text())
+    about = chart((CHART / "Chart.yaml").read_text(), charm)
     return {
         **made,
         CHART / "files/rules.json": _rules(),
@@ -78,8 +79,8 @@ def files() -> dict[Path, str]:
         CHART / "files/dashboard.json": _dashboard(),
         CHART / "values.schema.json": _schema((CHART / "values.schema.json").read_text()),
         CHART / "values.yaml": values,
-        CHART / "Chart.yaml": chart,
-        CHART / "README.md": readme.text(yaml.safe_load(chart), values),
+        CHART / "Chart.yaml": about,
+        CHART / "README.md": readme.text(yaml.safe_load(about), values),
     }
 
 
@@ -342,13 +343,11 @@ def _comment(text: str) -> Iterable[str]:
     yield line
 
 
-def _chart(present: str) -> str:
-    """What the chart is: its version is the workload's, its addresses are those of the charm."""
+def chart(present: str, charm: Mapping[str, Any]) -> str:
+    """Chart.yaml, with the version of the workload and the addresses of the charm's metadata."""
     version = tomllib.loads((ROOT / "workload/pyproject.toml").read_text())["project"]["version"]
     text = re.sub(r"(?m)^(version|appVersion): .*$", rf'\1: "{version}"', present)
-    charm = yaml.safe_load((ROOT / "metadata.yaml").read_text())
-    # Each is a text or a list.
-    source = charm.get("source", [])
+    source = charm.get("source", [])  # A text or a list.
     icon = base64.b64encode((ROOT / "icon.svg").read_bytes()).decode()
     made = {
         "description": charm["summary"],
