@@ -58,13 +58,15 @@ def test_a_tfjob_completes_beside_istios_sidecar(
 def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
+    """The new pods listen on another port than those before."""
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
     release.upgrade({"admission": "webhook"})
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
-        release.upgrade({"admission": "webhook", "settings.quit-grace": 1})
+        changed = {"settings.quit-grace": 1, "webhook.securePort": 10250}
+        release.upgrade({"admission": "webhook", **changed})
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]
@@ -129,7 +131,7 @@ ARBITRARY = {"runAsUser": 1000680000, "runAsGroup": 0, "fsGroup": 1000680000}
 
 @pytest.fixture(scope="module")
 def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
-    """Another release, which lets the API server change pods, and may act on more."""
+    """Another release, with a user and a port of its own; the API server changes pods."""
     found = Release(cluster, home, "other", "elsewhere")
     found.install(
         {
@@ -137,6 +139,7 @@ def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
             "settings.start-mode": "hold",
             "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
+            "statusPort": 9090,
             **{f"podSecurityContext.{key}": value for key, value in ARBITRARY.items()},
         }
     )
