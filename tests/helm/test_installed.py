@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import lab
 import pytest
 from demo import scenes
 from demo.steps import Steps
-from lab import deployed, tools, worlds
+from lab import deployed, worlds
 from lab.creation import Stream
 from lab.meshed import annotations_of, nameless, proxy_exit_code
 from lab.release import Release
@@ -98,9 +95,9 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
     assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
 
 
-def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release: Release) -> None:
+def test_the_workload_says_that_it_would_work_here(release: Release) -> None:
     """The command of the chart's notes."""
-    results = checked(cluster, release)
+    results = release.checked()
 
     assert [each for each in results if each["result"] == "problem"] == []
     found = {each["check"]: each for each in results}
@@ -108,30 +105,9 @@ def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release
         assert found[check]["result"] == "ok", found[check]
 
 
-def executed(
-    cluster: lab.Cluster, release: Release, *command: str
-) -> subprocess.CompletedProcess[str]:
-    """A command in a pod of the release."""
-    argv = [str(tools.path("kubectl")), "--kubeconfig", str(cluster.kubeconfig)]
-    argv += ["--namespace", release.namespace, "exec", f"deployment/{release.name}", "--"]
-    return subprocess.run([*argv, *command], capture_output=True, text=True, check=False)
-
-
-def checked(cluster: lab.Cluster, release: Release) -> list[dict[str, Any]]:
-    """What `istio-aux check` finds in a pod of the release."""
-    config = "/etc/istio-aux/settings/config.yaml"
-    done = executed(cluster, release, "istio-aux", "check", "--config", config, "-o", "json")
-    assert done.stdout, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-# What OpenShift's `restricted-v2` writes into a pod that asks for no user.
-ARBITRARY = {"runAsUser": 1000680000, "runAsGroup": 0, "fsGroup": 1000680000}
-
-
 @pytest.fixture(scope="module")
 def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
-    """Another release, with a user and a port of its own; the API server changes pods."""
+    """Another release, with a port of its own; the API server changes pods."""
     found = Release(cluster, home, "other", "elsewhere")
     found.install(
         {
@@ -140,20 +116,9 @@ def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
             "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
             "statusPort": 9090,
-            **{f"podSecurityContext.{key}": value for key, value in ARBITRARY.items()},
         }
     )
     return found
-
-
-def test_the_pods_run_as_any_user(cluster: lab.Cluster, release: Release, other: Release) -> None:
-    """That of the image, or one that the cluster gives."""
-
-    def user(of: Release) -> str:
-        return executed(cluster, of, "id", "-u").stdout.strip()
-
-    assert [user(release), user(other)] == ["584792", str(ARBITRARY["runAsUser"])]
-    assert {each["check"]: each["result"] for each in checked(cluster, other)}["rights"] == "ok"
 
 
 def test_the_notes_say_which_label_adds_a_namespace(other: Release) -> None:

@@ -96,6 +96,20 @@ class Release:
         )
         return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
 
+    def executed(self, *command: str) -> str:
+        """What a command says in one of its pods, whatever its exit status."""
+        argv = [str(tools.path("kubectl")), "--kubeconfig", str(self._cluster.kubeconfig)]
+        argv += ["--namespace", self.namespace, "exec", f"deployment/{self.name}", "--", *command]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        return done.stdout
+
+    def checked(self) -> list[dict[str, Any]]:
+        """What `istio-aux check` finds in one of its pods: the command of the chart's notes."""
+        config = "/etc/istio-aux/settings/config.yaml"
+        said = self.executed("istio-aux", "check", "--config", config, "-o", "json")
+        return [json.loads(line) for line in said.splitlines()]
+
     def certificate(self, client: Client) -> str:
         """The SHA-256 of the certificate in its Secret."""
         secret = client.get(Secret, f"{self.name}-certificate", namespace=self.namespace)
