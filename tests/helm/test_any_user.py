@@ -16,7 +16,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 NAMESPACE, USER = "any-user", 1000680000
-# The part of `restricted-v2` that writes. It refuses a pod that asks for a user; ours asks for none.
+# What `restricted-v2` writes. It also refuses a pod that asks for a user; ours asks for none.
 CONSTRAINT = f"""
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
