@@ -69,6 +69,7 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "suspended": SUSPENDED,
     "suspended_kinds": resources_by_group(),
     "webhook_port": WEBHOOK_PORT,
+    "webhook_timeout": 3,
 }
 
 # libyaml where PyYAML has it: parsing took most of the time of an event.

@@ -5,7 +5,8 @@ Helm makes an authority whose key it forgets, and one certificate. An upgrade ke
 others, and the API server trusts both authorities, because a pod sees a changed Secret a minute later.
 */}}
 {{- define "istio-aux.certificate" -}}
-{{- $name := printf "%s-certificate" .Release.Name }}
+{{- $c := include "istio-aux.names" . | fromJson }}
+{{- $name := $c.certificate }}
 {{- if eq .Values.certificates.from "cert-manager" }}
 {{- dict "ca_bundle" "" "ca_from" (printf "%s/%s" .Release.Namespace $name) "certificate" $name | toRawJson }}
 {{- else }}
@@ -17,9 +18,9 @@ others, and the API server trusts both authorities, because a pod sees a changed
 {{- if and $present (le (sub $now $since) (mul 86400 .Values.certificates.renewAfterDays)) }}
 {{- $_ := set .Values "made" (dict "data" $present.data "since" $since) }}
 {{- else }}
-{{- $host := printf "%s.%s.svc" .Release.Name .Release.Namespace }}
+{{- $host := printf "%s.%s.svc" $c.app $c.model }}
 {{- $days := int .Values.certificates.days }}
-{{- $authority := genCA (printf "%s in %s" .Release.Name .Release.Namespace | trunc 64) $days }}
+{{- $authority := genCA (printf "%s in %s" $c.app $c.model | trunc 64) $days }}
 {{- $leaf := genSignedCert "" nil (list $host) $days $authority }}
 {{- $before := dig "data" "ca.crt" "" $present | b64dec }}
 {{- $end := "-----END CERTIFICATE-----\n" }}

@@ -1,30 +1,58 @@
 {{- /* Names, and what the templates that are made from the charm's take as `$c`. */}}
 
 {{- define "istio-aux.names" -}}
-{{- $app := .Release.Name }}
+{{- $name := .Values.nameOverride | default .Chart.Name }}
+{{- $app := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
+{{- $app = .Values.fullnameOverride | default $app | trunc 63 | trimSuffix "-" }}
 {{- $model := .Release.Namespace }}
+{{- $pods := dict "app.kubernetes.io/name" $name "app.kubernetes.io/instance" .Release.Name }}
+{{- $labels := dict
+  "istio-aux.io/application" $app
+  "istio-aux.io/model" $model
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+}}
 {{- dict
   "app" $app
+  "certificate" (print $app "-certificate")
+  "name" $name
   "model" $model
   "lease" $app
   "policy" (printf "istio-aux-%s-%s" $model $app)
   "role" (printf "%s-%s-workload" $model $app)
-  "service_account" (printf "%s-workload" $app)
+  "service_account" (.Values.serviceAccount.name | default (print $app "-workload"))
   "webhook_configuration" (printf "istio-aux-%s-%s" $model $app)
-  "labels" (dict
-    "istio-aux.io/application" $app
-    "istio-aux.io/model" $model
-    "app.kubernetes.io/managed-by" .Release.Service
-    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version)
-  )
+  "pods" $pods
+  "labels" (merge $labels $pods .Values.commonLabels)
 | toRawJson }}
 {{- end }}
 
-{{- /* The labels of the pods. Their own mesh would refuse the API server, which is in none. */}}
-{{- define "istio-aux.podLabels" -}}
-app.kubernetes.io/name: {{ .Release.Name | quote }}
-sidecar.istio.io/inject: "false"
-istio.io/dataplane-mode: none
+{{- /* Metadata of an object of the release's namespace: its name after `app` is `suffix`, and `labels` and `annotations` are its own. */}}
+{{- define "istio-aux.metadata" -}}
+{{- $c := include "istio-aux.names" .root | fromJson }}
+{{- $metadata := dict "name" (print $c.app (.suffix | default "")) "namespace" $c.model "labels" (merge $c.labels (.labels | default dict)) }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+{{- $_ := set $metadata "annotations" . }}
+{{- end }}
+{{- toRawJson $metadata }}
+{{- end }}
+
+{{- /* Objects of a template that is made from the charm's, with the annotations that all objects have; takes the
+template's name and the root. */}}
+{{- define "istio-aux.annotated" -}}
+{{- $text := include (index . 0) (index . 1) }}
+{{- $common := (index . 1).Values.commonAnnotations }}
+{{- if and $common (trim $text) }}
+{{- range splitList "\n---\n" $text }}
+{{- $object := fromYaml . }}
+{{- $_ := set $object.metadata "annotations" (merge (dict) ($object.metadata.annotations | default dict) $common) }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- else }}
+{{- $text }}
+{{- end }}
 {{- end }}
 
 {{- define "istio-aux.context" -}}
@@ -48,7 +76,7 @@ istio.io/dataplane-mode: none
 {{- $inject := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) | fromJsonArray }}
 {{- $label := include "istio-aux.cel" (list $inject "object.metadata.?labels.orValue({})") | toRawJson | trimPrefix "\"" | trimSuffix "\"" }}
 {{- $rules := $text
-  | replace "@APP@" $names.app
+  | replace "@APP@" $names.name
   | replace "\"@PODS@\"," (include "istio-aux.items" $pods)
   | replace "\"@INJECTED@\"" (include "istio-aux.items" ($v.injectNamespaces | uniq | sortAlpha) | trimSuffix ",")
   | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
@@ -94,7 +122,7 @@ istio.io/dataplane-mode: none
 {{- $name := printf "%s.%s" $number $own.webhook.name | trimPrefix "." }}
 {{- $webhooks = append $webhooks (merge (dict "name" $name "conditions" $conditions) $own.webhook) }}
 {{- $name = printf "%s.%s" $names.webhook_configuration $number | trimSuffix "." }}
-{{- $bindings = append $bindings (dict "name" $name "namespaces" $own.binding) }}
+{{- $bindings = append $bindings (dict "name" $name "namespaces" (include "istio-aux.narrowed" (list $own.binding $v.webhook.namespaceSelector) | fromJson)) }}
 {{- $selected = append $selected (printf "(%s)" (include "istio-aux.cel" (list (concat $requirements $allowed.never) "variables.labels"))) }}
 {{- end }}
 {{- if $v.injectNamespaces }}
@@ -106,12 +134,16 @@ istio.io/dataplane-mode: none
 {{- if has "*" $applications }}
 {{- $way = ternary "every of ours" "every" $ours }}
 {{- else if $ours }}
-{{- $applications = without $applications $names.app }}
+{{- $applications = without $applications $names.name }}
 {{- end }}
 {{- if $applications }}
 {{- $webhook := get $rules.inject $way | toRawJson | replace "@MODEL@" $where | replace "\"@NAMES@\"" (include "istio-aux.items" $applications | trimSuffix ",") | fromJson }}
 {{- $webhooks = append $webhooks $webhook }}
 {{- end }}
+{{- end }}
+
+{{- range $webhook := $webhooks }}
+{{- $_ := set $webhook "matches" (include "istio-aux.matches" (list $webhook.matches $v.webhook) | fromJsonArray) }}
 {{- end }}
 
 {{- /* The default revision has no suffix. */}}
@@ -147,14 +179,16 @@ istio.io/dataplane-mode: none
   "dry_runs" $validates
   "injected" (toRawJson $injected)
   "injection_policies" ($policies | uniq | sortAlpha)
-  "matches" $rules.matches
+  "matches" (include "istio-aux.matches" (list $rules.matches $v.webhook) | fromJsonArray)
   "mutations" $start.mutations
+  "namespaces" $namespaces
  "repairs" (hasPrefix "restart" (index $s "race-policy"))
  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
  "selected" (join " || " $selected)
   "settings" (ternary $published "" (le (len $published) (int $rules.constants.longest_settings)))
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
   "validates" $validates
+  "webhook_timeout" $v.webhook.timeoutSeconds
   "webhooks" $webhooks
 }}
 {{- $certificate := include "istio-aux.certificate" . | fromJson }}

@@ -2,7 +2,7 @@
 {{- define "istio-aux.settings" -}}
 {{- $c := include "istio-aux.names" . | fromJson }}
 {{- $settings := dict
-  "application" (printf "%s/%s" $c.model $c.app)
+  "application" (printf "%s/%s" $c.model $c.name)
   "lease" (printf "%s/%s" $c.model $c.lease)
   "webhook-configuration" $c.webhook_configuration
 }}
@@ -22,10 +22,12 @@
 {{- /* The workload's files, by name, as JSON. */}}
 {{- define "istio-aux.files" -}}
 {{- $settings := include "istio-aux.settings" . | fromJson }}
-{{- $paths := dict
+{{- $local := dict
+  "webhook-address" (printf ":%v" .Values.webhook.securePort)
+  "status-address" (printf ":%v" .Values.statusPort)
   "applications" "/etc/istio-aux/settings/applications"
   "tls-certificate" "/etc/istio-aux/tls/tls.crt"
   "tls-key" "/etc/istio-aux/tls/tls.key"
 }}
-{{- dict "config.yaml" (merge $paths $settings | toYaml) "applications" $settings.applications | toRawJson }}
+{{- dict "config.yaml" (merge $local $settings | toYaml) "applications" $settings.applications | toRawJson }}
 {{- end }}

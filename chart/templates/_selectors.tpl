@@ -95,3 +95,32 @@
 {{- $inner := toRawJson . | trimPrefix "[" | trimSuffix "]" }}
 {{- if $inner }}{{ $inner }},{{ end }}
 {{- end }}
+
+{{- /* A selector AND another one, both as the API has them. */}}
+{{- define "istio-aux.narrowed" -}}
+{{- $selector := index . 0 }}
+{{- $more := list }}
+{{- range $key, $value := (index . 1).matchLabels }}
+{{- $more = append $more (dict "key" $key "operator" "In" "values" (list $value)) }}
+{{- end }}
+{{- $more = concat $more ((index . 1).matchExpressions | default list) }}
+{{- if $more }}
+{{- $_ := set $selector "matchExpressions" (concat ($selector.matchExpressions | default list) $more) }}
+{{- end }}
+{{- toRawJson $selector }}
+{{- end }}
+
+{{- /* Pairs of a webhook's or policy's fields and values, AND the selectors of the value `webhook`; takes both. */}}
+{{- define "istio-aux.matches" -}}
+{{- $webhook := index . 1 }}
+{{- $pairs := list }}
+{{- range index . 0 }}
+{{- $field := index . 0 }}
+{{- $value := index . 1 }}
+{{- if hasKey $webhook $field }}
+{{- $value = include "istio-aux.narrowed" (list $value (get $webhook $field)) | fromJson }}
+{{- end }}
+{{- $pairs = append $pairs (list $field $value) }}
+{{- end }}
+{{- toRawJson $pairs }}
+{{- end }}

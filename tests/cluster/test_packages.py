@@ -22,7 +22,7 @@ import pytest
 from lab import cache, interpreters, oci, packages, rock, tools
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
-from lab.rock import Recipe
+from lab.rock import UIDS, Recipe
 from lab.scene import Scene
 from lightkube.resources.core_v1 import Namespace
 
@@ -175,7 +175,7 @@ def test_the_same_inputs_make_the_same_image(
 
 def test_containers_start_as_the_recipe_says(image: Path):
     config = oci.config_of(image)
-    assert config["User"] == Recipe.read(packages.WORKLOAD).facts["run-user"]
+    assert config["User"] == str(UIDS[Recipe.read(packages.WORKLOAD).facts["run-user"]])
     assert config["Entrypoint"] == ["/usr/bin/pebble", "enter"]
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lab import rock
 from lab.errors import LabError
 from lab.release import CHART, run
 
@@ -29,7 +30,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="istio-aux-helm-") as folder:
         home = Path(folder)
         try:
-            run("lint", "--strict", str(CHART), home=home)
+            image = f"--set=image.repository={rock.NAME}"
+            run("lint", "--strict", str(CHART), image, home=home)
             packed = run("package", str(CHART), f"--destination={DIST}", home=home)
             MANIFESTS.write_text(
                 run(
@@ -38,6 +40,7 @@ def main() -> int:
                     str(CHART),
                     f"--namespace={charts.APP}",
                     "--set=certificates.from=cert-manager",
+                    image,
                     home=home,
                 )
             )

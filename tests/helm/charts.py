@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from istio_aux.model.names import SETTINGS
@@ -23,14 +23,24 @@ from certificates import Issuers
 from inputs import Inputs
 
 APP, MODEL = "istio-aux", "mesh-jobs"
+IMAGE: Final = {"image.repository": "registry.example.com/istio-aux"}
 Document = dict[str, Any]
 
 
-def render(home: Path, values: Mapping[str, Any] | None = None, *more: str) -> list[Document]:
+def render(home: Path, values: dict[str, Any] | None = None, *more: str) -> list[Document]:
     """The objects of the chart for a Kubernetes 1.36, with `more` arguments of `helm template`."""
     mutates = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
     place = f"--namespace={MODEL}"
-    text = run("template", APP, str(CHART), place, mutates, *given(values or {}), *more, home=home)
+    text = run(
+        "template",
+        APP,
+        str(CHART),
+        place,
+        mutates,
+        *given(IMAGE | (values or {})),
+        *more,
+        home=home,
+    )
     return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 

@@ -6,6 +6,7 @@ which names between `@` stand for what only Helm knows.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import tomllib
@@ -28,6 +29,7 @@ import config
 import manifests
 import rules
 from config import Applications
+from helm import readme
 from helm.gotemplate import translate
 from manifests import Values
 
@@ -35,7 +37,6 @@ ROOT: Final = Path(__file__).parents[2]
 # The charm's templates that the chart has, and when an object of each is made.
 TEMPLATES: Final = {
     "access": "",
-    "account": "",
     "jobs": "and $c.validates $c.repairs_jobs",
     "policy": "$c.validates",
     "records": "$c.validates",
@@ -68,13 +69,18 @@ _INJECT: Final = {"matchExpressions": [{"key": "@INJECT@", "operator": "Exists"}
 def files() -> dict[Path, str]:
     """Every file that is made, or has a part that is made, with its text."""
     made = {CHART / f"templates/{name}.yaml": _template(name) for name in TEMPLATES}
+    values = _values((CHART / "values.yaml").read_text())
+    charm = yaml.safe_load((ROOT / "metadata.yaml").read_text())
+    about = chart((CHART / "Chart.yaml").read_text(), charm)
     return {
         **made,
         CHART / "files/rules.json": _rules(),
         CHART / "files/alerts.yaml": _alerts(),
+        CHART / "files/dashboard.json": _dashboard(),
         CHART / "values.schema.json": _schema((CHART / "values.schema.json").read_text()),
-        CHART / "values.yaml": _values((CHART / "values.yaml").read_text()),
-        CHART / "Chart.yaml": _chart((CHART / "Chart.yaml").read_text()),
+        CHART / "values.yaml": values,
+        CHART / "Chart.yaml": about,
+        CHART / "README.md": readme.text(yaml.safe_load(about), values),
     }
 
 
@@ -83,10 +89,12 @@ def _template(name: str) -> str:
     condition = TEMPLATES[name]
     text = [
         f"{{{{- /* Made from {source} by tests/helm/generate.py. */}}}}\n",
+        f'{{{{- define "istio-aux.{name}" }}}}\n',
         '{{- $c := include "istio-aux.context" . | fromJson }}\n',
         f"{{{{- if {condition} }}}}\n" if condition else "",
         translate((ROOT / source).read_text()).rstrip("\n") + "\n",
         "{{- end }}\n" if condition else "",
+        f'{{{{- end }}}}\n{{{{- include "istio-aux.annotated" (list "istio-aux.{name}" .) }}}}\n',
     ]
     return "".join(text)
 
@@ -194,16 +202,17 @@ _TOPOLOGY: Final = 'namespace="@MODEL@", job="@APP@"'
 # Alerts about what only the charm has.
 _JUJUS: Final = frozenset({"IstioAuxTokenExpires"})
 _SAID: Final = {
-    r"`juju run \S+ \S+ \}\}/leader list-(stuck|unmeshed)`": "`istio-aux audit`",
+    r"`juju run [^`]*/leader list-(stuck|unmeshed)`": "`istio-aux audit`",
     r"`juju status[^`]*`": "`/status` on port 8080",
     r"`juju debug-log`": "the log of cert-manager",
-    r"add a unit with `juju scale-application`": "set `replicas` to one more",
+    r"add a unit with `juju scale-application`": "set `replicaCount` to one more",
     r"(: |)run `juju trust [^`]*`": r"\1look at its ClusterRoleBinding",
     r"The charm renews both in any event: look in .* why its events fail\.": (
         "Delete the Secret and run `helm upgrade`, or look in the log of cert-manager."
     ),
     r"to missing trust": "to missing rights",
     r"\bunits\b": "pods",
+    r"\bUnits\b": "Pods",
     r"\bunit\b": "pod",
     r"\bset the option `": "set `",
     r"\bthe option `": "the setting `",
@@ -224,6 +233,30 @@ def _alerts() -> str:
             rule["annotations"] = {k: _as_said(text) for k, text in rule["annotations"].items()}
     made = "# Made from src/prometheus_alert_rules by tests/helm/generate.py.\n"
     return made + yaml.safe_dump({"groups": groups}, sort_keys=False, width=200)
+
+
+def _dashboard() -> str:
+    """The charm's dashboard, with the labels that Prometheus' operator gives."""
+    text = (ROOT / "src/grafana_dashboards/istio-aux.json").read_text()
+    text = text.replace(' juju_model_uuid=~\\"$juju_model_uuid\\",', "")
+    for label, own in _LABELS.items():
+        text = text.replace(label, own)
+    dashboard = json.loads(text)
+    for panel in dashboard["panels"]:
+        for key in {"title", "description"} & panel.keys():
+            panel[key] = _as_said(panel[key])
+    source = {"type": "prometheus", "uid": "${prometheusds}"}
+    variables = [{"type": "datasource", "name": "prometheusds", "query": "prometheus"}]
+    for label in ("namespace", "job"):
+        query = f"label_values(istio_aux_leader, {label})"
+        several = {"multi": True, "includeAll": True, "refresh": 2, "datasource": source}
+        variables.append({"type": "query", "name": label, "query": query, **several})
+    dashboard |= {
+        "uid": "istio-aux-chart",
+        "tags": ["istio-aux"],
+        "templating": {"list": variables},
+    }
+    return json.dumps(dashboard, indent=1) + "\n"
 
 
 def _as_said(text: str) -> str:
@@ -301,7 +334,7 @@ def _values(present: str) -> str:
 
 
 def _comment(text: str) -> Iterable[str]:
-    words, line = text.split(), "  #"
+    words, line = text.split(), "  # --"
     for word in words:
         if len(line) + len(word) > 98:
             yield line
@@ -310,9 +343,22 @@ def _comment(text: str) -> Iterable[str]:
     yield line
 
 
-def _chart(present: str) -> str:
+def chart(present: str, charm: Mapping[str, Any]) -> str:
+    """Chart.yaml, with the version of the workload and the addresses of the charm's metadata."""
     version = tomllib.loads((ROOT / "workload/pyproject.toml").read_text())["project"]["version"]
-    return re.sub(r"(?m)^(version|appVersion): .*$", rf'\1: "{version}"', present)
+    text = re.sub(r"(?m)^(version|appVersion): .*$", rf'\1: "{version}"', present)
+    source = charm.get("source", [])  # A text or a list.
+    icon = base64.b64encode((ROOT / "icon.svg").read_bytes()).decode()
+    made = {
+        "description": charm["summary"],
+        "home": charm.get("website"),
+        "sources": [source] if isinstance(source, str) else source,
+        "icon": f"data:image/svg+xml;base64,{icon}",
+    }
+    dumped = yaml.safe_dump({key: value for key, value in made.items() if value}, width=2000)
+    before, found, _ = text.partition("# Made from metadata.yaml and icon.svg.\n")
+    assert found
+    return before + found + dumped
 
 
 def _between(text: str, start: str, end: str, new: str) -> str:

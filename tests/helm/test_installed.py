@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import lab
+import pytest
 from demo import scenes
 from demo.steps import Steps
-from lab import deployed, tools, worlds
+from lab import deployed, worlds
 from lab.creation import Stream
 from lab.meshed import annotations_of, nameless, proxy_exit_code
 from lab.release import Release
@@ -57,13 +55,15 @@ def test_a_tfjob_completes_beside_istios_sidecar(
 def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
+    """The new pods listen on another port than those before."""
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
     release.upgrade({"admission": "webhook"})
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
-        release.upgrade({"admission": "webhook", "settings.quit-grace": 1})
+        changed = {"settings.quit-grace": 1, "webhook.securePort": 10250}
+        release.upgrade({"admission": "webhook", **changed})
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]
@@ -95,9 +95,9 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
     assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
 
 
-def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release: Release) -> None:
+def test_the_workload_says_that_it_would_work_here(release: Release) -> None:
     """The command of the chart's notes."""
-    results = checked(cluster, release)
+    results = release.checked()
 
     assert [each for each in results if each["result"] == "problem"] == []
     found = {each["check"]: each for each in results}
@@ -105,29 +105,29 @@ def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release
         assert found[check]["result"] == "ok", found[check]
 
 
-def checked(cluster: lab.Cluster, release: Release) -> list[dict[str, Any]]:
-    """What `istio-aux check` finds in a pod of the release."""
-    argv = [str(tools.path("kubectl")), "--kubeconfig", str(cluster.kubeconfig)]
-    argv += ["--namespace", release.namespace, "exec", f"deployment/{release.name}", "--"]
-    argv += ["istio-aux", "check", "--config", "/etc/istio-aux/settings/config.yaml", "-o", "json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_nothing_is_left_of_a_release_that_is_uninstalled(
-    client: Client, cluster: lab.Cluster, release: Release, home: Path
-) -> None:
-    """Another release, which lets the API server change pods and may act on more."""
-    other = Release(cluster, home, "other", "elsewhere")
-    other.install(
+@pytest.fixture(scope="module")
+def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
+    """Another release, with a port of its own; the API server changes pods."""
+    found = Release(cluster, home, "other", "elsewhere")
+    found.install(
         {
             "settings.namespace-selectors": "team=other",
             "settings.start-mode": "hold",
             "settings.race-policy": "restart-jobs",
             "networkPolicy.enabled": True,
+            "statusPort": 9090,
         }
     )
+    return found
+
+
+def test_the_notes_say_which_label_adds_a_namespace(other: Release) -> None:
+    assert "kubectl label namespace NAME team=other istio-injection=enabled" in other.notes
+
+
+def test_nothing_is_left_of_a_release_that_is_uninstalled(
+    client: Client, release: Release, other: Release
+) -> None:
     had = owned(client, other)
 
     other.uninstall()

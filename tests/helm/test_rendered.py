@@ -15,7 +15,6 @@ from cryptography.x509 import verification
 from istio_aux import settings
 from lab.release import HelmError
 from lab.selector_cases import INVALID, VALID
-from lightkube import codecs
 
 import config
 import manifests
@@ -154,7 +153,7 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ),
         ({"admission": "both"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
-        ({"replicas": 0}, "replicas"),
+        ({"replicaCount": 0}, "replicaCount"),
         *(
             ({"settings.namespace-selectors": text}, f'namespace-selectors: "{shown}')
             for text, shown in (
@@ -231,30 +230,10 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
 
     loaded = settings.load(file)
 
-    assert written.keys() == settings.OPTIONS.keys() - {
-        "kubeconfig",
-        "pebble-socket",
-        "status-address",
-        "webhook-address",
-    }
+    assert written.keys() == settings.OPTIONS.keys() - {"kubeconfig", "pebble-socket"}
     for name, value in given.items():
         assert written[name.partition(".")[2]] == value
     assert loaded.lease == (MODEL, APP)
-
-
-def test_the_pods_may_run_where_pod_security_is_restricted(home: Path) -> None:
-    [deployment] = [d for d in render(home) if d["kind"] == "Deployment"]
-    spec = deployment["spec"]["template"]["spec"]
-    [container] = spec["containers"]
-
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is False
 
 
 def test_a_changed_setting_rolls_the_pods_and_a_changed_switch_does_not(home: Path) -> None:
@@ -296,22 +275,3 @@ def test_with_cert_manager_no_key_is_in_the_manifests(home: Path) -> None:
     assert webhook["metadata"]["annotations"] == {
         "cert-manager.io/inject-ca-from": f"{MODEL}/{APP}-certificate"
     }
-
-
-def test_the_switches_add_what_they_name(home: Path) -> None:
-    values = {
-        "networkPolicy.enabled": True,
-        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "prometheusRule.enabled": True,
-        "podDisruptionBudget.enabled": False,
-    }
-    rendered = render(home, values)
-    kinds = {document["kind"]: document for document in rendered}
-
-    assert {"NetworkPolicy", "PodMonitor", "PrometheusRule"} <= kinds.keys()
-    assert "PodDisruptionBudget" not in kinds
-    assert kinds["PodMonitor"]["metadata"]["labels"]["release"] == "prometheus"
-    assert codecs.from_dict(kinds["NetworkPolicy"])
-    text = str(kinds["PrometheusRule"])
-    assert "@" not in text
-    assert f'namespace="{MODEL}", job="{APP}"' in text

@@ -64,7 +64,9 @@ class Release:
     """A release of the chart, in a namespace in which only restricted pods may run."""
 
     def __init__(self, cluster: lab.Cluster, home: Path, name: str, namespace: str) -> None:
-        self.name, self.namespace = name, namespace
+        self.namespace = namespace
+        self._release, self.notes = name, ""
+        self.name = name if "istio-aux" in name else f"{name}-istio-aux"
         self._cluster, self._home = cluster, home
 
     def install(self, values: Mapping[str, Any]) -> str:
@@ -72,7 +74,8 @@ class Release:
         with self._cluster.client() as client:
             metadata = ObjectMeta(name=self.namespace, labels=RESTRICTED)
             client.apply(Namespace(metadata=metadata))
-        return self._helm("install", values)
+        self.notes = self._helm("install", values)
+        return self.notes
 
     def upgrade(self, values: Mapping[str, Any]) -> str:
         """Give it these values and return when all its pods have them."""
@@ -80,7 +83,7 @@ class Release:
 
     def uninstall(self) -> None:
         """Uninstall it and return when its objects are gone."""
-        self._run("uninstall", self.name, "--wait", f"--timeout={READY}")
+        self._run("uninstall", self._release, "--wait", f"--timeout={READY}")
 
     def status(self) -> str:
         """What Helm says of it."""
@@ -89,9 +92,23 @@ class Release:
     def pods(self, client: Client) -> list[Pod]:
         """Its pods that are not about to end."""
         found = client.list(
-            Pod, namespace=self.namespace, labels={"app.kubernetes.io/name": self.name}
+            Pod, namespace=self.namespace, labels={"app.kubernetes.io/instance": self._release}
         )
         return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
+
+    def executed(self, *command: str) -> str:
+        """What a command says in one of its pods, whatever its exit status."""
+        argv = [str(tools.path("kubectl")), "--kubeconfig", str(self._cluster.kubeconfig)]
+        argv += ["--namespace", self.namespace, "exec", f"deployment/{self.name}", "--", *command]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        return done.stdout
+
+    def checked(self) -> list[dict[str, Any]]:
+        """What `istio-aux check` finds in one of its pods: the command of the chart's notes."""
+        config = "/etc/istio-aux/settings/config.yaml"
+        said = self.executed("istio-aux", "check", "--config", config, "-o", "json")
+        return [json.loads(line) for line in said.splitlines()]
 
     def certificate(self, client: Client) -> str:
         """The SHA-256 of the certificate in its Secret."""
@@ -122,7 +139,7 @@ class Release:
     def _helm(self, verb: str, values: Mapping[str, Any]) -> str:
         image = {"image.repository": rock.NAME, **values}
         waits = ("--wait", f"--timeout={READY}")
-        return self._run(verb, self.name, str(CHART), *waits, *given(image))
+        return self._run(verb, self._release, str(CHART), *waits, *given(image))
 
     def _run(self, *arguments: str) -> str:
         kubeconfig = self._cluster.kubeconfig

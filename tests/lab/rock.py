@@ -135,7 +135,8 @@ def make(recipe: Recipe, debs: list[Path], place: Path) -> str:
         files = [stack.enter_context(tempfile.TemporaryFile(dir=scratch)) for _ in range(2)]
         layers = [oci.layer(tree, file) for tree, file in zip((lower, upper), files, strict=True)]
         config = {
-            "User": recipe.facts["run-user"],
+            # As rockcraft writes it (oci.py, set_default_user): kubelets know no names.
+            "User": str(UIDS[recipe.facts["run-user"]]),
             "Entrypoint": ["/usr/bin/pebble", "enter"],
             "Env": [f"PATH={PATH}"],
             "WorkingDir": "/",

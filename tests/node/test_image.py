@@ -26,7 +26,7 @@ def test_containerd_runs_it_with_its_user_its_folders_and_its_programs(
     cluster.load(rock.image())
     version = packages.version()
     main = Container(name="main", image=f"{rock.NAME}:{version}", command=["sh", "-euc", LOOK])
-    security = PodSecurityContext(runAsUser=584792, runAsNonRoot=True)
+    security = PodSecurityContext(runAsNonRoot=True)
     spec = PodSpec(containers=[main], restartPolicy="Never", securityContext=security)
     client.create(Pod(metadata=ObjectMeta(name="look", namespace=namespace), spec=spec))
 
@@ -43,7 +43,7 @@ def test_containerd_runs_it_with_its_user_its_folders_and_its_programs(
             "_daemon_",
             f"istio-aux {version}",
             "v1.26.0",
-            "_daemon_ 750",
+            "_daemon_ 751",
             "_daemon_ 750",
             "True",
             "written",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import promql_parser
 import pytest
 import yaml
-from helm import generate
+from helm import generate, readme
 from istio_aux import settings
 
 MADE = generate.files()
@@ -30,18 +31,51 @@ def test_every_setting_is_a_value_or_one_that_the_chart_decides() -> None:
 
 def test_every_value_is_in_the_schema_and_has_its_type() -> None:
     schema = json.loads((generate.CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((generate.CHART / "values.yaml").read_text())
-    types = {"array": list, "boolean": bool, "integer": int, "object": dict, "string": str}
+    values = (generate.CHART / "values.yaml").read_text()
+    types = {"array": list, "boolean": bool, "integer": int, "number": int, "object": dict}
+    types["string"] = str
 
-    for name, value in values.items():
-        described = schema["properties"][name]
+    for path in readme.comments(values):
+        described = schema
+        for name in path.split("."):
+            described = described["properties"][name]
+        value = readme.at(yaml.safe_load(values), path)
         assert (
             value in described["enum"]
             if "enum" in described
             else type(value) is types[described["type"]]
-        ), name
+        ), path
     # Helm's own, for charts that have this one as a part.
-    assert schema["properties"].keys() - values.keys() == {"global"}
+    assert schema["properties"].keys() - yaml.safe_load(values).keys() == {"global"}
+
+
+def test_the_table_beside_other_charts_has_all_values_of_ours_but_settings() -> None:
+    text = (generate.ROOT / "docs/reference/packages.md").read_text()
+    section = text.partition("## The chart's values beside those of others")[2]
+    rows = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines()]
+    named, last = set[str](), ""
+    for row in rows:
+        for name in re.findall(r"`([\w.]+)`", row[1] if len(row) == 5 else ""):
+            prefix = last.rpartition(".")[0] if name.startswith(".") else ""
+            last = prefix + name
+            named.add(last)
+    ours = {*readme.comments((generate.CHART / "values.yaml").read_text())}
+
+    # These are about Istio.
+    own = {"admission", "injectApplications", "injectNamespaces", "istioRevisions"}
+    labels = {"podMonitor.labels", "prometheusRule.labels", "grafanaDashboard.labels"}
+    settings = {name for name in ours if name.startswith("settings.")}
+    assert named == ours - settings - own - labels
+
+
+def test_the_chart_has_the_addresses_of_the_charm_and_no_others() -> None:
+    chart = (generate.CHART / "Chart.yaml").read_text()
+    made = {"website": "https://example.com", "source": ["https://example.com/source"]}
+    addressed = yaml.safe_load(generate.chart(chart, made | {"summary": "It is short."}))
+
+    assert (addressed["home"], addressed["sources"]) == (made["website"], made["source"])
+    assert yaml.safe_load(chart).keys() & {"home", "sources"} == set()
+    assert yaml.safe_load(chart)["icon"].startswith("data:image/svg+xml;base64,")
 
 
 def test_every_alert_of_the_chart_is_about_one_release_and_none_speaks_of_juju() -> None:
