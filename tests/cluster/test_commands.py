@@ -27,6 +27,8 @@ from lab.scene import Scene
 from lab.workload import PROGRAM, Workload
 from lightkube.resources.core_v1 import Namespace
 
+import manifests
+
 # Seconds for a command. Measured on 2 busy cores: 15 s.
 ANSWER = 300
 
@@ -94,6 +96,7 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
 
     assert {name: each["result"] for name, each in found.items()} == {
         "rights": "ok",
+        "installation": "ok",
         "kubernetes": "ok",
         "kubelets": "ok",
         "webhook": "ok",
@@ -108,6 +111,23 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
     assert "Istio injects no pod there by itself: control" in found["namespaces"]["what"]
     assert "istio-injection=enabled" in found["namespaces"]["do"]
     assert status == 0
+
+
+def test_explain_goes_by_the_settings_of_the_installation(
+    cluster: lab.Cluster, installed: Workload, audited: Scene
+):
+    """The API server stores them; the namespace is not selected, and the label selects it."""
+    done = ask(cluster.kubeconfig, "explain", f"{audited.namespace}/stuck", "-o", "json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["action"], found["installation"]) == (
+        "ignore",
+        manifests.webhook_configuration(installed.name, installed.model),
+    )
+    label = f"`kubectl label namespace {audited.namespace} "
+    why = f"nobody looks after this pod: namespace {audited.namespace} is not selected: {label}"
+    assert found["reason"].startswith(why)
 
 
 def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed: Workload):
