@@ -81,11 +81,11 @@ def installed(kubelet: ScriptedKubelet, istio: lab.istio.Istio, webhook: Workloa
 
 
 def check(kubeconfig: Path, *argv: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit status and the worst finding of each check."""
+    """Exit status and the first of the worst findings of each check."""
     done = ask(kubeconfig, "check", "-o", "json", *argv)
     assert done.stderr == ""
     order = ["ok", "note", "unknown", "problem"]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in reversed(done.stdout.splitlines())]
     found.sort(key=lambda each: order.index(each["result"]))
     return done.returncode, {each["check"]: each for each in found}
 
@@ -128,6 +128,8 @@ def test_explain_goes_by_the_settings_of_the_installation(
     label = f"`kubectl label namespace {audited.namespace} "
     why = f"nobody looks after this pod: namespace {audited.namespace} is not selected: {label}"
     assert found["reason"].startswith(why)
+    checked = ask(cluster.kubeconfig, "check").stdout
+    assert f"{audited.namespace} is injected and not selected, and has " in checked
 
 
 def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed: Workload):
@@ -149,6 +151,47 @@ def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed:
     assert found["network"]["result"] == "problem"
     assert "a firewall or a NetworkPolicy may drop the connection" in found["network"]["what"]
     assert "let the API server reach port 8443" in found["network"]["do"]
+
+
+def test_check_waits_until_istio_aux_works(installed: Workload):
+    """It answers when all is in order, or when its time is over, with what it found last."""
+    arguments = ("--config", str(installed.config))
+    process = installed.process
+    process.kill(signal.SIGSTOP)
+    try:
+        waiting = subprocess.Popen(
+            [PROGRAM, "check", "--wait", *arguments, "--kubeconfig", installed.kubeconfig],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        late = check(installed.kubeconfig, "--wait", "--timeout", "30", *arguments)
+    finally:
+        process.kill(signal.SIGCONT)
+    with waiting:
+        out, _ = waiting.communicate(timeout=ANSWER)
+
+    assert (late[0], late[1]["network"]["result"]) == (1, "problem")
+    assert "time" not in late[1]
+    assert (waiting.returncode, out.splitlines()[-1]) == (
+        0, "nothing keeps istio-aux from working here",
+    )  # fmt: skip
+
+
+def test_check_before_an_install_asks_what_the_account_that_installs_needs(
+    cluster: lab.Cluster, istio: lab.istio.Istio
+):
+    """And says nothing of what does not exist yet."""
+    status, found = check(cluster.kubeconfig, "--pre", "--selector", "nobody=has-this")
+
+    assert status == 0
+    assert not {"webhook", "webhook order", "admission", "network", "lease"} & found.keys()
+    assert (found["rights"]["result"], found["namespaces"]["result"]) == ("ok", "note")
+    assert found["namespaces"]["what"] == "no namespace has the labels nobody=has-this"
+
+    kubeconfig = cluster.kubeconfig_for("control", "default")
+    status, found = check(kubeconfig, "--pre")
+
+    assert (status, found["rights"]["result"]) == (1, "problem")
+    assert "may not create configmaps (to install)" in found["rights"]["what"]
 
 
 def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(
