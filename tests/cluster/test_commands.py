@@ -27,6 +27,8 @@ from lab.scene import Scene
 from lab.workload import PROGRAM, Workload
 from lightkube.resources.core_v1 import Namespace
 
+import manifests
+
 # Seconds for a command. Measured on 2 busy cores: 15 s.
 ANSWER = 300
 
@@ -79,11 +81,11 @@ def installed(kubelet: ScriptedKubelet, istio: lab.istio.Istio, webhook: Workloa
 
 
 def check(kubeconfig: Path, *argv: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit status and the worst finding of each check."""
+    """Exit status and the first of the worst findings of each check."""
     done = ask(kubeconfig, "check", "-o", "json", *argv)
     assert done.stderr == ""
     order = ["ok", "note", "unknown", "problem"]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in reversed(done.stdout.splitlines())]
     found.sort(key=lambda each: order.index(each["result"]))
     return done.returncode, {each["check"]: each for each in found}
 
@@ -94,6 +96,7 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
 
     assert {name: each["result"] for name, each in found.items()} == {
         "rights": "ok",
+        "installation": "ok",
         "kubernetes": "ok",
         "kubelets": "ok",
         "webhook": "ok",
@@ -108,6 +111,25 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
     assert "Istio injects no pod there by itself: control" in found["namespaces"]["what"]
     assert "istio-injection=enabled" in found["namespaces"]["do"]
     assert status == 0
+
+
+def test_explain_goes_by_the_settings_of_the_installation(
+    cluster: lab.Cluster, installed: Workload, audited: Scene
+):
+    """The API server stores them; the namespace is not selected, and the label selects it."""
+    done = ask(cluster.kubeconfig, "explain", f"{audited.namespace}/stuck", "-o", "json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["action"], found["installation"]) == (
+        "ignore",
+        manifests.webhook_configuration(installed.name, installed.model),
+    )
+    label = f"`kubectl label namespace {audited.namespace} "
+    why = f"nobody looks after this pod: namespace {audited.namespace} is not selected: {label}"
+    assert found["reason"].startswith(why)
+    checked = ask(cluster.kubeconfig, "check").stdout
+    assert f"{audited.namespace} is injected and not selected, and has " in checked
 
 
 def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed: Workload):
@@ -129,6 +151,47 @@ def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed:
     assert found["network"]["result"] == "problem"
     assert "a firewall or a NetworkPolicy may drop the connection" in found["network"]["what"]
     assert "let the API server reach port 8443" in found["network"]["do"]
+
+
+def test_check_waits_until_istio_aux_works(installed: Workload):
+    """It answers when all is in order, or when its time is over, with what it found last."""
+    arguments = ("--config", str(installed.config))
+    process = installed.process
+    process.kill(signal.SIGSTOP)
+    try:
+        waiting = subprocess.Popen(
+            [PROGRAM, "check", "--wait", *arguments, "--kubeconfig", installed.kubeconfig],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        late = check(installed.kubeconfig, "--wait", "--timeout", "30", *arguments)
+    finally:
+        process.kill(signal.SIGCONT)
+    with waiting:
+        out, _ = waiting.communicate(timeout=ANSWER)
+
+    assert (late[0], late[1]["network"]["result"]) == (1, "problem")
+    assert "time" not in late[1]
+    assert (waiting.returncode, out.splitlines()[-1]) == (
+        0, "nothing keeps istio-aux from working here",
+    )  # fmt: skip
+
+
+def test_check_before_an_install_asks_what_the_account_that_installs_needs(
+    cluster: lab.Cluster, istio: lab.istio.Istio
+):
+    """And says nothing of what does not exist yet."""
+    status, found = check(cluster.kubeconfig, "--pre", "--selector", "nobody=has-this")
+
+    assert status == 0
+    assert not {"webhook", "webhook order", "admission", "network", "lease"} & found.keys()
+    assert (found["rights"]["result"], found["namespaces"]["result"]) == ("ok", "note")
+    assert found["namespaces"]["what"] == "no namespace has the labels nobody=has-this"
+
+    kubeconfig = cluster.kubeconfig_for("control", "default")
+    status, found = check(kubeconfig, "--pre")
+
+    assert (status, found["rights"]["result"]) == (1, "problem")
+    assert "may not create configmaps (to install)" in found["rights"]["what"]
 
 
 def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(

@@ -56,7 +56,10 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
         sent = codecs.from_dict(document).to_dict()
         sent["metadata"].pop("labels", None)
         if SETTINGS in (notes := sent["metadata"].get("annotations", {})):
-            notes[SETTINGS] = read_published(notes[SETTINGS])
+            told, asked = read_published(notes[SETTINGS])
+            # The charm leaves out what another entry includes.
+            named = [each for each in asked.named if each.namespace not in asked.models]
+            notes[SETTINGS] = told, asked.models, asked.namespaces, frozenset(named)
         found[name] = sent
     return found
 

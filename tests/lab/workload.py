@@ -252,6 +252,7 @@ class Workload:
             revisions=self.revisions,
             repairs=self._settings.get("race-policy") in {"restart", "restart-jobs"},
             repairs_jobs=self._settings.get("race-policy") == "restart-jobs",
+            settings={**self._settings, "applications": config.as_file(self.inject)},
         )
 
     def _admission_objects(self) -> list[AnyResource]:

@@ -255,7 +255,8 @@ def test_a_pod_is_explained_by_the_last_valid_options(unit: Unit) -> None:
 
     assert results(unit) == {"explanation": "well", "new-pods": "start-mode: hold"}
     (call,) = unit.ctx.exec_history["istio-aux"]
-    assert "team=a" in call.command
+    assert call.command[call.command.index("--config") + 1] == workload.CONFIG
+    assert unit.settings["pod-selector"] == "team=a"
 
 
 def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:

@@ -14,6 +14,8 @@ import yaml
 from istio_aux import settings
 from istio_aux.cli import commands
 from istio_aux.kube import access
+from istio_aux.model import applications
+from istio_aux.model.names import LOCAL_SETTINGS, LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.policy import (
     Application,
     DeadProxy,
@@ -130,6 +132,36 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert understood.peers is Peers.DIRECT
     assert understood.repair_policy.race is RacePolicy.RESTART_JOBS
     assert understood.log_level is settings.LogLevel.DEBUG
+
+
+def published(unit: Unit) -> str:
+    """The settings in the annotation of the webhook configuration."""
+    return unit.api.one("MutatingWebhookConfiguration")["metadata"]["annotations"][SETTINGS]
+
+
+def test_the_webhook_configuration_says_the_settings_in_force_but_what_is_local(unit: Unit) -> None:
+    unit.configure(quit_grace=7, inject_applications="web, shop/db", inject_namespaces="team-a")
+
+    said, asked = settings.read_published(published(unit))
+
+    local = {settings.OPTIONS[name].field or name.replace("-", "_") for name in LOCAL_SETTINGS}
+    in_force = settings.load(unit.etc / "config.yaml")
+    shared = {
+        name: getattr(in_force, name)
+        for name in {*said.__struct_fields__} - local - {"applications"}
+    }
+    assert {name: getattr(said, name) for name in shared} == shared
+    assert said.quit_policy.grace == 7
+    assert asked == applications.parse(unit.files["applications"])[0]
+    assert "/etc/istio-aux" not in published(unit)
+
+
+def test_settings_that_are_too_long_to_be_said_are_left_out(unit: Unit) -> None:
+    """The API server would refuse the webhook configuration."""
+    many = ",".join(f"{'a' * 50}-{number}" for number in range(LONGEST_SETTINGS // 50))
+    unit.configure(inject_applications=many)
+
+    assert published(unit) == ""
 
 
 def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:

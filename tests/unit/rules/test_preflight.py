@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
 ISTIO = {DEFAULT: recorded(DEFAULT)}
 OURS = "istio-aux-kubeflow-istio-aux"
+INJECT_IT = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
+SEE_ISTIOD = "see which istiod the label names, and its injection policy"
 YES = Expectation(expected=True, reason="a webhook selects it")
 NO = Expectation(expected=False, reason="no webhook selects it")
 
@@ -129,16 +132,20 @@ def test_classic_sidecars_are_a_note_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("selected", "found"),
     [
-        ({}, [("namespaces", "problem")]),
-        ({"team": ENABLED}, [("namespaces", "ok")]),
-        ({"team": {"istio.io/rev": "gone"}}, [("namespaces", "ok"), ("namespaces", "note")]),
+        ({}, ["label a namespace so that one matches, or set namespace-selectors"]),
+        ({"team": ENABLED}, [""]),
+        ({"team": {}}, ["", INJECT_IT]),
+        ({"team": {"istio.io/rev": "gone"}}, ["", SEE_ISTIOD]),
     ],
-    ids=["none", "injected", "not injected"],
+    ids=["none", "injected", "not injected", "has a label already"],
 )
 def test_selected_namespaces_are_injected(
-    selected: dict[str, dict[str, str]], found: list[tuple[str, str]]
+    selected: dict[str, dict[str, str]], found: list[str]
 ) -> None:
-    assert verdicts(preflight.namespaces("a=b", selected, mesh(State.LIVE))) == found
+    """No label is asked for that is there already, and an empty selection is no problem."""
+    results = [*preflight.namespaces("a=b", selected, mesh(State.LIVE))]
+    assert [each.do for each in results] == found
+    assert all(each.result == ("note" if each.do else "ok") for each in results)
 
 
 def record(holder: str | None, ago: int) -> LeaseRecord:
@@ -173,7 +180,7 @@ def test_what_is_unknown_does_not_work() -> None:
 
 
 def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
-    long = preflight.bounded(CheckResult("a", Verdict.NOTE, "b\nc" * 9999, "ä" * 9999))
+    long = preflight.finished(CheckResult("a", Verdict.NOTE, "b\nc" * 9999, "ä" * 9999))
 
     assert "\n" not in long.what
     assert (len(long.what), len(long.do)) == (preflight.LONGEST, preflight.LONGEST)
@@ -219,11 +226,49 @@ def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
     assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]
 
 
+def test_a_page_of_the_documents_is_named_where_something_is_to_do() -> None:
+    """And all checks with a page are in a group."""
+    root = Path(__file__).parents[3]
+    assert preflight.finished(CheckResult("network", Verdict.PROBLEM, "a", "b")).see
+    assert not preflight.finished(CheckResult("network", Verdict.OK, "a")).see
+    assert [page for page in preflight.PAGES.values() if not (root / page).is_file()] == []
+    assert {*preflight.PAGES} <= {each for group in preflight.GROUPS.values() for each in group}
+
+
+def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_command() -> None:
+    why = "namespace team is not selected: `kubectl label namespace team a=b`"
+    (note,) = preflight.unselected({"team": (why, 3)})
+    assert (note.result, note.do) == ("note", "`kubectl label namespace team a=b`")
+    assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
+    many = {f"team-{number}": (why, 1) for number in range(9)}
+    *_, last = preflight.unselected(many)
+    assert last.what == "and 4 more such namespaces"
+
+
+@pytest.mark.parametrize(
+    ("pod", "expectation", "alone"),
+    [
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), NO, True),
+        (job({"main": RUNNING}), YES, True),
+        (job({"main": RUNNING}), NO, False),
+        (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING}), YES, False),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, restart="Always"), YES, False),
+    ],
+    ids=["classic", "to be injected", "not injected", "native", "a service"],
+)
+def test_pods_that_hang_alone_are_job_like_with_a_classic_sidecar(
+    pod: Pod, expectation: Expectation, alone: bool
+) -> None:
+    assert preflight.hangs_alone(pod, expectation) is alone
+
+
 TEXT = """\
-CHECK     RESULT   WHAT
-injector  ok       istio is live
-network   problem  no answer
-                   to do: open port 8443
+CHECK       RESULT   WHAT
+Istio
+  injector  ok       istio is live
+istio-aux
+  network   problem  no answer
+                     to do: open port 8443 (docs/how-to/firewalls.md)
 
 istio-aux may not work here; problem: 1
 """
@@ -233,7 +278,7 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     live = CheckResult("injector", Verdict.OK, "istio is live")
-    far = CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443")
+    far = preflight.finished(CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443"))
 
     report.show(sys.stdout, [live, far], "text")
     assert capsys.readouterr().out == TEXT

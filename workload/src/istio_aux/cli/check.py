@@ -10,6 +10,9 @@ import logging
 import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 
+import msgspec
+from msgspec.structs import replace
+
 from istio_aux.cli import cluster, preflight, report
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
@@ -26,11 +29,13 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
+AGAIN = 2.0  # Seconds between two rounds of all checks.
 TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 # A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
@@ -39,6 +44,21 @@ QUIT_RIGHTS = tuple(
     for verb in ("get", "create")
     for way in ("exec", "portforward")
 )
+
+INSTALLED = {
+    "": ("configmaps", "secrets", "serviceaccounts", "services"),
+    "admissionregistration.k8s.io": (
+        "mutatingwebhookconfigurations", "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    ),
+    "apps": ("deployments",),
+    "coordination.k8s.io": ("leases",),
+    "policy": ("poddisruptionbudgets",),
+    "rbac.authorization.k8s.io": (
+        "clusterrolebindings", "clusterroles", "rolebindings", "roles",
+    ),
+}  # fmt: skip
+"""What the chart makes, by group; a MutatingAdmissionPolicy only where it is served."""
 
 _LEASES = "coordination.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -51,26 +71,50 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-def check(
-    credentials: cluster.Credentials, config: Installation | None, output: str, patience: float
-) -> int:
-    """Print what was found in so many seconds; return 0 if istio-aux works."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to check.
+
+    ``selectors`` are the namespaces to look after, if not those of the settings. ``pre``: before an
+    install. ``wait``: until istio-aux works, for ``patience`` seconds at most.
+    """
+
+    config: Installation | None = None
+    selectors: NamespaceSelectors | None = None
+    patience: float = 300.0
+    pre: bool = False
+    wait: bool = False
+
+
+def check(credentials: cluster.Credentials, request: Request, output: str) -> int:
+    """Print what was found in time; return 0 if istio-aux works, or would."""
 
     async def work(access: Access) -> int:
         quiet()
-        found: list[CheckResult] = []
         async with Client(access, patient=True) as client:
-            try:
-                async with asyncio.timeout(patience):
-                    await run_checks(client, config, found)
-            except TimeoutError:
-                late = f"the other checks were not finished within {patience:g} s"
-                found.append(preflight.unknown("time", late, "check again, with more time"))
-        results = [preflight.bounded(each) for each in found]
+            found = await _checked(client, request)
+        results = [preflight.finished(each) for each in found]
         report.show(sys.stdout, results, output)
         return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)
+
+
+async def _checked(client: Client, request: Request) -> list[CheckResult]:
+    """Make all checks, once or until istio-aux works; those of the last time, or as many as are."""
+    last, found = list[CheckResult](), list[CheckResult]()
+    try:
+        async with asyncio.timeout(request.patience):
+            while True:
+                await run_checks(client, request, found)
+                if not request.wait or preflight.works(found):
+                    return found
+                last, found = found, []
+                await asyncio.sleep(AGAIN)
+    except TimeoutError:
+        if last:
+            return last
+        late = f"the other checks were not finished within {request.patience:g} s"
+        return [*found, preflight.unknown("time", late, "check again, with more time")]
 
 
 def quiet() -> None:
@@ -78,20 +122,20 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def run_checks(
-    client: Client, config: Installation | None, results: list[CheckResult]
-) -> None:
+async def run_checks(client: Client, request: Request, results: list[CheckResult]) -> None:
     """Make all checks, and add what they find to `results`.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
     server = await read_version(client)
-    found = await cluster.find(client, config)
+    found = await cluster.find(client, request.config)
     results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
     settings = found.first.settings
+    if request.selectors is not None:
+        settings = replace(settings, namespace_selectors=request.selectors)
     around = Surroundings(client, settings, Telemetry())
-    results += await _tried("rights", _rights(client, settings, of_workload=config is not None))
+    results += await _tried("rights", _rights(client, settings, request))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
@@ -100,7 +144,8 @@ async def run_checks(
         grant = "grant the account the right to list and watch"
         results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
         if "injectors" not in missing:
-            results += preflight.webhook(settings.webhook_configuration, configurations)
+            if not request.pre:
+                results += preflight.webhook(settings.webhook_configuration, configurations)
             results += preflight.injectors(mesh, configurations)
             if not mesh.known:
                 wait = "its probe has no answer yet"
@@ -113,11 +158,12 @@ async def run_checks(
         if "namespaces" not in missing:
             results += preflight.namespaces(str(settings.namespace_selectors), selected, mesh)
             if mesh.known:
-                judges = found if found.found else Installations((found.first,))
+                judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
-        if selected and preflight.is_installed(settings.webhook_configuration, configurations):
+        installed = preflight.is_installed(settings.webhook_configuration, configurations)
+        if selected and installed and not request.pre:
             results += await _admission(client, settings, selected)
-    if settings.lease:
+    if settings.lease and not request.pre:
         results += await _tried("lease", _elected(client, settings.lease))
 
 
@@ -165,14 +211,22 @@ def needed(settings: Settings) -> Iterator[Right]:
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
 
 
-async def _rights(
-    client: Client, settings: Settings, *, of_workload: bool
-) -> Iterable[CheckResult]:
-    wanted = [*needed(settings)]
+def installing() -> Iterator[Right]:
+    """The rights that an install needs, beside those that it gives to the workload."""
+    for group, resources in INSTALLED.items():
+        for resource in resources:
+            yield Right("create", group, resource, "to install")
+
+
+async def _rights(client: Client, settings: Settings, request: Request) -> Iterable[CheckResult]:
+    # RBAC lets nobody give a right that he has not (k8s@1.36 rbac escalation_check.go).
+    wanted = [*(installing() if request.pre else ()), *needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
+    of_workload = request.config is not None and not request.pre
     whose = "the workload's account" if of_workload else "the account of this kubeconfig"
-    return (preflight.rights(whose, refused, needed=of_workload or not settings.lease),)
+    needs = of_workload or request.pre or not settings.lease
+    return (preflight.rights(whose, refused, needed=needs),)
 
 
 async def _pods(
@@ -201,7 +255,8 @@ async def _pods(
                     left_out[about.namespace] = why, number + 1
             elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
                 changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
-    pods = preflight.pod_changes(len(seen) - kept, changes) if len(seen) > kept else ()
+    selects = any(map(found.selects, namespaces.values()))
+    pods = preflight.pod_changes(len(seen) - kept, changes) if selects else ()
     return [*preflight.unselected(left_out), *pods]
 
 

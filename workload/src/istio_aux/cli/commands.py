@@ -108,7 +108,11 @@ def _audit(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from istio_aux.cli import check  # noqa: PLC0415 - as above
 
-    return check.check(_credentials(args), args.config, args.output, args.timeout)
+    request = check.Request(
+        config=args.config, selectors=args.namespace_selectors, patience=args.timeout,
+        pre=args.pre, wait=args.wait,
+    )  # fmt: skip
+    return check.check(_credentials(args), request, args.output)
 
 
 def _restart(args: argparse.Namespace) -> int:
@@ -215,7 +219,9 @@ def parser() -> argparse.ArgumentParser:
     _add(audit, "config")
 
     check = command("check", _check)
+    _add(check, "pre", "wait")
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
+    _add(check, "selector", default=None)
     _add(check, "config", "kubeconfig", "context")
     _add_output(check, "text")
 
@@ -325,6 +331,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "the settings of `serve` (default: those that the installation says it has)",
     },
+    "pre": {
+        "action": "store_true",
+        "help": "before an install: ask what the account that installs needs",
+    },
+    "wait": {
+        "action": "store_true",
+        "help": "check again until istio-aux works, or --timeout is over",
+    },
     "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
     "capability": {
         "type": _checked(_capability),
@@ -413,7 +427,8 @@ many pods may be unmeshed; the rest is shown, and the exit status is 1.""",
 examples:
   istio-aux check
   istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
-  istio-aux check --config /etc/istio-aux/config.yaml
+  istio-aux check --pre --selector team=research
+  istio-aux check --wait --timeout 120
 
 Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
 the settings of that. It looks at versions of
@@ -424,7 +439,8 @@ pods), and the Lease. Results:
   note     istio-aux works, but not all of it, or not everywhere
   problem  istio-aux does not work
   unknown  this could not be found out
-JSON has one object a line: check, result, what, do.
+JSON has one object a line: check, result, what, do, see (a page of the
+documents).
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 if everything is ok or a note, 1 if there is a problem,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.injector.injection import Expectation, expected
+from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
@@ -23,7 +23,7 @@ from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
 from istio_aux.model.text import listed, one_line
-from istio_aux.model.webhooks import Configuration, sorted_before
+from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit
@@ -50,12 +50,44 @@ class Verdict(StrEnum):
 
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of `check`; its JSON names are a contract. ``do`` says what to do, if anything."""
+    """One line of `check`; its JSON names are a contract.
+
+    ``do`` says what to do, if anything, and ``see`` which page of the documents explains it.
+    """
 
     check: str
     result: Verdict
     what: str
     do: str = ""
+    see: str = ""
+
+
+GROUPS = {
+    "the cluster": ("kubernetes", "kubelets", "rights"),
+    "Istio": ("injectors", "injector", "native sidecars"),
+    "istio-aux": (
+        "installation", "webhook", "webhook order", "order", "admission", "network", "lease",
+    ),
+    "namespaces and pods": ("namespaces", "pods"),
+    "others": ("time",),
+}  # fmt: skip
+"""The checks in the groups in which they are shown."""
+
+PAGES = {
+    "admission": "docs/reference/status.md",
+    "installation": "docs/reference/commands.md",
+    "injector": "docs/reference/status.md",
+    "kubelets": "docs/reference/versions.md",
+    "kubernetes": "docs/reference/versions.md",
+    "lease": "docs/reference/status.md",
+    "namespaces": "docs/reference/options.md",
+    "network": "docs/how-to/firewalls.md",
+    "native sidecars": "docs/how-to/to-native.md",
+    "rights": "docs/how-to/helm.md",
+    "webhook": "docs/reference/status.md",
+    "webhook order": "docs/reference/status.md",
+}
+"""The page of the documents about what a check found."""
 
 
 def works(results: Iterable[CheckResult]) -> bool:
@@ -212,25 +244,29 @@ def namespaces(
     check = "namespaces"
     if not selected:
         do = "label a namespace so that one matches, or set namespace-selectors"
-        yield _problem(check, f"no namespace has the labels {selectors}", do)
+        yield _note(check, f"no namespace has the labels {selectors}", do)
         return
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:
         return
     ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
-    without = [
-        name
+    without = {
+        name: answer.reason
         for name, labels in selected.items()
         if name not in ambient
-        and not expected(_plain(name), labels, mesh.hooks, mesh.policies).expected
-    ]
+        and not (answer := expected(_plain(name), labels, mesh.hooks, mesh.policies)).expected
+    }
     if ambient:
         what = "in an ambient mesh, where no pod has a sidecar to wait for"
         yield _note(check, f"{what}: {listed(sorted(ambient), most=NAMED)}")
-    if without:
-        what = "selected, but Istio injects no pod there by itself"
+    what = "selected, but Istio injects no pod there by itself"
+    asking = sorted(name for name in without if _asks(selected[name]))
+    for name in asking[:NAMED]:
+        do = "see which istiod the label names, and its injection policy"
+        yield _note(check, f"{name}: {what}, although its label asks for that: {without[name]}", do)
+    if others := sorted(without.keys() - {*asking}):
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
-        yield _note(check, f"{what}: {listed(sorted(without), most=NAMED)}", do)
+        yield _note(check, f"{what}: {listed(others, most=NAMED)}", do)
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
@@ -349,11 +385,16 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     return _ok("lease", f"{holder} leads")
 
 
-def bounded(result: CheckResult) -> CheckResult:
-    """The result in lines of bounded length: object names and errors come from others."""
+def finished(result: CheckResult) -> CheckResult:
+    """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
-        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1)
-    )
+        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
+        see=PAGES.get(result.check, "") if result.do else "",
+    )  # fmt: skip
+
+
+def _asks(labels: Mapping[str, str]) -> bool:
+    return injection_label.get(labels) == "enabled" or revision_label.on(labels)
 
 
 def _plain(namespace: str) -> Pod:

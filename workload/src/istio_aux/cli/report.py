@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement
-from istio_aux.cli.preflight import CheckResult, Verdict, works
+from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.pod import PROXY, Pod
@@ -367,12 +367,19 @@ def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:
-    """Yield a table, what to do below each line, and a summary."""
+    """Yield a table, group by group, what to do below each line, and a summary."""
     rows = [_header("CHECK RESULT WHAT")]
-    for each in results:
-        rows.append(_row(each.check, Cell(each.result, _VERDICTS[each.result]), each.what))
-        if each.do:
-            rows.append(_row("", "", Cell(f"to do: {each.do}", Style.HEADING)))
+    for title, checks in GROUPS.items():
+        members = [each for each in results if each.check in checks]
+        if members:
+            rows.append(_row(Cell(title, Style.FAINT), "", ""))
+        for each in members:
+            rows.append(
+                _row(f"  {each.check}", Cell(each.result, _VERDICTS[each.result]), each.what)
+            )
+            if each.do:
+                page = f" ({each.see})" if each.see else ""
+                rows.append(_row("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
     yield from terminal.table(rows)
     yield ""
     counts = Counter(each.result for each in results)

@@ -32,7 +32,7 @@ _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
 
 
-_of_namespace = text_label(_NAMESPACE_LABEL)
+injection_label = text_label(_NAMESPACE_LABEL)
 
 
 POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
@@ -204,8 +204,8 @@ def _unselected(namespace_labels: Mapping[str, str], hooks: Sequence[Hook]) -> E
     if not hooks:
         return Expectation(expected=False, reason="there is no webhook of Istio's injector")
     reason = "no webhook of Istio's injector selects it"
-    if _of_namespace.on(namespace_labels) and _of_namespace.get(namespace_labels) != "enabled":
-        reason += f"; namespace {_of_namespace.shown(namespace_labels)}"
+    if injection_label.on(namespace_labels) and injection_label.get(namespace_labels) != "enabled":
+        reason += f"; namespace {injection_label.shown(namespace_labels)}"
     return Expectation(expected=False, reason=reason)
 
 

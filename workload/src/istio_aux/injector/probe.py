@@ -120,7 +120,8 @@ class Prober:
             reached = code is not None and code not in _NOT_ALLOWED
             return refusal(f"dry run: {why} ({direct})", reached=reached)
         self._backoff.reset()
-        return probe_rules.created(body)
+        made = probe_rules.created(body)
+        return made if made.injected else refusal(f"{made.why} ({direct})")
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:

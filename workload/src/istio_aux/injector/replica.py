@@ -92,7 +92,10 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
     try:
         probe = await _ask(connection, address, url, tls, question)
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        reached = connection.opened or isinstance(error, aiohttp.ClientSSLError)
+        # Another certificate may be that of a network that answers for every address. A dry run
+        # shows whether the API server reaches istiod.
+        foreign = isinstance(error, aiohttp.ClientConnectorCertificateError)
+        reached = connection.opened or (isinstance(error, aiohttp.ClientSSLError) and not foreign)
         probe = refusal(_why(error, question.timeout), reached=reached)
     finally:
         if not probe.injected:

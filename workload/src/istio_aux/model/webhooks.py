@@ -31,7 +31,7 @@ REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag,
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 TIMEOUT = 10.0  # Seconds that a webhook has by default.
 
-_revision, _service = text_label(REVISION), text_label(SERVICE)
+revision_label, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")
 
@@ -174,7 +174,7 @@ class Configuration(Struct, frozen=True):
     @property
     def revision(self) -> str:
         """The Istio revision that it belongs to; ``default`` without a label."""
-        return _revision.get(self.metadata) or _DEFAULT
+        return revision_label.get(self.metadata) or _DEFAULT
 
     def control_plane(self, webhook: Webhook) -> ControlPlane:
         """Return the istiod behind a webhook of this configuration."""
