@@ -159,8 +159,8 @@ class Plugin:
         """Run the program; returns its answer."""
         spec, quiet = self._spec, not self._interactive
         variables = {item.name: item.value for item in spec.env or ()}
-        try:
-            process = await asyncio.create_subprocess_exec(
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
                 spec.command,
                 *(spec.args or ()),
                 stdin=asyncio.subprocess.DEVNULL if quiet else None,
@@ -171,6 +171,15 @@ class Plugin:
                 # `_end` kills the whole session: the program and its children.
                 start_new_session=quiet,
             )
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill the program alone, and wait for children that hold its pipes.
+            await asyncio.wait([starting])
+            if not starting.exception():
+                await _end(starting.result(), group=quiet)
+            raise
         except (OSError, ValueError) as error:
             hint = f"; {one_line(spec.install_hint)}" if spec.install_hint else ""
             why = error.strerror if isinstance(error, OSError) else str(error)
