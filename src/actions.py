@@ -225,10 +225,10 @@ class Actions(ops.Object):
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
         command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
         if dry_run := event.params.get("dry-run") is not False:
-            text, why = self._run([*command, "--dry-run"], timed=True)
+            text, why = self._run(command, timed=True)
         else:
             with self._evicting():
-                text, why = self._run(command, timed=True)
+                text, why = self._run([*command, "--yes"], timed=True)
         if why and not text:
             raise RefusedError(why)
         judged = [json.loads(line) for line in text.splitlines()]
