@@ -247,8 +247,8 @@ def parser() -> argparse.ArgumentParser:
 def _add_quit(command: argparse.ArgumentParser) -> None:
     about = "a pod: NAMESPACE/NAME, or NAME; default: all that hang in the namespace"
     command.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
-    selector = _option("pod-selector") | {"dest": "label_selector", "help": "only such pods"}
-    command.add_argument("-l", "--selector", **selector)
+    chosen: dict[str, Any] = {"dest": "label_selector", "help": "only pods with such labels"}
+    command.add_argument("-l", "--selector", **{**_option("pod-selector"), **chosen})
     _add(command, "namespace", help="this namespace (default: the kubeconfig's)")
     _add(command, "timeout", default=120.0, help="when to answer at the latest (default: 120)")
     _add(command, "all-namespaces", "yes", "sidecars", "quit-grace", "kubeconfig", "context")
