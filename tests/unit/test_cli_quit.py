@@ -162,6 +162,21 @@ async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster:
         assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
 
 
+async def test_a_pod_that_ends_meanwhile_is_left_alone(cluster: Cluster) -> None:
+    """Nobody was shown it."""
+    async with cluster:
+        await cluster.pod("deaf")
+
+        async def another_ends(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+            await cluster.pod("later")
+            await proxy_quits(socket, namespace, name)
+
+        cluster.api.on_exec = another_ends
+        shown = await cluster.quits("-n", "training", "--yes", "--timeout", "3", "-o", "json")
+        assert outcomes(shown) == {"deaf": "stuck"}
+        assert cluster.told == {"deaf"}
+
+
 async def test_a_pod_that_another_container_holds_is_kept_by_its_name(cluster: Cluster) -> None:
     async with cluster:
         await cluster.pod("held", others={"vault-agent": RUNNING})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
@@ -32,7 +32,7 @@ from istio_aux.model.selectors import Selector
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Wait
+from istio_aux.quit.rules import Ignore, Quit, Wait
 from istio_aux.quit.state import End, QuitOutcome
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import PATIENCE, Watches, running, until
@@ -103,6 +103,9 @@ class _Run:
         self._client, self._order = client, order
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
+        self._held = list[QuitVerdict]()
+        # The pods that count: those that are named, and those that hang once all are listed.
+        self._chosen: Container[Key] | None = self._named or None
         self._ends: dict[Key, End] = {}
         self._labels: dict[str, dict[str, str]] = {}
         telemetry = Telemetry()
@@ -116,7 +119,7 @@ class _Run:
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
         key = resource.metadata.key
-        if self._order.pods and key not in self._named:
+        if self._chosen is not None and key not in self._chosen:
             return
         if not self._order.labels.matches(resource.labels):
             self._quit.delete(key)
@@ -151,11 +154,7 @@ class _Run:
             if missing := self._watches.missing():
                 report.complain("; ".join(f"{name}: {why}" for name, why in missing.items()))
                 return cluster.NO_ANSWER
-            self._hung = {
-                key: state.requests
-                for key, state in self._quit.known.items()
-                if state.asks_for == "quit"
-            }
+            self._choose()
             forbidden = await self._forbidden(scope) if self._hung else ""
             if not (self._order.dry_run or forbidden):
                 self._quit.lead(True)
@@ -169,6 +168,18 @@ class _Run:
         stays = {"stuck", *({"kept"} if self._named else ())}
         still = not self._order.dry_run and any(each.outcome in stays for each in found)
         return STILL_THERE if still or forbidden else 0
+
+    def _choose(self) -> None:
+        """All pods are listed: leave those alone that do not hang now."""
+        for key, state in [*self._quit.known.items()]:
+            if state.asks_for == "quit":
+                self._hung[key] = state.requests
+                continue
+            self._quit.delete(key)
+            if state.decision.blocked_by and not self._named:
+                reason = state.decision.reason
+                self._held.append(QuitVerdict(*key, "kept", reason, state.requests))
+        self._chosen = self._hung
 
     async def _forbidden(self, scope: set[str]) -> str:
         """Why no proxy can be told to exit; the empty text if an attempt may succeed."""
@@ -193,14 +204,12 @@ class _Run:
             yield QuitVerdict(*key, *self._outcome(key), requests)
         for key, pod in self._named.items():
             if key not in self._hung:
-                reason = quitting.decide(
-                    PodFacts(pod, self._order.policy, None), system_clock()
-                ).reason
-                outcome = "gone" if pod.status.phase in {"Succeeded", "Failed"} else "kept"
-                yield QuitVerdict(*key, outcome, reason, resources.requests(pod))
-        for key, state in self._quit.known.items():
-            if not self._named and key not in self._hung and state.decision.blocked_by:
-                yield QuitVerdict(*key, "kept", state.decision.reason, state.requests)
+                decision = quitting.decide(PodFacts(pod, self._order.policy, None), system_clock())
+                # A pod that is not watched although it hung when it was read has ended since.
+                over = pod.status.phase in {"Succeeded", "Failed"} or isinstance(decision, Quit)
+                outcome, held = "gone" if over else "kept", resources.requests(pod)
+                yield QuitVerdict(*key, outcome, decision.reason, held)
+        yield from self._held
 
     def _outcome(self, key: Key) -> tuple[QuitResult, str]:
         """What became of a pod that hung, or would, and why."""
