@@ -220,11 +220,11 @@ class Actions(ops.Object):
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
         command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
         if dry_run := event.params.get("dry-run") is not False:
-            text, why = self._run([*command, "--dry-run"], timed=True)
+            text, why = self._run(command, timed=True)
         else:
             inputs = self._to_evict()
             with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
-                text, why = self._run(command, timed=True)
+                text, why = self._run([*command, "--yes"], timed=True)
         if why and not text:
             raise RefusedError(why)
         judged = [json.loads(line) for line in text.splitlines()]

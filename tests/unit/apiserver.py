@@ -65,6 +65,7 @@ class ApiServer(Store):
         on_forward: answers a forwarded request.
         dry_runs: the pods of all dry runs.
         dry_run: answers a dry run of a pod's creation.
+        allows: whether every account has every right that it asks for.
         tokens: the bearer tokens that came, in order.
     """
 
@@ -80,6 +81,7 @@ class ApiServer(Store):
         self.on_forward: Exec = agent_quits
         self.dry_runs: list[Object] = []
         self.dry_run: Callable[[Object], web.Response] = web.json_response
+        self.allows = True
         self.tokens: list[str] = []
         self._stack = AsyncExitStack()
         self._port = 0
@@ -162,6 +164,8 @@ class ApiServer(Store):
                 if fault in self.faults:
                     self.faults.remove(fault)
                 return answer
+        if request.path.endswith("/selfsubjectaccessreviews"):
+            return web.json_response({"status": {"allowed": self.allows}}, status=201)
         return await self._route(request)
 
     def _event(self, event: Object) -> web.Response:

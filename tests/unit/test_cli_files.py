@@ -21,7 +21,7 @@ from unit.screens import Run, Screen
 HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})
 PLAIN = json.dumps(HANGING)
 NEW = document({"main": None}, phase=None)
-COMMANDS = ["", "explain", "mutate", "serve", "audit", "check", "restart-unmeshed"]
+COMMANDS = ["", "explain", "mutate", "serve", "audit", "check", "quit", "restart-unmeshed"]
 EXAMPLE = str(Path(__file__).parents[2] / "examples/pods.yaml")
 HOLD = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true")
 NATIVE = ("sidecar.istio.io/nativeSidecar", "true")

@@ -324,7 +324,8 @@ def test_the_reference_has_every_key_that_we_read_or_write() -> None:
 
 def test_the_numbers_of_repair_in_the_readme_are_those_of_the_code() -> None:
     seconds = {"": 1, "s": 1, "min": 60, "h": 3600, "day": 86400}
-    first = " ".join(row[0] for row in table(ROOT / "workload/README.md", "repair"))
+    section = pages.section(read(ROOT / "workload/README.md"), "repair")
+    first = " ".join(row[0] for row in table(section))
     said = re.findall(r"(\d+) ?(\w*), `(?:RolloutLimits\.)?(\w+)`", first)
     assert len(said) > 5
     for number, unit, name in said:

@@ -131,7 +131,7 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
     """What the controllers do about pods, and which pods they find without a sidecar."""
     asking = folder / "asking"
     asking.write_text(told.get("applications", ""))
-    limits = QuitLimits(lost_after=0.1, blocked_after=0.1, confirm=0.2, doubt=0.1)
+    limits = QuitLimits(lost_after=0.1, blocked_after=0.1, confirm=0.2, confirm_failed=0.1)
     settings, _ = read_published(json.dumps(told))
     settings = replace(settings, applications=asking, lease=None, quit_limits=limits)
     api.on_exec, api.on_forward = ending(api, proxy_quits), ending(api, agent_quits)

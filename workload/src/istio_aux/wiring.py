@@ -321,20 +321,26 @@ class Surroundings:
 
         The context begins when all is known, when a right is missing, or after `PATIENCE`.
         """
-        works = [*(work() for work in self.work().values()), *more]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
+        async with running(*(work() for work in self.work().values()), *more):
             await until(lambda: self._known or self.watches.refused, PATIENCE)
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def _known(self) -> bool:
         planes = self.injectors.control_planes
         return planes.known and all(each.native_why for each in planes.injectors if each.live)
+
+
+@asynccontextmanager
+async def running(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run endless tasks while the context lasts."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def until(condition: Callable[[], bool], patience: float) -> bool:

@@ -115,11 +115,22 @@ def _check(args: argparse.Namespace) -> int:
     return check.check(_credentials(args), request, args.output)
 
 
+def _quit(args: argparse.Namespace) -> int:
+    from istio_aux.cli import free  # noqa: PLC0415 - as above
+
+    order = free.Order(
+        pods=tuple(args.pods), namespace=args.namespace, all_namespaces=args.all_namespaces,
+        labels=args.label_selector, patience=args.timeout, dry_run=not args.yes,
+        config=args.config, sidecars=args.sidecars,
+    )  # fmt: skip
+    return free.free(_credentials(args), order, args.output)
+
+
 def _restart(args: argparse.Namespace) -> int:
     from istio_aux.cli import restart  # noqa: PLC0415 - as above
 
     order = restart.Order(
-        namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=args.dry_run
+        namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=not args.yes
     )
     return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
 
@@ -225,15 +236,27 @@ def parser() -> argparse.ArgumentParser:
     _add(check, "config", "kubeconfig", "context")
     _add_output(check, "text")
 
+    _add_quit(command("quit", _quit))
     restart = command("restart-unmeshed", _restart)
-    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
     about = "how many pods to restart at most (default: 10)"
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     _add(restart, "timeout", help=about)
-    _add(restart, "namespace", "config", "kubeconfig", "context")
+    _add(restart, "yes", "namespace", "config", "kubeconfig", "context")
     _add_output(restart, "table")
     return root
+
+
+def _add_quit(command: argparse.ArgumentParser) -> None:
+    about = "a pod: NAMESPACE/NAME, or NAME; default: all that hang in the namespace"
+    command.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
+    chosen: dict[str, Any] = {"dest": "label_selector", "help": "only pods with such labels"}
+    command.add_argument("-l", "--selector", **{**_option("pod-selector"), **chosen})
+    _add(command, "namespace", help="this namespace (default: the kubeconfig's)")
+    _add(command, "timeout", default=120.0, help="when to answer at the latest (default: 120)")
+    _add(command, "all-namespaces", "yes", "config", "kubeconfig", "context")
+    _add(command, "sidecars", default=None)
+    _add_output(command, "table")
 
 
 def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
@@ -307,10 +330,12 @@ def _config(path: str) -> Installation:
     return Installation(name=name_of(found) or path, settings=found, applications=asked)
 
 
-_SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
+_SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
     "output": {},
+    "all-namespaces": {"action": "store_true", "help": "all namespaces"},
+    "yes": {"action": "store_true", "help": "do it; default: only show it"},
     "namespace": {
         "type": _checked(settings.namespace),
         "metavar": "NS",
@@ -447,12 +472,31 @@ The exit status is 0 if everything is ok or a note, 1 if there is a problem,
 something is unknown or the API server does not answer, 2 if settings or
 credentials cannot be used.""",
     ),
+    "quit": (
+        "free the pods that hang: tell the proxies of finished pods to exit, once",
+        """\
+examples:
+  istio-aux quit -n training
+  istio-aux quit -n training mnist-worker-0 --yes
+
+Does once what `serve` does all the time, by its rules, with your own rights, in
+any namespace. A pod that still works is left alone. Outcomes:
+  would-free  without --yes: its proxy would be told to exit
+  freed       its proxy has exited, and the pod has ended
+  stuck       the pod is still there; the reason says why
+  kept        the pod was left alone; the reason says why
+  gone        the pod ended otherwise
+JSON has one object a line: namespace, name, uid, outcome, reason, requests.
+
+The exit status is 1 if a pod is stuck or a named pod is kept, rights are
+missing or the API server does not answer; 2 if the credentials cannot be used.""",
+    ),
     "restart-unmeshed": (
         "restart pods that should have a sidecar and have none, once",
         """\
 examples:
-  istio-aux restart-unmeshed --dry-run
-  istio-aux restart-unmeshed -n team --limit 5
+  istio-aux restart-unmeshed
+  istio-aux restart-unmeshed -n team --limit 5 --yes
 
 Does once what `serve` does all the time with race-policy: restart, by its
 rules: only while the injector is live, only pods whose controller makes new
@@ -460,10 +504,9 @@ ones, one at a time for each controller, by evictions within
 PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller
 follows when the new one is Ready with its sidecar. Outcomes:
   restarted      the pod was evicted
-  would-restart  with --dry-run: it would be
+  would-restart  without --yes: it would be
   kept           it was not, or not yet; the reason says why not
 JSON has one object a line: namespace, name, outcome, reason.
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 when it is done, 1 if pods may not be restarted or not all
 were in time, 2 if settings or credentials cannot be used.""",

@@ -1,4 +1,4 @@
-"""What `explain`, `audit`, `check` and `restart-unmeshed` report, as text and as JSON lines.
+"""What the commands about a cluster report, as text and as JSON lines.
 
 The decisions are those of the controllers, as of now. A terminal gets colour, and text that wraps
 where its columns do. In a pipe or a file the text is plain, one line a thing.
@@ -24,7 +24,7 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
-from istio_aux.model.resources import Requests
+from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
@@ -32,6 +32,8 @@ from istio_aux.repair import rules as repair
 from istio_aux.start.plan import effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
+
+QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone"]  # `quit --help`, too.
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,6 +110,24 @@ class Restarts(msgspec.Struct, frozen=True):
     """All unmeshed pods, and what `restart-unmeshed` did about each, or would do."""
 
     verdicts: list[RestartVerdict]
+    dry_run: bool
+
+
+class QuitVerdict(msgspec.Struct, frozen=True):
+    """One line of `quit`; its JSON names are a contract."""
+
+    namespace: str
+    name: str
+    uid: str
+    outcome: QuitResult
+    reason: str
+    requests: Requests | None = None  # What the pod holds, or gave back; None: it is not known.
+
+
+class Quits(msgspec.Struct, frozen=True):
+    """What `quit` did about each pod, or would do."""
+
+    verdicts: list[QuitVerdict]
     dry_run: bool
 
 
@@ -274,7 +294,7 @@ class Terminal(NamedTuple):
 
 def show(
     stream: TextIO,
-    answer: Explanation | Audit | Holders | Restarts | list[CheckResult],
+    answer: Explanation | Audit | Holders | Quits | Restarts | list[CheckResult],
     output: str,
 ) -> None:
     """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
@@ -286,6 +306,8 @@ def show(
             items, text = answer.findings, audit_text(answer, terminal)
         case Holders():
             items, text = answer.holders, holders_text(answer, terminal)
+        case Quits():
+            items, text = answer.verdicts, quits_text(answer, terminal)
         case Restarts():
             items, text = answer.verdicts, restarts_text(answer, terminal)
         case _:
@@ -404,6 +426,29 @@ def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
     counts = Counter(verdict.outcome for verdict in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
     yield ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
+
+
+def quits_text(quits: Quits, terminal: Terminal) -> Iterator[str]:
+    """Yield a table, and a summary with what the pods gave back."""
+    styles = {"stuck": Style.BAD, "kept": Style.ODD}
+    rows = [
+        _row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
+             "unknown" if each.requests is None else str(each.requests) or "none", each.reason)
+        for each in quits.verdicts
+    ]  # fmt: skip
+    if rows:
+        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REQUESTS REASON"), *rows])
+        yield ""
+    counts = Counter(verdict.outcome for verdict in quits.verdicts)
+    done = "would-free" if quits.dry_run else "freed"
+    back = total(v.requests for v in quits.verdicts if v.requests and v.outcome == done)
+    kinds = (done, *(kind for kind in ("stuck", "kept", "gone") if counts[kind]))
+    yield ", ".join(
+        f"{kind}: {counts[kind]}" + (f" ({back})" if kind == done and str(back) else "")
+        for kind in kinds
+    )
+    if quits.dry_run and counts[done]:
+        yield "nothing is changed yet: add --yes"
 
 
 def _row(*texts: str | Cell) -> list[Cell]:

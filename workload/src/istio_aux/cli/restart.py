@@ -36,7 +36,7 @@ from istio_aux.wiring import PATIENCE, Surroundings, until
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
-_END = 2.0  # Seconds that evictions in flight have to end.
+_END = 2.0  # Seconds that evictions in flight have to end, and then Events to be sent.
 _POLL = 0.1  # Seconds between two questions for a right.
 _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
@@ -113,6 +113,7 @@ class _Run:
             self._repair.lead(True)
             over = await until(lambda: self._repair.finished, left())
             await self._repair.stop(_END)
+            await self._events.sent(_END)
         report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
         if over:
             return 0
@@ -143,10 +144,15 @@ class _Run:
         """The pods that were restarted, or the first ones that would be, and why the others not."""
         for key, action in self._done.items():
             yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
-        chosen = self._repair.candidates()[: self._order.limit if self._order.dry_run else 0]
+        order, candidates = self._order, self._repair.candidates()
+        chosen = set(candidates[: order.limit] if order.dry_run else ())
+        left = set(candidates) - chosen
+        full = order.dry_run or len(self._done) >= order.limit
+        late = f": the limit is {order.limit}" if full else f" within {order.patience:g} s"
         for pod in self._repair.unmeshed():
+            why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
             outcome = "would-restart" if pod in chosen else "kept"
-            yield RestartVerdict(pod.namespace, pod.name, outcome, pod.reason)
+            yield RestartVerdict(pod.namespace, pod.name, outcome, why)
 
     def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._repair.set_injectors(mesh)

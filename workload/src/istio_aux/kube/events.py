@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -116,6 +117,12 @@ class Events:
             _, _, namespace, body = await self._queue.get()
             tokens -= 1
             await self._send(namespace, body)
+            self._queue.task_done()
+
+    async def sent(self, patience: float) -> None:
+        """Wait until all that is queued is sent, or for ``patience`` seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._queue.join(), patience)
 
     async def _send(self, namespace: str, body: bytes) -> None:
         try:

@@ -88,13 +88,15 @@ class Controller:
         limits: QuitLimits | None = None,
         clock: Clock = system_clock,
         leads: Callable[[], bool] = lambda: True,
+        ended: Callable[[Key, End], None] = lambda _pod, _end: None,
     ) -> None:
         """Start. ``namespaces`` has the labels of each namespace, as they change.
 
         Without ``options`` all pods count. ``leads`` is called right before each write: whether
-        this process may still act. If it may not, `lead` has been called.
+        this process may still act. If it may not, `lead` has been called. ``ended`` is called with
+        the outcome of each task that has any.
         """
-        self._leads, self._namespaces = leads, namespaces
+        self._leads, self._namespaces, self._ended = leads, namespaces, ended
         limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
@@ -169,6 +171,11 @@ class Controller:
     def selected(self) -> list[str]:
         """The names of the selected namespaces, sorted."""
         return sorted(self._scope.namespaces)
+
+    @property
+    def known(self) -> Mapping[Key, PodState]:
+        """What is known of each pod."""
+        return self._states
 
     @property
     def watched(self) -> int:
@@ -251,6 +258,7 @@ class Controller:
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
             self._recorder.ended(state, task, action)
+            self._ended(state.key, action)
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""

@@ -1,0 +1,244 @@
+"""`istio-aux quit`: which pods it frees, which it leaves alone, and what it says of each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from aiohttp import web
+from unit.apiserver import ApiServer, proxy_quits
+from unit.rules.pods import RUNNING, State, document, exited
+from unit.screens import Shown
+from unit.test_cli_files import PROGRAM
+
+DONE = exited(0)
+LATER = "2026-11-21T08:16:30Z"
+
+
+class Cluster:
+    """A cluster in which every proxy exits when it is told to, but those of ``deaf`` pods."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.api, self.deaf = ApiServer(), set[str]()
+        self._pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.at_once = self.most_at_once = 0
+        self.api.on_exec = self._told
+
+    async def __aenter__(self) -> Self:
+        await self.api.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.api.__aexit__()
+
+    async def quits(self, *argv: str) -> Shown:
+        """Run the command in a process, as its watches end with the process."""
+        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self._folder)))
+        process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
+        out, err = await process.communicate()
+        return Shown(process.returncode or 0, out.decode(), err.decode())
+
+    async def pod(
+        self, name: str, main: State = DONE, namespace: str = "training", **more: Any
+    ) -> None:
+        """Create a pod that requests two GPUs."""
+        others, phase = more.pop("others", {}), more.pop("phase", "Running")
+        body = document(
+            {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
+            details={"main": {"resources": {"requests": {"nvidia.com/gpu": "2"}}}}, **more,
+        )  # fmt: skip
+        body["metadata"].update(name=name, namespace=namespace, uid=f"u-{name}")
+        self._pods[namespace, name] = body
+        await self.api.put("pods", body)
+
+    async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(0)
+        await proxy_quits(socket, namespace, name)
+        self.at_once -= 1
+        if name in self.deaf:
+            return
+        body = self._pods[namespace, name]
+        (proxy,) = (s for s in body["status"]["containerStatuses"] if s["name"] == "istio-proxy")
+        proxy["state"] = exited(0, at=LATER)
+        await self.api.put("pods", body)
+        body["status"]["phase"] = "Succeeded"
+        await self.api.put("pods", body)
+
+    @property
+    def told(self) -> set[str]:
+        """The pods whose proxy was told to exit."""
+        return {pod for _, pod, _, _ in self.api.execs}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """It is there while a test is inside of it."""
+    return Cluster(tmp_path)
+
+
+def outcomes(shown: Shown) -> dict[str, str]:
+    """The outcome of each pod, by its name."""
+    found = [json.loads(line) for line in shown.out.splitlines()]
+    return {each["name"]: each["outcome"] for each in found}
+
+
+async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
+    cluster: Cluster,
+) -> None:
+    async with cluster:
+        await cluster.pod("mnist-0")
+        await cluster.pod("mnist-1")
+        await cluster.pod("at-work", main=RUNNING)
+        shown = await cluster.quits("-n", "training")
+        assert shown.out.splitlines() == [
+            "NAMESPACE  NAME     OUTCOME     REQUESTS  REASON",
+            "training   mnist-0  would-free  2 GPUs    every payload container is finished",
+            "training   mnist-1  would-free  2 GPUs    every payload container is finished",
+            "",
+            "would-free: 2 (4 GPUs)",
+            "nothing is changed yet: add --yes",
+        ]
+        assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
+
+
+async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_back(
+    cluster: Cluster,
+) -> None:
+    """Whatever labels the namespace has, and with rights in it alone; JSON keys are a contract."""
+    async with cluster:
+        await cluster.pod("mnist-0")
+        await cluster.pod("at-work", main=RUNNING)
+        await cluster.pod("restarted", main=exited(1), restart="OnFailure")
+        await cluster.pod("service", restart="Always")
+        await cluster.pod("refuses", annotations={"istio-aux.io/quit": "false"})
+        await cluster.pod("elsewhere", namespace="other")
+        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+        assert json.loads(shown.out) == {
+            "namespace": "training", "name": "mnist-0", "uid": "u-mnist-0", "outcome": "freed",
+            "reason": "istio-proxy exited with 0, 1 s after the payload",
+            "requests": {"gpus": 2},
+        }  # fmt: skip
+        assert (shown.status, shown.err, cluster.told) == (0, "", {"mnist-0"})
+        assert [event["reason"] for event in cluster.api.events] == ["ProxyQuit"]
+        places = {"/namespaces/training/", "/selfsubjectaccessreviews"}
+        asked = cluster.api.requests
+        assert [path for path in asked if not any(each in path for each in places)] == []
+
+
+async def test_the_namespace_is_the_kubeconfigs_unless_all_are_asked_for(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.pod("own", namespace="default")
+        await cluster.pod("elsewhere", namespace="other", labels={"team": "a"})
+        assert outcomes(await cluster.quits("-o", "json")) == {"own": "would-free"}
+        everywhere = await cluster.quits("-A", "--yes", "-l", "team=a", "-o", "json")
+        assert outcomes(everywhere) == {"elsewhere": "freed"}
+        assert cluster.told == {"elsewhere"}
+
+
+async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster: Cluster) -> None:
+    """One that waits for its grace period is not told."""
+    async with cluster:
+        cluster.deaf.add("deaf")
+        await cluster.pod("deaf")
+        await cluster.pod("hears")
+        await cluster.pod("waits", annotations={"istio-aux.io/quit-grace": "1000000000"})
+        await cluster.pod("later", main=exited(0, at="2999-01-01T00:00:00Z"),
+                          annotations={"istio-aux.io/quit-grace": "3600"})  # fmt: skip
+        shown = await cluster.quits("-n", "training", "--yes", "--timeout", "2")
+        rows = [line.split(maxsplit=5) for line in shown.out.splitlines()[1:5]]
+        assert [(row[1], row[2]) for row in rows] == [
+            ("deaf", "stuck"), ("hears", "freed"), ("later", "stuck"), ("waits", "kept")
+        ]  # fmt: skip
+        assert "the grace period ends at" in rows[2][-1]
+        assert "istio-aux.io/quit-grace" in rows[3][-1]
+        assert shown.out.endswith("\nfreed: 1 (2 GPUs), stuck: 2, kept: 1\n")
+        assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
+
+
+async def test_a_pod_that_ends_meanwhile_is_left_alone(cluster: Cluster) -> None:
+    """Nobody was shown it."""
+    async with cluster:
+        await cluster.pod("deaf")
+
+        async def another_ends(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+            await cluster.pod("later")
+            await proxy_quits(socket, namespace, name)
+
+        cluster.api.on_exec = another_ends
+        shown = await cluster.quits("-n", "training", "--yes", "--timeout", "3", "-o", "json")
+        assert outcomes(shown) == {"deaf": "stuck"}
+        assert cluster.told == {"deaf"}
+
+
+async def test_a_pod_that_another_container_holds_is_kept_by_its_name(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.pod("held", others={"vault-agent": RUNNING})
+        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+        assert json.loads(shown.out)["reason"] == "not finished: vault-agent (running)"
+        assert (outcomes(shown), shown.status, cluster.told) == ({"held": "kept"}, 0, set())
+        told = ("--sidecars", "vault-agent=ignore", "--timeout", "2")
+        shown = await cluster.quits("-n", "training", "--yes", "-o", "json", *told)
+        assert (outcomes(shown)["held"], cluster.told) == ("freed", {"held"})
+
+
+async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
+    """And the exit status is 1 while one of them is still there; others are left alone."""
+    async with cluster:
+        await cluster.pod("hangs", namespace="default")
+        await cluster.pod("unnamed", namespace="default")
+        await cluster.pod("at-work", main=RUNNING)
+        await cluster.pod("over", phase="Succeeded")
+        shown = await cluster.quits(
+            "hangs", "training/at-work", "training/over", "--yes", "-o", "json"
+        )
+        assert outcomes(shown) == {"hangs": "freed", "at-work": "kept", "over": "gone"}
+        assert "not finished: main (running)" in shown.out
+        assert (shown.status, shown.err, cluster.told) == (1, "", {"hangs"})
+        assert (await cluster.quits("hangs", "--yes")).status == 0
+
+        missing = await cluster.quits("none", "unnamed", "--yes", "-o", "json")
+        assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
+        assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
+        assert (await cluster.quits("none"))[:2] == (1, "")
+
+
+@pytest.mark.parametrize("argv", [("a", "-A"), ("a", "-l", "team=a")])
+async def test_a_pod_is_named_or_chosen_but_not_both(
+    cluster: Cluster, argv: tuple[str, ...]
+) -> None:
+    async with cluster:
+        shown = await cluster.quits(*argv)
+        assert shown == (2, "", "expected no POD beside -A or -l\n")
+
+
+async def test_missing_rights_are_said_at_once(cluster: Cluster) -> None:
+    """A dry run says that, too: it shows nothing that --yes could not do."""
+    async with cluster:
+        await cluster.pod("mnist-0")
+        cluster.api.allows = False
+        why = "this account may not create pods/exec or pods/portforward in namespace training\n"
+        for more, outcome in (((), "would-free"), (("--yes",), "stuck")):
+            shown = await cluster.quits("-n", "training", "-o", "json", *more)
+            assert (shown.status, shown.err, outcomes(shown)) == (1, why, {"mnist-0": outcome})
+        assert cluster.told == set()
+        cluster.api.refuse("/pods", 403, "Forbidden", "pods is forbidden")
+        shown = await cluster.quits("-n", "training", "--yes")
+        assert shown[:2] == (1, "")
+        assert shown.err.endswith("403 Forbidden: pods is forbidden\n")
+
+
+async def test_no_more_proxies_are_told_at_once_than_by_serve(cluster: Cluster) -> None:
+    """A namespace has a quarter of the slots."""
+    async with cluster:
+        for number in range(20):
+            await cluster.pod(f"mnist-{number}")
+        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+        assert outcomes(shown) == dict.fromkeys((f"mnist-{n}" for n in range(20)), "freed")
+        assert 2 <= cluster.most_at_once <= 6

@@ -1,0 +1,241 @@
+"""`quit`: the quit controller of `serve`, once, with the rights of the account that calls it.
+
+All its rules hold: `quit.rules` decides, and the status of its container is what shows that a
+proxy has exited. Only pods are watched, and only where they are asked for: rights in a single
+namespace are enough. Which namespaces an installation selects does not matter; its other settings
+count where the account may read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Container, Iterator
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.cli import cluster, report
+from istio_aux.cli.check import QUIT_RIGHTS, quiet
+from istio_aux.cli.installation import Installation
+from istio_aux.cli.report import QuitResult, Quits, QuitVerdict
+from istio_aux.kube import actions
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
+from istio_aux.kube.events import Events
+from istio_aux.kube.objects import Key, Reader
+from istio_aux.model import resources
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import DeadProxy, Policy
+from istio_aux.model.resources import Requests
+from istio_aux.model.selectors import Selector
+from istio_aux.model.sidecars import SidecarRule
+from istio_aux.quit import rules as quitting
+from istio_aux.quit.controller import Controller
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Ignore, Quit, Wait
+from istio_aux.quit.state import End, QuitOutcome
+from istio_aux.telemetry import Telemetry
+from istio_aux.wiring import PATIENCE, Watches, running, until
+
+STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
+BAD_ARGUMENTS = 2
+_END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
+
+_pod = Reader(Pod, "pod")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods to free in ``patience`` seconds: the named pods, else those with such labels.
+
+    ``pods`` are pairs of namespace and name. ``namespace`` is that of pods without one; None: the
+    kubeconfig's. The settings are those of ``config``, else of the installation in the cluster.
+    """
+
+    pods: tuple[tuple[str | None, str], ...] = ()
+    namespace: str | None = None
+    all_namespaces: bool = False
+    labels: Selector = Selector()
+    config: Installation | None = None
+    sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
+    patience: float = 120.0
+    dry_run: bool = True
+
+
+def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
+    """Free the pods that hang now, or show which would be; return the exit status."""
+
+    async def work(access: Access) -> int:
+        quiet()
+        own = order.namespace or access.namespace
+        async with Client(access) as client:
+            policy = await _policy(client, order)
+            named, unread = await _named(client, own, order)
+            for why in unread:
+                report.complain(why)
+            if order.pods and not named:
+                return cluster.NO_ANSWER
+            spaces = {pod.metadata.namespace for pod in named}
+            status = await _Run(client, order, policy, named).run(
+                spaces or {"" if order.all_namespaces else own}, output
+            )
+            return cluster.NO_ANSWER if unread else status
+
+    if order.pods and (order.all_namespaces or order.labels.requirements):
+        report.complain("expected no POD beside -A or -l")
+        return BAD_ARGUMENTS
+    return cluster.run(credentials, work)
+
+
+async def _policy(client: Client, order: Order) -> Policy:
+    """How an installation treats pods, but that no pod is deleted."""
+    found = await cluster.find(client, order.config)
+    cluster.told(found)
+    policy = structs.replace(found.first.settings.quit_policy, dead_proxy=DeadProxy.REPORT)
+    return policy if order.sidecars is None else structs.replace(policy, sidecars=order.sidecars)
+
+
+async def _named(client: Client, namespace: str, order: Order) -> tuple[list[Pod], list[str]]:
+    """Read the pods that are named; returns them, and why others cannot be read."""
+    found, unread = list[Pod](), list[str]()
+    for own, name in order.pods:
+        where = own or namespace
+        try:
+            found.append(_pod.read(await client.get(actions.pod_path(where, name))))
+        except (ApiError, InvalidNameError, UnreadableError) as error:
+            unread.append(f"{where}/{name}: {error}")
+    return found, unread
+
+
+class _Run:
+    """One run of the command. It is the handler of the watches of pods."""
+
+    def __init__(self, client: Client, order: Order, policy: Policy, named: list[Pod]) -> None:
+        self._client, self._order, self._policy = client, order, policy
+        self._named = {pod.metadata.key: pod for pod in named}
+        self._hung: dict[Key, Requests | None] = {}
+        self._held = list[QuitVerdict]()
+        # The pods that count: those that are named, and those that hang once all are listed.
+        self._chosen: Container[Key] | None = self._named or None
+        self._ends: dict[Key, End] = {}
+        self._labels: dict[str, dict[str, str]] = {}
+        telemetry = Telemetry()
+        self._events = Events(client, socket.gethostname())
+        self._watches = Watches(client, telemetry)
+        self._quit = Controller(
+            client, self._labels, telemetry, self._events,
+            policy=policy, leading=False, ended=self._ends.__setitem__,
+        )  # fmt: skip
+
+    def apply(self, resource: Pod) -> None:
+        """The pod exists and looks like this."""
+        key = resource.metadata.key
+        if self._chosen is not None and key not in self._chosen:
+            return
+        if not self._order.labels.matches(resource.labels):
+            self._quit.delete(key)
+            return
+        if key.namespace not in self._labels:
+            self._labels[key.namespace] = {}  # Selected, whatever labels it has.
+            self._quit.relabelled(key.namespace)
+        self._quit.apply(resource)
+
+    def delete(self, key: Key, _last: Pod | None) -> None:
+        """The pod is gone, or does not run any more."""
+        self._quit.delete(key)
+
+    async def run(self, scope: set[str], output: str) -> int:
+        """Do it in these namespaces, print the result, and return the exit status."""
+        watches = [
+            self._watches.add(
+                f"pods of {namespace or 'all namespaces'}",
+                actions.collection("v1", "pods", namespace), Pod, self,
+                selection=actions.RUNNING_JOBS,
+            )
+            for namespace in sorted(scope)
+        ]  # fmt: skip
+        works = (*self._watches.work().values(), self._events.run)
+        async with running(*(work() for work in works)):
+            clock, patience = asyncio.get_running_loop().time, self._order.patience
+            end = clock() + patience
+            await until(
+                lambda: self._watches.refused or all(each.synced.is_set() for each in watches),
+                min(PATIENCE, patience),
+            )
+            if missing := self._watches.missing():
+                report.complain("; ".join(f"{name}: {why}" for name, why in missing.items()))
+                return cluster.NO_ANSWER
+            self._choose()
+            forbidden = await self._forbidden(scope) if self._hung else ""
+            if not (self._order.dry_run or forbidden):
+                self._quit.lead(True)
+                await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
+            found = sorted(self._verdicts(), key=lambda each: (each.namespace, each.name))
+            await self._quit.stop(_END)
+            await self._events.sent(_END)
+        report.show(sys.stdout, Quits(found, self._order.dry_run), output)
+        if forbidden:
+            report.complain(forbidden)
+        stays = {"stuck", *({"kept"} if self._named else ())}
+        still = not self._order.dry_run and any(each.outcome in stays for each in found)
+        return STILL_THERE if still or forbidden else 0
+
+    def _choose(self) -> None:
+        """All pods are listed: leave those alone that do not hang now."""
+        for key, state in [*self._quit.known.items()]:
+            if state.asks_for == "quit":
+                self._hung[key] = state.requests
+                continue
+            self._quit.delete(key)
+            if state.decision.blocked_by and not self._named:
+                reason = state.decision.reason
+                self._held.append(QuitVerdict(*key, "kept", reason, state.requests))
+        self._chosen = self._hung
+
+    async def _forbidden(self, scope: set[str]) -> str:
+        """Why no proxy can be told to exit; the empty text if an attempt may succeed."""
+        for namespace in sorted(scope):
+            rights = [right._replace(namespace=namespace) for right in QUIT_RIGHTS]
+            if not any([await actions.allowed(self._client, right) for right in rights]):
+                where = f"in namespace {namespace}" if namespace else "in all namespaces"
+                return f"this account may not create pods/exec or pods/portforward {where}"
+        return ""
+
+    def _ends_yet(self, key: Key) -> bool:
+        """Whether a pod that hung is still there and may end soon."""
+        state = self._quit.known.get(key)
+        if state is None:
+            return False
+        exited = isinstance(state.decision, Ignore) and not state.decision.blocked_by
+        return exited or state.left or state.asks_for == "quit"
+
+    def _verdicts(self) -> Iterator[QuitVerdict]:
+        """The pods that hung, those that were named, and those that other containers hold."""
+        for key, requests in self._hung.items():
+            yield QuitVerdict(*key, *self._outcome(key), requests)
+        for key, pod in self._named.items():
+            if key not in self._hung:
+                decision = quitting.decide(PodFacts(pod, self._policy, None), system_clock())
+                # A pod that is not watched although it hung when it was read has ended since.
+                over = pod.status.phase in {"Succeeded", "Failed"} or isinstance(decision, Quit)
+                outcome, held = "gone" if over else "kept", resources.requests(pod)
+                yield QuitVerdict(*key, outcome, decision.reason, held)
+        yield from self._held
+
+    def _outcome(self, key: Key) -> tuple[QuitResult, str]:
+        """What became of a pod that hung, or would, and why."""
+        state = self._quit.known.get(key)
+        if state is None:
+            end = self._ends.get(key, End(reason="it ended without a quit"))
+            exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
+            return "freed" if exited else "gone", end.reason
+        decision = state.decision
+        if self._order.dry_run:
+            unclear = isinstance(decision, Wait) and decision.until is None
+            return "kept" if unclear else "would-free", decision.reason
+        failure = state.task.failure if state.task else ""
+        works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
+        return "kept" if works else "stuck", failure or decision.reason
