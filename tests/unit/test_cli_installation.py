@@ -44,6 +44,7 @@ def found(*told: Any) -> Any:
     [
         ("a=b", {}, "`kubectl label namespace training a=b`"),
         ("a=b", {"a": "c"}, "`kubectl label --overwrite namespace training a=b`"),
+        ("a=", {"a": "c"}, "`kubectl label --overwrite namespace training a=`"),
         ("a", {}, "`kubectl label namespace training a=true`"),
         ("!a", {"a": ""}, "`kubectl label namespace training a-`"),
         ("a=b,c=d; e=f", {}, "`kubectl label namespace training e=f`"),

@@ -71,7 +71,7 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to check.
 
     ``selectors`` are the namespaces to look after, if not those of the settings. ``pre``: before an
@@ -85,7 +85,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = False
 
 
-def check(credentials: cluster.Credentials, request: Request, output: str) -> int:
+def check(credentials: cluster.Credentials, request: CheckRequest, output: str) -> int:
     """Print what was found in time; return 0 if istio-aux works, or would."""
 
     async def work(access: Access) -> int:
@@ -99,7 +99,7 @@ def check(credentials: cluster.Credentials, request: Request, output: str) -> in
     return cluster.run(credentials, work)
 
 
-async def _checked(client: Client, request: Request) -> list[CheckResult]:
+async def _checked(client: Client, request: CheckRequest) -> list[CheckResult]:
     """Make all checks, once or until istio-aux works; those of the last time, or as many as are."""
     last, found = list[CheckResult](), list[CheckResult]()
     try:
@@ -122,7 +122,7 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def run_checks(client: Client, request: Request, results: list[CheckResult]) -> None:
+async def run_checks(client: Client, request: CheckRequest, results: list[CheckResult]) -> None:
     """Make all checks, and add what they find to `results`.
 
     Raises:
@@ -218,7 +218,9 @@ def installing() -> Iterator[Right]:
             yield Right("create", group, resource, "to install")
 
 
-async def _rights(client: Client, settings: Settings, request: Request) -> Iterable[CheckResult]:
+async def _rights(
+    client: Client, settings: Settings, request: CheckRequest
+) -> Iterable[CheckResult]:
     # RBAC lets nobody give a right that he has not (k8s@1.36 rbac escalation_check.go).
     wanted = [*(installing() if request.pre else ()), *needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))

@@ -108,7 +108,7 @@ def _audit(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from istio_aux.cli import check  # noqa: PLC0415 - as above
 
-    request = check.Request(
+    request = check.CheckRequest(
         config=args.config, selectors=args.namespace_selectors, patience=args.timeout,
         pre=args.pre, wait=args.wait,
     )  # fmt: skip

@@ -199,5 +199,6 @@ def _command(
     if missing is None:
         return f"set `{option}`"
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
-    over = " --overwrite" if any(missing[key] and key in present for key in missing) else ""
+    changed = any(value is not None and key in present for key, value in missing.items())
+    over = " --overwrite" if changed else ""
     return f"`kubectl label{over} {what} {' '.join(words)}`"
