@@ -122,7 +122,7 @@ def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
 
 
 def test_the_notes_say_which_label_adds_a_namespace(other: Release) -> None:
-    assert "kubectl label namespace NAME team=other istio-injection=enabled" in other.notes
+    assert "\n  kubectl label namespace NAME team=other\n" in other.notes
 
 
 def test_nothing_is_left_of_a_release_that_is_uninstalled(
