@@ -276,7 +276,14 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
                   istio_proxy=RUNNING)  # fmt: skip
         await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
         await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
-        told = ("--sidecars", "vault=ignore", "--quit-grace", "3600", "--selector", "mesh=on")
+        told = (
+            "--sidecars",
+            "vault=ignore",
+            "--quit-grace",
+            "3600",
+            "--namespace-selectors",
+            "mesh=on",
+        )
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 
 import msgspec
 
-from istio_aux.cli import report
+from istio_aux.cli import report, workloads
 from istio_aux.injector.watcher import survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -18,9 +18,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     AccessError,
     ApiError,
-    InvalidNameError,
     KubeError,
-    UnreadableError,
 )
 from istio_aux.kube.objects import Key, Reader
 from istio_aux.model.applications import Applications, left_out
@@ -36,12 +34,20 @@ BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
-_pod = Reader(Pod, "pod")
 _namespace = Reader(Namespace, "namespace")
 
 
 Credentials = Callable[[], Access]
 """Finds the credentials; raises `AccessError`."""
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods that the user names, as `workloads.find` takes them."""
+
+    targets: tuple[str, ...] = ()
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: Selector = Selector()
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,31 +66,25 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return not left_out(pod, self.pods, self.applications)
 
 
-def explain(
-    credentials: Credentials,
-    namespace: str | None,
-    names: Iterable[tuple[str | None, str]],
-    show: Callable[[Pod, Moment], None],
-) -> int:
+def explain(credentials: Credentials, chosen: Chosen, show: Callable[[Pod, Moment], None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, and the present time. ``names`` are pairs of namespace and name. Without
-    a namespace of its own a pod is in ``namespace``, or else in the kubeconfig's. A pod that cannot
-    be read is one line on stderr.
+    ``show`` gets each pod, and the present time. What has no pods, and a pod that cannot be read,
+    is one line on stderr.
     """
 
     async def work(access: Access) -> int:
         status = 0
         async with Client(access, patient=True) as client:
-            for own, name in names:
-                where = own or namespace or access.namespace
-                try:
-                    pod = _pod.read(await client.get(actions.pod_path(where, name)))
-                except (ApiError, InvalidNameError, UnreadableError) as error:
-                    report.complain(f"{where}/{name}: {error}")
+            async for each in workloads.find(
+                client, chosen.targets, namespace=chosen.namespace or access.namespace,
+                all_namespaces=chosen.all_namespaces, selector=chosen.selector,
+            ):  # fmt: skip
+                if isinstance(each, Pod):
+                    show(each, system_clock())
+                else:
+                    report.complain(str(each))
                     status = NO_ANSWER
-                    continue
-                show(pod, system_clock())
         return status
 
     return run(credentials, work)

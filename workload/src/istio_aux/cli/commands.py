@@ -16,11 +16,12 @@ from typing import Any, cast
 
 from istio_aux import settings
 from istio_aux.cli import files, report
-from istio_aux.model import applications
+from istio_aux.model import applications, selectors
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, Start
+from istio_aux.model.text import quoted
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -34,7 +35,7 @@ _VALUES = {
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
 
-_POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
+_TARGET = re.compile(r"(?:[A-Za-z0-9][-.A-Za-z0-9]*/)?[A-Za-z0-9][-.A-Za-z0-9]*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    if not args.pods and not args.files:
-        args.parser.error("expected a POD, or -f FILE")
+    live = args.targets or args.all_namespaces or args.label_selector.requirements
+    live = live or (args.namespace and not args.files)
+    if not live and not args.files:
+        args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
@@ -72,11 +75,14 @@ def _explain(args: argparse.Namespace) -> int:
 
     # Grace periods count as over: a file may be older than they are long.
     status = files.explain(args.files, show)
-    if args.pods:
+    if live:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        live = cluster.explain(_credentials(args), args.namespace, args.pods, show)
-        status = max(status, live)
+        chosen = cluster.Chosen(
+            targets=tuple(args.targets), namespace=args.namespace,
+            all_namespaces=args.all_namespaces, selector=args.label_selector,
+        )  # fmt: skip
+        status = max(status, cluster.explain(_credentials(args), chosen, show))
     return status
 
 
@@ -188,14 +194,15 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     explain = command("explain", _explain)
-    about = "a pod: NAMESPACE/NAME, or NAME"
-    explain.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
+    about = "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE"
+    explain.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
     about = "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
     _add(explain, "file", default=[], help=about)
     about = "default: text in a terminal, json in a pipe or a file"
     _add(explain, "output", choices=["text", "json"], help=about)
-    about = "of pods that are named without one; default: the kubeconfig's"
+    about = "this namespace (default: the kubeconfig's)"
     _add(explain, "namespace", help=about)
+    _add(explain, "all-namespaces", "selector")
     _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
 
     mutate = command("mutate", _mutate)
@@ -214,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
     about = "show only what holds stuck and blocked pods, and what these hold by their requests"
     audit.add_argument("--holders", action="store_true", help=about)
     # Without selectors `audit` looks everywhere, unlike `serve`.
-    _add(audit, "selector", default=None)
+    _add(audit, "namespace-selectors", default=None)
     _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
 
     check = command("check", _check)
@@ -269,11 +276,10 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def _pod(text: str) -> tuple[str | None, str]:
-    match = _POD.fullmatch(text)
-    if match is None:
-        raise ValueError(f'"{text}": expected the name of a pod, or NAMESPACE/NAME')
-    return match[1], match[2]
+def _target(text: str) -> str:
+    if not _TARGET.fullmatch(text):
+        raise ValueError(f"{quoted(text)}: expected TYPE/NAME, the name of a pod, or a TYPE")
+    return text
 
 
 def _capability(text: str) -> Capability:
@@ -302,7 +308,9 @@ def _applications(text: str) -> Applications:
     return named
 
 
-_SHORT = {"file": "-f", "namespace": "-n", "output": "-o"}
+_SHORT = {
+    "all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l",
+}  # fmt: skip
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
     "output": {},
@@ -335,7 +343,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "what cluster and Istio support: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
     },
-    "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
+    "all-namespaces": {"action": "store_true", "help": "all namespaces"},
+    "selector": {
+        "type": _checked(selectors.parse),
+        "default": selectors.Selector(),
+        "dest": "label_selector",
+        "metavar": "SELECTOR",
+        "help": "only pods whose labels match, as for kubectl",
+    },
     "applications": {
         **_option("applications"),
         "type": _checked(_applications),
@@ -350,8 +365,9 @@ _TEXTS = {
         "say what would be done about pods, and why",
         """\
 examples:
-  istio-aux explain -n training mnist-worker-0
+  istio-aux explain -n training tfjob/mnist
   istio-aux explain training/mnist-worker-0 training/mnist-worker-1
+  istio-aux explain -n training -l app=mnist
   istio-aux explain -f pods.yaml --sidecars cloud-sql-proxy=ignore
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
@@ -392,7 +408,7 @@ SIGTERM stops it at once.""",
 examples:
   istio-aux audit
   istio-aux audit -n training -o json | jq -r .name
-  istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
+  istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
   istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
   istio-aux audit --holders -o json | jq .requests.gpus
 

@@ -88,9 +88,12 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, params: Params = ()) -> bytes:
-        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`."""
-        return await self._ask("GET", path, params)
+    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:
+        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`.
+
+        ``accept`` is the media type of the answer, if it is not plain JSON.
+        """
+        return await self._ask("GET", path, params, accept=accept)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Create an object from JSON; returns the stored object."""
@@ -193,6 +196,7 @@ class Client:
         *,
         body: bytes | None = None,
         kind: str = "application/json",
+        accept: str = "",
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
         access = await self._access.current()  # Not timed: a person may have to log in.
@@ -200,7 +204,9 @@ class Client:
         try:
             async with (
                 bound,
-                self._request(access, method, path, params, body=body, kind=kind) as response,
+                self._request(
+                    access, method, path, params, body=body, kind=kind, accept=accept
+                ) as response,
             ):
                 return await _whole(response)
         except TimeoutError as error:
@@ -218,9 +224,12 @@ class Client:
         *,
         body: bytes | None = None,
         kind: str = "application/json",
+        accept: str = "",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         headers = {"Content-Type": kind} if body is not None else {}
+        if accept:
+            headers["Accept"] = accept
         with _errors(self._access):
             async with self._open.request(
                 method,
