@@ -27,7 +27,7 @@ MOST_KINDS = 32
 ownerReferences."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class NoPods(msgspec.Struct, frozen=True):
     """Why there is no pod for something that was named, in one line."""
 
     text: str
@@ -68,8 +68,8 @@ async def find(
     namespace: str,
     all_namespaces: bool = False,
     selector: Selector = _ALL,
-) -> AsyncGenerator[Pod | Problem]:
-    """Yield the pods of each target, each pod once, and a `Problem` for each target without one.
+) -> AsyncGenerator[Pod | NoPods]:
+    """Yield the pods of each target, each pod once, and a `NoPods` for each target without one.
 
     A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
     pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
@@ -91,13 +91,13 @@ async def find(
         found = False
         async for each in _pods(client, target, types, selector):
             found = True
-            if isinstance(each, Problem):
+            if isinstance(each, NoPods):
                 yield each
             elif each.metadata.uid not in seen:
                 seen.add(each.metadata.uid)
                 yield each
         if not found and targets:
-            yield Problem(f"{target.text}: no pods{_where(target.namespace)}")
+            yield NoPods(f"{target.text}: no pods{_where(target.namespace)}")
 
 
 def _wanted(
@@ -133,10 +133,10 @@ def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
 
 async def _pods(
     client: Client, target: _Target, types: Sequence[ServedType], selector: Selector
-) -> AsyncGenerator[Pod | Problem]:
+) -> AsyncGenerator[Pod | NoPods]:
     kind, where = target.type, target.namespace
     if kind is None:
-        yield Problem(target.text)
+        yield NoPods(target.text)
     elif kind.kind != "Pod":
         async for each in _owned_pods(client, target, kind, types, selector):
             yield each
@@ -146,7 +146,7 @@ async def _pods(
         except (ApiError, InvalidNameError, UnreadableError) as error:
             missing = isinstance(error, ApiError) and error.code == 404
             hint = _misspelt(target, types) if missing else ""
-            yield Problem(f"{where}/{target.name}: {error}{hint}")
+            yield NoPods(f"{where}/{target.name}: {error}{hint}")
     else:
         async for each in _listed(client, where, selector):
             yield each
@@ -163,12 +163,12 @@ def _misspelt(target: _Target, types: Sequence[ServedType]) -> str:
 
 async def _listed(
     client: Client, namespace: str, selector: Selector
-) -> AsyncGenerator[Pod | Problem]:
+) -> AsyncGenerator[Pod | NoPods]:
     path = actions.collection("v1", "pods", namespace)
     labels = {"labelSelector": str(selector)} if selector.requirements else {}
     async for page in actions.pages(client, path, Pod, labels):
         for each in page.unreadable:
-            yield Problem(f"cannot read pod {each}")
+            yield NoPods(f"cannot read pod {each}")
         for pod in page.items:
             yield pod
 
@@ -179,7 +179,7 @@ async def _owned_pods(
     kind: ServedType,
     types: Sequence[ServedType],
     selector: Selector,
-) -> AsyncGenerator[Pod | Problem]:
+) -> AsyncGenerator[Pod | NoPods]:
     """Yield the pods of one object, or of all objects of a type."""
     uid = why = ""
     if target.name:
@@ -188,12 +188,12 @@ async def _owned_pods(
             body = await client.get(path)
             uid = _owned.read(body).metadata.uid
         except (ApiError, InvalidNameError, UnreadableError) as error:
-            yield Problem(f"{target.namespace}: {target.text}: {error}")
+            yield NoPods(f"{target.namespace}: {target.text}: {error}")
             return
         why = _childless(body)
     pods, parents = list[Pod](), _Parents()
     async for each in _listed(client, target.namespace, selector):
-        if isinstance(each, Problem):
+        if isinstance(each, NoPods):
             yield each
         else:
             pods.append(each)
@@ -208,7 +208,7 @@ async def _owned_pods(
     if not found:
         chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
         because = "; ".join(filter(None, (why, *gaps)))
-        yield Problem(
+        yield NoPods(
             f"{target.text}: no pods{chosen}{_where(target.namespace)}{because and f': {because}'}"
         )
 
