@@ -154,7 +154,9 @@ class Actions(ops.Object):
             settings = yaml.safe_load(file)
         options = ("sidecars", "pod-selector", "applications")
         given = [word for name in options for word in (f"--{name}", settings[name])]
-        text, why = self._run(["explain", "--output", "text", *given, event.params["pod"]])
+        namespace, _, pod = event.params["pod"].partition("/")
+        given += ["--namespace", namespace, f"pod/{pod}"]
+        text, why = self._run(["explain", *given])
         if why:
             raise RefusedError(why)
         new = f"start-mode: {settings['start-mode']}"

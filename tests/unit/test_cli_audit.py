@@ -194,7 +194,7 @@ def test_holders_are_shown_alone_and_in_json() -> None:
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
     shown = Audit([held, finding("lost")], 2).holders()
     text = "1 pod is held by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
-    assert output(shown, "table").decode() == f"{text}\n"
+    assert output(shown, "text").decode() == f"{text}\n"
     assert msgspec.json.decode(output(shown, "json")) == {
         "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
         "fix": "set x: false", "text": text,
@@ -333,10 +333,12 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
         await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
         names = ("none", "one", "training/two")
         api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
-        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        from_default = await ask(run, api, tmp_path, "explain", "-o", "json", *names, columns=None)
         options = ("-f", str(file), "-n", "training")
         names = ("two", "default/one")
-        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
+        from_option = await ask(
+            run, api, tmp_path, "explain", "-o", "json", *options, *names, columns=None
+        )
     assert (from_default.status, from_option.status) == (1, 0)
     assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
     assert answers(from_default) == [("one", "quit"), ("two", "wait")]
@@ -352,7 +354,9 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path
         body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
         file = tmp_path / "pod.json"
         file.write_text(json.dumps(body))
-        shown = await ask(run, api, tmp_path, "explain", "one", "-f", str(file), columns=None)
+        shown = await ask(
+            run, api, tmp_path, "explain", "-o", "json", "one", "-f", str(file), columns=None
+        )
     assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 

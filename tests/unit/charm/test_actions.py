@@ -206,7 +206,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     applications = str(unit.etc / "applications")
     argv = [applications if word == workload.APPLICATIONS else word for word in call.command]
     understood = commands.parser().parse_args(argv[1:])
-    assert understood.pods == [("team-a", "web-0")]
+    assert (understood.namespace, understood.targets) == ("team-a", ["pod/web-0"])
     assert str(understood.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert [rule.container for rule in understood.sidecars] == ["vault-agent", "daprd"]

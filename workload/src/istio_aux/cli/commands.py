@@ -61,20 +61,20 @@ def _explain(args: argparse.Namespace) -> int:
     live = live or (args.namespace and not args.files)
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
-    output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
-    def show(pod: Pod, now: Moment | None = None) -> None:
+    def show(pod: Pod, now: Moment | None = None, *, start: str | None = None) -> None:
         nonlocal shown
-        if shown and output == "text":
+        if shown and args.output == "text":
             report.write(sys.stdout, "")
         left_out = applications.left_out(pod, args.pod_selector, args.applications)
-        explanation = report.explain(pod, _policy(args), now, left_out=left_out)
-        report.show(sys.stdout, explanation, output)
+        explanation = report.explain(pod, _policy(args), now, left_out=left_out, start=start)
+        report.show(sys.stdout, explanation, args.output)
         shown += 1
 
     # Grace periods count as over: a file may be older than they are long.
-    status = files.explain(args.files, show)
+    how = Start(pods=args.pod_selector, sidecars=args.sidecars)
+    status = files.explain(args.files, lambda pod, start: show(pod, start=start), how)
     if live:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
@@ -91,7 +91,7 @@ def _mutate(args: argparse.Namespace) -> int:
         mode=args.start_mode, capability=args.capability, peers=args.peers,
         pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars,
     )  # fmt: skip
-    return files.mutate(args.files, how)
+    return files.mutate(args.files, how, args.output)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -196,19 +196,19 @@ def parser() -> argparse.ArgumentParser:
     explain = command("explain", _explain)
     about = "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE"
     explain.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
-    about = "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
+    about = "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
     _add(explain, "file", default=[], help=about)
-    about = "default: text in a terminal, json in a pipe or a file"
-    _add(explain, "output", choices=["text", "json"], help=about)
+    _add_output(explain)
     about = "this namespace (default: the kubeconfig's)"
     _add(explain, "namespace", help=about)
     _add(explain, "all-namespaces", "selector")
     _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
 
     mutate = command("mutate", _mutate)
-    about = "pods or AdmissionReviews, as for explain; - is stdin"
+    about = "pods and workloads, as for explain, or AdmissionReviews; - is stdin"
     _add(mutate, "file", required=True, help=about)
-    _add(mutate, "output", choices=["json"], default="json")
+    about = "diff: what would change (default: yaml); a review is answered in json"
+    _add(mutate, "output", choices=["yaml", "json", "diff"], default="yaml", help=about)
     _add(mutate, "capability", "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
 
     serve = command("serve", _serve)
@@ -217,7 +217,7 @@ def parser() -> argparse.ArgumentParser:
 
     audit = command("audit", _audit)
     _add(audit, "kubeconfig", "context", "namespace")
-    _add_output(audit, "table")
+    _add_output(audit)
     about = "show only what holds stuck and blocked pods, and what these hold by their requests"
     audit.add_argument("--holders", action="store_true", help=about)
     # Without selectors `audit` looks everywhere, unlike `serve`.
@@ -227,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     check = command("check", _check)
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
     _add(check, "config", "kubeconfig", "context")
-    _add_output(check, "text")
+    _add_output(check)
 
     restart = command("restart-unmeshed", _restart)
     restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
@@ -236,7 +236,7 @@ def parser() -> argparse.ArgumentParser:
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     _add(restart, "timeout", help=about)
     _add(restart, "namespace", "config", "kubeconfig", "context")
-    _add_output(restart, "table")
+    _add_output(restart)
     return root
 
 
@@ -248,9 +248,9 @@ def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
         command.add_argument(*flags, **{**given, **changes})
 
 
-def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
-    about = f"json is one object a line (default: {kind})"
-    _add(command, "output", choices=[kind, "json"], default=kind, help=about)
+def _add_output(command: argparse.ArgumentParser) -> None:
+    about = "json is one object a line (default: text)"
+    _add(command, "output", choices=["text", "json"], default="text", help=about)
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -368,29 +368,36 @@ examples:
   istio-aux explain -n training tfjob/mnist
   istio-aux explain training/mnist-worker-0 training/mnist-worker-1
   istio-aux explain -n training -l app=mnist
-  istio-aux explain -f pods.yaml --sidecars cloud-sql-proxy=ignore
+  istio-aux explain -f tfjob.yaml --sidecars cloud-sql-proxy=ignore
   kubectl get pods -A -o json | istio-aux explain -f -
-  istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
+  istio-aux explain -A -o json | jq -r 'select(.action == "wait").reason'
 
-Pods are read from the cluster by name and judged as of now; in files, grace
-periods count as over. A terminal shows text: a headline, and a table of the
-containers. A pipe gets one JSON object a line: namespace, name, uid, action
+TYPE is what kubectl takes: a kind, a plural, a short name, with or without its
+group. The pods of a workload are those that have it as an owner, over any
+number of owners between them. Pods of the cluster are judged as of now; in
+files, grace periods count as over. Of a workload in a file the pods are shown
+that it will have. JSON has one object a line: namespace, name, uid, action
 (quit, wait, ignore, report), reason, containers; start.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
-The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others
+The exit status is 2 if a document is bad, or nothing of a file has known pods;
+1 if a pod cannot be read, or something that is named has no pods; all others
 are answered.""",
     ),
     "mutate": (
         "show how pods would be changed when they are created",
         """\
 examples:
+  istio-aux mutate -f tfjob.yaml -o diff
   istio-aux mutate -f pod.yaml --capability native
   istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
 
-The answer to a pod is the changed pod; to an AdmissionReview
-(admission.k8s.io/v1), the review that the webhook returns. One JSON object a
-line. The exit status is 2 if a document is bad.""",
+The answer to a pod is the changed pod; to a workload, the manifest with its pod
+templates changed like its pods. Only the labels and annotations of a step of
+Argo Workflows are in its manifest. The answer to an AdmissionReview
+(admission.k8s.io/v1) is the review that the webhook returns, in JSON. Which
+labels of pods a controller adds is not known here. The exit status is 2 if a
+document is bad, or nothing of a file has known pods.""",
     ),
     "serve": (
         "run the admission webhook and the quit and repair controllers",

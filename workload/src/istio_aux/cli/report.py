@@ -10,7 +10,7 @@ import os
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self, TextIO
@@ -107,15 +107,24 @@ class Restarts(msgspec.Struct, frozen=True):
 
 
 def explain(
-    pod: Pod, policy: Policy, now: Moment | None, *, left_out: str | None = None
+    pod: Pod,
+    policy: Policy,
+    now: Moment | None,
+    *,
+    left_out: str | None = None,
+    start: str | None = None,
 ) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over.
 
-    ``left_out`` says why the pod is left alone whatever its containers do, if so.
+    ``left_out`` says why the pod is left alone whatever its containers do, if so; ``start`` how a
+    pod of a template starts, which does not exist yet.
     """
     facts = PodFacts(pod, policy)
     decision = quitting.Ignore(reason=left_out) if left_out else quitting.decide(facts, now)
-    start = effective_start(pod)
+    if start and isinstance(decision, quitting.Wait) and not decision.blocked_by:
+        reason = f"{PROXY} is told to exit once every payload container is finished"
+        decision = quitting.Wait(reason=reason)
+    start = start or effective_start(pod)
     return Explanation(**_identity(pod), **_verdict(facts, decision), start=start)
 
 
@@ -403,6 +412,14 @@ def age(since: datetime | None, now: datetime) -> str:
 def write(stream: TextIO, text: str) -> None:
     """Write a line; a character that the stream's encoding lacks becomes ``?``."""
     stream.buffer.write(text.encode(stream.encoding, "replace") + b"\n")
+
+
+def write_diff(stream: TextIO, lines: Iterable[str]) -> None:
+    """Write a unified diff (difflib)."""
+    terminal = Terminal.of(stream)
+    styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
+    for line in lines:
+        write(stream, terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
 def write_json(stream: TextIO, line: bytes) -> None:

@@ -176,6 +176,20 @@ def before_injection(pod: Pod) -> Pod:
     )
 
 
+def after_injection(pod: Pod, made: Plan) -> Pod:
+    """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
+    if pod.names_proxy or _refuses(pod) or next(_reasons_for_no_sidecar(pod), None):
+        return pod
+    native = made.started_with == "native" or native_asked.get(pod.metadata) is True
+    proxy = Container(name=PROXY, restart_policy="Always" if native else None)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=pod.containers if native else (*pod.containers, proxy),
+        init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+    )
+    return msgspec.structs.replace(pod, spec=spec)
+
+
 def effective_start(pod: Pod) -> str | None:
     """Compare how a pod started with what admission asked for; None if it did not change the pod.
 
