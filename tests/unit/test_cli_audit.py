@@ -151,18 +151,22 @@ def table(audit: Audit) -> str:
 
 
 TABLE = """\
-NAMESPACE  NAME   STATE  AGE      REASON
-training   job    stuck  5m       every payload container is finished
-training   job-2  lost   unknown  every payload container is finished
+NAMESPACE  NAME       PODS  STATE  AGE      SINCE              REASON
+training   tfjob/a    2     stuck  3h       2026-11-21 11:55Z  every payload container is finished
+training   pod/job-2  1     lost   unknown  unknown            every payload container is finished
 
-1 pod is held by istio-proxy since 2026-11-21 11:55Z; the requests of 1 cannot be read
+2 pods are held by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
 
-selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
+selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unmeshed: 0"""
 
 
-def test_a_table_has_a_line_for_each_and_a_summary() -> None:
+def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     """What is not known does not count as healthy."""
-    found = [finding("stuck"), finding("lost", name="job-2", since=None)]
+    found = [
+        finding("stuck", owner="TFJob/a", created=NOON - timedelta(hours=3)),
+        finding("stuck", owner="TFJob/a", created=NOON, since=NOON),
+        finding("lost", name="job-2", since=None),
+    ]
     assert table(Audit(found, 812, 3)) == TABLE
     assert table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
     shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
@@ -182,6 +186,7 @@ def test_json_is_one_object_a_line() -> None:
     first, second = map(msgspec.json.decode, shown.splitlines())
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
+        "owner": "", "created": None,
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload container is finished", "configuration": "", "requests": None,
         "fix": "",
@@ -241,7 +246,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     header, *lines = table.splitlines()
     rows = [line for line in lines if line[0] != " "]
     assert "\x1b[1mSTATE\x1b[0m" in header
-    assert [row.split()[2] for row in rows] == [
+    assert [row.split()[3] for row in rows] == [
         "\x1b[31mstuck\x1b[0m", "\x1b[33mblocked\x1b[0m", "\x1b[35mlost\x1b[0m",
         "\x1b[31mstuck\x1b[0m",
     ]  # fmt: skip
@@ -286,6 +291,51 @@ async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> Non
         )
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
     assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
+
+
+async def test_audit_looks_at_chosen_pods(run: Run, tmp_path: Path) -> None:
+    """-A overrides -n, as for kubectl."""
+    async with ApiServer() as api:
+        await fill(api)
+        body = api.get("pods", "training", "stuck")
+        assert body
+        body["metadata"]["labels"] = {"app": "a"}
+        chosen = await ask(run, api, tmp_path, "audit", "-o", "json", "-l", "app=a")
+        everywhere = await ask(run, api, tmp_path, "audit", "-o", "json", "-A", "-n", "training")
+    assert [item["name"] for item in objects(chosen)] == ["stuck"]
+    assert len(objects(everywhere)) == 4
+
+
+@pytest.mark.parametrize(
+    ("states", "status"), [("stuck", 3), ("unmeshed,lost", 3), ("unmeshed", 0)]
+)
+async def test_audit_fails_on_what_must_not_be(
+    run: Run, tmp_path: Path, states: str, status: int
+) -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", "--fail-on", states)
+    assert (shown.status, "elsewhere" in shown.out) == (status, True)
+
+
+@pytest.mark.parametrize(("output", "names"), [("json", ["stuck", "late"]), ("text", [])])
+async def test_audit_watches_until_a_pod_must_not_be(
+    run: Run, tmp_path: Path, output: str, names: list[str]
+) -> None:
+    """JSON shows what is new or has changed; nothing is shown twice."""
+    async with ApiServer() as api:
+        await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
+        await put(api, "late", main=RUNNING, istio_proxy=RUNNING)
+        argv = ("audit", "--watch", "0.01", "--fail-on", "lost", "-o", output)
+        watching = asyncio.create_task(ask(run, api, tmp_path, *argv, columns=None))
+        await until(lambda: api.requests.count("GET /api/v1/pods") > 2, "it to look again")
+        await put(api, "late", main=RUNNING, istio_proxy=exited(0))
+        shown = await watching
+    assert shown.status == 3
+    if output == "json":
+        assert [item["name"] for item in objects(shown)] == names
+    else:
+        assert shown.out.count("STATE") == 2
 
 
 async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:

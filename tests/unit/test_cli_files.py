@@ -225,6 +225,10 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),
         (["serve"], "required: --config"),
         (["dance"], "invalid choice: 'dance'"),
+        (["audit", "--fail-on", "stuck,odd"], '"stuck,odd": expected some of unmeshed, stuck'),
+        (["audit", "--watch", "0"], '"0": expected seconds, more than 0'),
+        (["audit", "--dance"], "istio-aux audit: error: unrecognized arguments: --dance"),
+        (["audit", "--dance"], "usage: istio-aux audit [-h]"),
     ],
 )
 def test_bad_arguments_end_with_status_2(

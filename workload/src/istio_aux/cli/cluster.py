@@ -31,6 +31,7 @@ from istio_aux.start.plan import admitted
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
+FOUND = 3  # Exit status of `audit` when pods are in a state that they must not be in.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
@@ -55,6 +56,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str | None = None
     selectors: NamespaceSelectors | None = None
+    labels: Selector = Selector()  # What the user chose of the pods.
     pods: Selector = Selector()  # Others are left out, but for those of `applications`.
     inject: Selector | None = None  # These should have a sidecar although their annotation says no.
     applications: Applications = Applications()  # Their pods should have a sidecar.
@@ -90,22 +92,41 @@ def explain(credentials: Credentials, chosen: Chosen, show: Callable[[Pod, Momen
     return run(credentials, work)
 
 
-def audit(
-    credentials: Credentials, scope: Scope, policy: Policy, output: str, *, holders: bool = False
-) -> int:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How `audit` answers."""
+
+    output: str = "text"
+    holders: bool = False  # Only what keeps the pods that do not complete.
+    fail_on: frozenset[str] = frozenset()  # States of which no pod may be.
+    watch: float | None = None  # Seconds between two looks.
+
+
+def audit(credentials: Credentials, scope: Scope, policy: Policy, asked: Asked) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
-    ``holders``: print only what holds those that do not complete.
-    It is 0 even if there are such pods, and `NO_ANSWER` if some pods could not be judged.
+    It is `FOUND` if a pod has a state of ``asked.fail_on``, else `NO_ANSWER` if some pods could not
+    be judged, else 0.
     """
 
     async def work(access: Access) -> int:
-        pods = await audit_pods(access, scope, policy)
-        report.show(sys.stdout, pods.holders() if holders else pods, output)
-        if not pods.unknown:
-            return 0
-        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
-        return NO_ANSWER
+        last: report.Audit | None = None
+        while True:
+            pods = await audit_pods(access, scope, policy)
+            if last is None or pods.findings != last.findings:
+                shown = pods.since(last) if last and asked.output == "json" else pods
+                if last and asked.output == "text":
+                    report.write(sys.stdout, "")
+                report.show(sys.stdout, shown.holders() if asked.holders else shown, asked.output)
+                if pods.unknown:
+                    gaps = "; ".join(pods.gaps)
+                    report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+            if asked.fail_on.intersection(each.state for each in pods.findings):
+                return FOUND
+            if asked.watch is None:
+                return NO_ANSWER if pods.unknown else 0
+            sys.stdout.flush()
+            last = pods
+            await asyncio.sleep(asked.watch)
 
     return run(credentials, work)
 
@@ -124,7 +145,8 @@ async def audit_pods(access: Access, scope: Scope, policy: Policy) -> report.Aud
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh = await survey(client)
-        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+        chosen = {"labelSelector": str(scope.labels)} if scope.labels.requirements else {}
+        async for page in actions.pages(client, path, Pod, {**actions.NOT_TERMINAL, **chosen}):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
                     unreadable[lost.key] = f"cannot read pod {lost}"

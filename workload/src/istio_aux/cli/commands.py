@@ -17,6 +17,7 @@ from typing import Any, cast
 from istio_aux import settings
 from istio_aux.cli import files, report
 from istio_aux.model import applications, selectors
+from istio_aux.model.answers import STATES
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
@@ -43,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
     """
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:  # The parser of all commands would show its own usage.
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = cast("int", args.run(args))
         sys.stdout.flush()
@@ -104,11 +107,15 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
     scope = cluster.Scope(
-        namespace=args.namespace, selectors=args.namespace_selectors, pods=args.pod_selector,
+        namespace=None if args.all_namespaces else args.namespace, labels=args.label_selector,
+        selectors=args.namespace_selectors, pods=args.pod_selector,
         inject=args.inject_selector, applications=args.applications,
     )  # fmt: skip
     policy = _policy(args, grace=args.quit_grace)
-    return cluster.audit(_credentials(args), scope, policy, args.output, holders=args.holders)
+    asked = cluster.Asked(
+        output=args.output, holders=args.holders, fail_on=args.fail_on, watch=args.watch
+    )
+    return cluster.audit(_credentials(args), scope, policy, asked)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -121,8 +128,9 @@ def _restart(args: argparse.Namespace) -> int:
     from istio_aux.cli import restart  # noqa: PLC0415 - as above
 
     order = restart.Order(
-        namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=args.dry_run
-    )
+        namespace=None if args.all_namespaces else args.namespace,
+        limit=args.limit, patience=args.timeout, dry_run=args.dry_run,
+    )  # fmt: skip
     return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
 
 
@@ -216,10 +224,18 @@ def parser() -> argparse.ArgumentParser:
     _add(serve, "kubeconfig")
 
     audit = command("audit", _audit)
-    _add(audit, "kubeconfig", "context", "namespace")
+    _add(audit, "namespace", "all-namespaces", "selector", "kubeconfig", "context")
     _add_output(audit)
     about = "show only what holds stuck and blocked pods, and what these hold by their requests"
     audit.add_argument("--holders", action="store_true", help=about)
+    about = "exit with 3 if a pod has one of these states, such as stuck,lost"
+    audit.add_argument(
+        "--fail-on", type=_checked(_states), default=frozenset(), metavar="STATE,...", help=about
+    )
+    about = "look again and again, and show what has changed (default: every 15 s)"
+    audit.add_argument(
+        "--watch", nargs="?", type=_checked(_interval), const=15.0, metavar="SECONDS", help=about
+    )
     # Without selectors `audit` looks everywhere, unlike `serve`.
     _add(audit, "namespace-selectors", default=None)
     _add(audit, "applications", "pod-selector", "inject-selector", "sidecars", "quit-grace")
@@ -235,7 +251,7 @@ def parser() -> argparse.ArgumentParser:
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     _add(restart, "timeout", help=about)
-    _add(restart, "namespace", "config", "kubeconfig", "context")
+    _add(restart, "namespace", "all-namespaces", "config", "kubeconfig", "context")
     _add_output(restart)
     return root
 
@@ -286,6 +302,21 @@ def _capability(text: str) -> Capability:
     if text not in {Capability.NATIVE, Capability.CLASSIC}:
         raise ValueError(f'"{text}": expected native or classic')
     return Capability(text)
+
+
+def _states(text: str) -> frozenset[str]:
+    states = frozenset(text.split(","))
+    if not states <= {*STATES}:
+        raise ValueError(
+            f"{quoted(text)}: expected some of {', '.join(STATES)}, with commas between"
+        )
+    return states
+
+
+def _interval(text: str) -> float:
+    if (seconds := settings.seconds(text)) <= 0:
+        raise ValueError(f'"{text}": expected seconds, more than 0')
+    return seconds
 
 
 def _count(text: str) -> int:
@@ -418,23 +449,30 @@ examples:
   istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
   istio-aux audit --sidecars cloud-sql-proxy=ignore,vault-agent=quit
   istio-aux audit --holders -o json | jq .requests.gpus
+  istio-aux audit --fail-on stuck,lost
+  istio-aux audit -n training -l app=mnist --watch
 
-Reads all unfinished pods once, and changes nothing. States:
+Reads all unfinished pods, and changes nothing. A row is for the pods of an
+owner that have one state for one reason; `istio-aux explain NAME` has each pod.
+States:
   stuck     every payload container is finished, and the proxy still runs
   blocked   some payload containers are finished, and others, which the reason
             names, are not; or an annotation is invalid
   lost      the proxy ended, and a payload container may still run
   unmeshed  there is no proxy, although Istio would inject one today
-AGE is the time since the last finished container ended; for a lost pod, since
-its proxy ended; for an unmeshed pod, since it was created. Below the table,
-stuck and blocked pods are counted by what holds them, with the CPUs, the memory
-and the GPUs that they request.
+AGE is the pod's, or that of the oldest one. SINCE is when the last finished
+container ended; for a lost pod, when its proxy ended; for an unmeshed pod, when
+it was created; of several pods, the first time. Below the table, stuck and
+blocked pods are counted by what holds them, with the CPUs, the memory and the
+GPUs that they request. --watch shows the table again when it has changed; in
+JSON, the pods that are new or have changed.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 whatever is found, 1 if the API server refuses or does not
-answer, 2 if the credentials cannot be used. If webhook configurations,
-namespaces or Istio's injection policy cannot be read, a line on stderr says how
-many pods may be unmeshed; the rest is shown, and the exit status is 1.""",
+answer, 2 if the credentials cannot be used, 3 if --fail-on names what is found.
+If webhook configurations, namespaces or Istio's injection policy cannot be
+read, a line on stderr says how many pods may be unmeshed; the rest is shown,
+and the exit status is 1, unless it is 3.""",
     ),
     "check": (
         "say what would keep istio-aux from working in a cluster, and what to do about it",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -21,6 +21,7 @@ from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.moment import Moment
+from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import Policy, RepairPolicy
 from istio_aux.model.resources import Requests
@@ -51,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
+    owner: str = ""  # The pod's controller, such as TFJob/mnist.
+    created: datetime | None = None
     state: State
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
     # unmeshed pod was created; None if the kubelet does not say.
@@ -72,6 +75,12 @@ class Audit(msgspec.Struct, frozen=True):
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
+
+    def since(self, earlier: Audit) -> Audit:
+        """The findings that are new or have changed."""
+        known = {each.uid: each for each in earlier.findings}
+        new = [each for each in self.findings if known.get(each.uid) != each]
+        return msgspec.structs.replace(self, findings=new)
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
@@ -138,7 +147,7 @@ def audit(
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
-                **_identity(pod),
+                **_listed(pod),
                 state="unmeshed",
                 since=pod.metadata.creation_timestamp,
                 action="report",
@@ -167,7 +176,7 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
         case _:
             return None
     return Finding(
-        **_identity(pod),
+        **_listed(pod),
         **_verdict(facts, decision),
         state=state,
         since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
@@ -179,6 +188,12 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
 
 def _identity(pod: Pod) -> dict[str, Any]:
     return pod.metadata.key._asdict()
+
+
+def _listed(pod: Pod) -> dict[str, Any]:
+    owner, created = controller(pod), pod.metadata.creation_timestamp
+    name = f"{owner.kind}/{owner.name}" if owner else ""
+    return {**_identity(pod), "owner": name, "created": created}
 
 
 def _verdict(facts: PodFacts, decision: quitting.Action) -> dict[str, Any]:
@@ -327,15 +342,26 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
 
 
 def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
-    """Yield a table and a summary; ages count until ``now``."""
+    """Yield a table and a summary; ages count until ``now``.
+
+    Pods of an owner with the same state for the same reason are one row: how many, the age of the
+    oldest, and since when the first one has this state.
+    """
     moment = now or datetime.now(UTC)
+    groups = defaultdict[tuple[str, str, State, str], list[Finding]](list)
+    for each in audit.findings:
+        kind, _, owner = each.owner.partition("/")
+        name = f"{kind.lower()}/{owner}" if owner else f"pod/{each.name}"
+        groups[each.namespace, name, each.state, each.reason].append(each)
     rows = [
-        _row(each.namespace, each.name, Cell(each.state, _STATES[each.state]),
-             age(each.since, moment), each.reason)
-        for each in audit.findings
+        _row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
+             age(min((pod.created for pod in pods if pod.created), default=None), moment),
+             minute(min((pod.since for pod in pods if pod.since), default=None)), reason)
+        for (namespace, name, state, reason), pods in groups.items()
     ]  # fmt: skip
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows])
+        header = _header("NAMESPACE NAME PODS STATE AGE SINCE REASON")
+        yield from terminal.table([header, *rows])
         yield ""
     if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
@@ -407,6 +433,11 @@ def age(since: datetime | None, now: datetime) -> str:
     units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     unit = next((unit for unit, size in units.items() if seconds >= 2 * size), "s")
     return f"{seconds // units[unit]}{unit}"
+
+
+def minute(since: datetime | None) -> str:
+    """A time, to the minute."""
+    return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
 
 
 def write(stream: TextIO, text: str) -> None:
