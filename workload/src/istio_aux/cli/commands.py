@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,7 +142,12 @@ def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
     from istio_aux.kube import access  # noqa: PLC0415 - explain and mutate need no client
 
     config: settings.Settings = getattr(args, "config", settings.DEFAULTS)
-    return partial(access.find, args.kubeconfig or config.kubeconfig, context=args.context)
+
+    def credentials() -> access.Access:
+        found = access.find(args.kubeconfig or config.kubeconfig, context=args.context)
+        return access.acting(found, user=args.user or "", request=args.request_timeout)
+
+    return credentials
 
 
 class _Version(argparse.Action):
@@ -210,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     about = "this namespace (default: the kubeconfig's)"
     _add(explain, "namespace", help=about)
     _add(explain, "all-namespaces", "selector")
-    _add(explain, "kubeconfig", "context", "applications", "pod-selector", "sidecars")
+    _add(explain, *_CLUSTER, "applications", "pod-selector", "sidecars")
 
     mutate = command("mutate", _mutate)
     about = "pods and workloads, as for explain, or AdmissionReviews; - is stdin"
@@ -224,7 +228,7 @@ def parser() -> argparse.ArgumentParser:
     _add(serve, "kubeconfig")
 
     audit = command("audit", _audit)
-    _add(audit, "namespace", "all-namespaces", "selector", "kubeconfig", "context")
+    _add(audit, "namespace", "all-namespaces", "selector", *_CLUSTER)
     _add_output(audit)
     about = "show only what holds stuck and blocked pods, and what these hold by their requests"
     audit.add_argument("--holders", action="store_true", help=about)
@@ -242,7 +246,7 @@ def parser() -> argparse.ArgumentParser:
 
     check = command("check", _check)
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
-    _add(check, "config", "kubeconfig", "context")
+    _add(check, "config", *_CLUSTER)
     _add_output(check)
 
     restart = command("restart-unmeshed", _restart)
@@ -251,7 +255,7 @@ def parser() -> argparse.ArgumentParser:
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     _add(restart, "timeout", help=about)
-    _add(restart, "namespace", "all-namespaces", "config", "kubeconfig", "context")
+    _add(restart, "namespace", "all-namespaces", "config", *_CLUSTER)
     _add_output(restart)
     return root
 
@@ -319,6 +323,19 @@ def _interval(text: str) -> float:
     return seconds
 
 
+def _user(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(f"{quoted(text)}: expected the name of a user")
+    return text
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6})(ms|s|m|h)?", text, re.ASCII)
+    if not match or not int(match[1]):
+        raise ValueError(f"{quoted(text)}: expected a time such as 30s, 2m or 1h")
+    return int(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text)):
         raise ValueError(f'"{text}": expected a number of 1 or more')
@@ -342,6 +359,7 @@ def _applications(text: str) -> Applications:
 _SHORT = {
     "all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l",
 }  # fmt: skip
+_CLUSTER = ("kubeconfig", "context", "as", "request-timeout")  # How to reach a cluster.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
     "output": {},
@@ -359,6 +377,17 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "context": {
         "metavar": "NAME",
         "help": "the context of the kubeconfig; default: its current one",
+    },
+    "as": {
+        "type": _checked(_user),
+        "dest": "user",
+        "metavar": "USER",
+        "help": "ask as this user (impersonation), as for kubectl",
+    },
+    "request-timeout": {
+        "type": _checked(_duration),
+        "metavar": "DURATION",
+        "help": "of a single request, such as 30s or 2m (default: 90s)",
     },
     "config": {
         "type": _checked(_settings),

@@ -173,6 +173,7 @@ class Client:
                     max_msg_size=1 << 20,
                     ssl=access.tls,
                     server_hostname=access.server_hostname,
+                    proxy=access.proxy,
                 ) as socket:
                     _not_after.set(None)
                     try:
@@ -200,7 +201,8 @@ class Client:
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
         access = await self._access.current()  # Not timed: a person may have to log in.
-        bound = asyncio.timeout(REQUEST)
+        limit = access.request or REQUEST
+        bound = asyncio.timeout(limit)
         try:
             async with (
                 bound,
@@ -211,7 +213,7 @@ class Client:
                 return await _whole(response)
         except TimeoutError as error:
             if bound.expired():
-                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
+                raise SilentError(f"no complete answer within {limit:g} s") from error
             raise  # The caller's own timeout.
 
     @asynccontextmanager
@@ -239,6 +241,7 @@ class Client:
                 headers={**headers, **_authorization(access)},
                 ssl=access.tls,
                 server_hostname=access.server_hostname,
+                proxy=access.proxy,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
             ) as response:
                 yield response
@@ -320,11 +323,10 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
-    if not token:
-        return {}
-    if not token.isprintable():
+    if token and not token.isprintable():
         raise AccessError("token: expected text without control characters")
-    return {"Authorization": f"Bearer {token}"}
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
+    return {**access.headers, **bearer}
 
 
 @contextmanager
