@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
     """
+    if "_ARGCOMPLETE" in os.environ:  # A shell asks what may come next.
+        import argcomplete  # noqa: PLC0415 - no other call needs it
+
+        argcomplete.autocomplete(parser())
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -115,6 +119,13 @@ def _audit(args: argparse.Namespace) -> int:
         output=args.output, holders=args.holders, fail_on=args.fail_on, watch=args.watch
     )
     return cluster.audit(_credentials(args), scope, policy, asked)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    import argcomplete  # noqa: PLC0415 - as above
+
+    report.write(sys.stdout, argcomplete.shellcode(["istio-aux"], shell=args.shell).strip())
+    return 0
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -249,7 +260,13 @@ def parser() -> argparse.ArgumentParser:
     _add(check, "config", *_CLUSTER)
     _add_output(check)
 
-    restart = command("restart-unmeshed", _restart)
+    completion = command("completion", _completion)
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+    _add_restart(command("restart-unmeshed", _restart))
+    return root
+
+
+def _add_restart(restart: argparse.ArgumentParser) -> None:
     restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
     about = "how many pods to restart at most (default: 10)"
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
@@ -257,7 +274,6 @@ def parser() -> argparse.ArgumentParser:
     _add(restart, "timeout", help=about)
     _add(restart, "namespace", "all-namespaces", "config", *_CLUSTER)
     _add_output(restart)
-    return root
 
 
 def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
@@ -525,6 +541,16 @@ Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 The exit status is 0 if everything is ok or a note, 1 if there is a problem,
 something is unknown or the API server does not answer, 2 if settings or
 credentials cannot be used.""",
+    ),
+    "completion": (
+        "print what makes a shell complete the commands and their options",
+        """\
+examples:
+  eval "$(istio-aux completion bash)"
+  eval "$(istio-aux completion zsh)"
+  istio-aux completion fish > ~/.config/fish/completions/istio-aux.fish
+
+In zsh, after compinit.""",
     ),
     "restart-unmeshed": (
         "restart pods that should have a sidecar and have none, once",
