@@ -64,7 +64,7 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     why = "exited 0 (Completed), not restarted (restartPolicy Never)"
     shown = {
         "namespace": "training", "name": "job-x7k2p", "uid": "u-1", "action": "quit",
-        "reason": "every payload container is finished",
+        "state": "stuck", "reason": "every payload container is finished",
         "containers": {
             "main": {"role": "payload", "finished": True, "why": why},
             "istio-proxy": {"role": "sidecar", "finished": False, "why": "running"},
@@ -366,7 +366,7 @@ def test_explain_tells_a_person_in_a_terminal(
     assert (
         shown.out
         == """\
-training/job-x7k2p  QUIT  every payload container is finished
+training/job-x7k2p  QUIT (stuck)  every payload container is finished
   CONTAINER    ROLE     FINISHED  WHY
   main         payload  yes       exited 0 (Completed), not restarted (restartPolicy Never)
   istio-proxy  sidecar  no        running
@@ -399,7 +399,7 @@ def test_explain_does_as_it_is_asked_and_a_terminal_shows_colours(run: Run, pods
     assert (json_in_a_terminal[0], text_in_a_pipe[0]) == ("{", "t")
     assert "\x1b" not in json_in_a_terminal + text_in_a_pipe
     shown = run("explain", "-f", pods).out
-    assert f"{GREEN}QUIT\x1b[0m" in shown
+    assert f"{GREEN}QUIT (stuck)\x1b[0m" in shown
     assert f"{FAINT}IGNORE\x1b[0m" in shown
 
 

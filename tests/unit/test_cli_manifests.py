@@ -72,6 +72,45 @@ def test_mutate_shows_only_what_would_change(run: Run) -> None:
     assert run("mutate", "-o", "diff", "-f", "-", "--start-mode", "none", stdin=text).out == ""
 
 
+QUOTES = """\
+apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    metadata: {annotations: {istio-aux.io/quit: off}}
+---
+kind: Pod
+metadata: {labels: {a: 1}}
+---
+kind: Pod
+metadata: {name: x}
+spec: {containers: [{name: main, env: [{name: a, value: 8}]}]}
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "mutate"])
+def test_text_that_lacks_its_quotes_is_named(run: Run, command: str) -> None:
+    """YAML reads `off` as a boolean."""
+    path = "$.spec.containers[0].env[0].value"
+    assert run(command, "-f", "-", errors=None, stdin=QUOTES).err.splitlines() == [
+        "stdin:1: annotation istio-aux.io/quit: false is no text: put it in quotes",
+        "stdin:7: label a: 1 is no text: put it in quotes",
+        f"stdin:10: Expected `str | null`, got `int` - at `{path}`: put it in quotes",
+    ]
+
+
+@pytest.mark.parametrize("uid", ["", "u-1"], ids=["new", "of a cluster"])
+def test_explain_names_a_bad_value_of_an_annotation_about_the_start(run: Run, uid: str) -> None:
+    """Peers are mentioned nowhere else."""
+    pod = document({"main": None}, phase=None, annotations={"istio-aux.io/peers": "sideways"})
+    pod["metadata"]["uid"] = uid
+    shown = run("explain", "-o", "json", "-f", "-", columns=None, stdin=json.dumps(pod))
+    why = 'annotation istio-aux.io/peers: "sideways": expected mesh or direct; no port is opened'
+    assert json.loads(shown.out)["start"].endswith(why)
+    plain = document({"main": None}, phase=None)
+    assert "peers" not in run("explain", "-f", "-", columns=None, stdin=json.dumps(plain)).out
+
+
 @pytest.mark.parametrize(
     ("text", "status", "error"),
     [

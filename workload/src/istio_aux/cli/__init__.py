@@ -1,6 +1,6 @@
 """The command line: arguments in, text or JSON lines out, an exit status.
 
-`commands` parses arguments and has the help, `files` answers for files, `cluster`, `check` and
+`commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check` and
 `restart` for a live cluster, in which `workloads` finds the pods that are named. `preflight` judges
 what `check` reads, `report` makes text or JSON of all answers. Only what is for a cluster imports
 the Kubernetes client, and only on demand: `explain` of a file starts fast.

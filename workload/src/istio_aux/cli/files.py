@@ -6,6 +6,7 @@ Each document has an answer, or a line on stderr with its file and line.
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
@@ -106,11 +107,11 @@ def _planned(body: bytes | dict[str, Any], kind: tuple[str, str], how: Start) ->
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     manifest = msgspec.json.decode(body) if isinstance(body, bytes) else body
     if kind == ("", "Pod"):
-        pod = pods.convert(manifest)
+        pod = _convert(manifest)
         yield _Planned(pod, start.plan(pod, how), manifest)
         return
     for made, template, only_metadata in templates.read(manifest, *kind):
-        pod = pods.convert(made)
+        pod = _convert(made)
         yield _Planned(pod, start.plan(pod, how), template, only_metadata)
 
 
@@ -163,12 +164,34 @@ def _type(document: documents.Document) -> tuple[str, str]:
     )
 
 
+def _convert(pod: dict[str, Any]) -> pods.Pod:
+    try:
+        return pods.convert(pod)
+    except msgspec.ValidationError as error:
+        # YAML reads `off` as a boolean. msgspec names no key of a map.
+        if note := next(_unquoted(pod.get("metadata")), None):
+            raise ValueError(note) from error
+        if re.search(r"Expected `str.*got `(bool|int|float)`", str(error)):
+            raise ValueError(f"{error}: put it in quotes") from error
+        raise
+
+
+def _unquoted(metadata: Any) -> Iterator[str]:
+    """Yield labels and annotations that should be in quotes."""
+    for what in ("label", "annotation"):
+        texts: Any = metadata.get(f"{what}s") if isinstance(metadata, dict) else None
+        for key, value in texts.items() if isinstance(texts, dict) else ():
+            if isinstance(value, bool | int | float):
+                found = msgspec.json.encode(value).decode()
+                yield f"{what} {key}: {found} is no text: put it in quotes"
+
+
 def _pod(document: documents.Document) -> pods.Pod:
     try:
         return pods.decode(document.readable)
     except msgspec.ValidationError:
         # People write `annotations:` with nothing after it, which is null.
-        return pods.convert(msgspec.json.decode(document.readable))
+        return _convert(msgspec.json.decode(document.readable))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:

@@ -29,7 +29,7 @@ from istio_aux.model.text import printable, printable_json
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict, PodFacts
 from istio_aux.repair import rules as repair
-from istio_aux.start.plan import effective_start
+from istio_aux.start.plan import bad_values, effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 
@@ -44,6 +44,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     containers: dict[str, ContainerVerdict]
     start: str | None = None
+    state: State | None = None  # The word of `audit`.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,8 +134,13 @@ def explain(
     if start and isinstance(decision, quitting.Wait) and not decision.blocked_by:
         reason = f"{PROXY} is told to exit once every payload container is finished"
         decision = quitting.Wait(reason=reason)
-    start = start or effective_start(pod)
-    return Explanation(**_identity(pod), **_verdict(facts, decision), start=start)
+    notes = filter(None, (start or effective_start(pod), *bad_values(pod)))
+    return Explanation(
+        **_identity(pod),
+        **_verdict(facts, decision),
+        start="; ".join(notes) or None,
+        state=_state(decision) if pod.status.phase == "Running" else None,
+    )
 
 
 def audit(
@@ -166,15 +172,8 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
     """Judge the proxy of a running pod; None when all is well."""
     facts = PodFacts(pod, policy)
     decision = quitting.decide(facts, now)
-    match decision:
-        case quitting.Quit():
-            state = "stuck"
-        case quitting.Report():
-            state = "lost"
-        case _ if decision.blocked_by:
-            state = "blocked"
-        case _:
-            return None
+    if (state := _state(decision)) is None:
+        return None
     return Finding(
         **_listed(pod),
         **_verdict(facts, decision),
@@ -184,6 +183,17 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )
+
+
+def _state(decision: quitting.Action) -> State | None:
+    """The state of a running pod; None when all is well."""
+    match decision:
+        case quitting.Quit():
+            return "stuck"
+        case quitting.Report():
+            return "lost"
+        case _:
+            return "blocked" if decision.blocked_by else None
 
 
 def _identity(pod: Pod) -> dict[str, Any]:
@@ -324,7 +334,9 @@ def show(
 def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
     """Yield a headline and a table of the containers, line by line."""
     key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
-    action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
+    state = f" ({explanation.state})" if explanation.state else ""
+    style = _ACTIONS.get(explanation.action, Style.PLAIN)
+    action = Cell(f"{explanation.action.upper()}{state}", style)
     yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
     if explanation.start:
         yield from terminal.beside("  start: ", 9, Cell(explanation.start))

@@ -6,6 +6,7 @@ It retries nothing unless it is ``patient``: the caller knows whether and when t
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -329,6 +330,15 @@ def _authorization(access: Access) -> dict[str, str]:
     return {**access.headers, **bearer}
 
 
+def _no_connection(error: aiohttp.ClientError) -> str:
+    """What a person knows the failure by: asyncio says "Connect call failed" for all of them."""
+    if isinstance(error, aiohttp.ClientConnectorError) and "Connect call" in str(error):
+        where = "proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "host"
+        if why := error.os_error.errno and os.strerror(error.os_error.errno).lower():
+            return f"Cannot connect to {where} {error.host}:{error.port} [{why}]"
+    return _CONTEXT.sub("", str(error))
+
+
 @contextmanager
 def _errors(access: Access) -> Generator[None]:
     """Translate what aiohttp raises. A TimeoutError is the caller's own."""
@@ -341,6 +351,6 @@ def _errors(access: Access) -> Generator[None]:
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise NoConnectionError(_CONTEXT.sub("", str(error))) from error
+        raise NoConnectionError(_no_connection(error)) from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from error

@@ -106,6 +106,13 @@ def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
     )
 
 
+def bad_values(pod: Pod) -> tuple[str, ...]:
+    """What is wrong with the pod's own annotations about its start."""
+    _, bad = _own_mode(pod)
+    inbound = peers.inbound_ports(pod, Peers.MESH)
+    return (*bad, inbound.warning) if inbound.warning else bad
+
+
 def _is_chosen(pod: Pod, inject: Selector | None) -> bool:
     """Whether the option ``inject-selector`` matches the pod."""
     return inject is not None and inject.matches(pod.labels)
