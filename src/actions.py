@@ -151,8 +151,9 @@ class Actions(ops.Object):
         # The options with which the workload runs: those of Juju may be invalid by now.
         with self._container.pull(workload.CONFIG) as file:
             settings = yaml.safe_load(file)
-        command = ["explain", "--config", workload.CONFIG, "--output", "text"]
-        text, why = self._run([*command, event.params["pod"]])
+        command = ["explain", "--config", workload.CONFIG]
+        namespace, _, pod = event.params["pod"].partition("/")
+        text, why = self._run([*command, "--namespace", namespace, f"pod/{pod}"])
         if why:
             raise RefusedError(why)
         new = f"start-mode: {settings['start-mode']}"

@@ -74,7 +74,7 @@ class Simulated(Client):
         self.known = 0
         self.done = asyncio.Event()
 
-    async def get(self, path: str, params: Params = ()) -> bytes:  # noqa: ARG002
+    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:  # noqa: ARG002
         """Return an empty list."""
         return b'{"metadata":{"resourceVersion":"1"},"items":[]}'
 

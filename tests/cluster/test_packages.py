@@ -86,7 +86,7 @@ def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
     done = run(cluster, kubectl, "istio-aux", "audit", "-n", stuck, path=str(venv / "bin"))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1].split()[:3] == [stuck, "stuck", "stuck"]
+    assert done.stdout.splitlines()[1].split()[:4] == [stuck, "pod/stuck", "1", "stuck"]
     elsewhere = run(
         cluster, kubectl, "istio-aux", "audit", "--context", "x", path=str(venv / "bin")
     )

@@ -51,6 +51,35 @@ def _place(path: str) -> tuple[str, str, str, str]:
     return namespace, resource, name, verb
 
 
+def discovery(*types: tuple[str, str, str, str]) -> Object:
+    """An APIGroupDiscoveryList of types: apiVersion, plural, kind and short name."""
+    groups = dict[str, list[Object]]()
+    for api, plural, kind, short in types:
+        group, _, version = api.rpartition("/")
+        resource = {
+            "resource": plural, "responseKind": {"kind": kind}, "singularResource": kind.lower(),
+            "scope": "Cluster" if kind in {"Namespace", "Node"} else "Namespaced",
+            "shortNames": [short] if short else [],
+        }  # fmt: skip
+        groups.setdefault(group, []).append({"version": version, "resources": [resource]})
+    items = [{"metadata": {"name": group}, "versions": each} for group, each in groups.items()]
+    return {"kind": "APIGroupDiscoveryList", "items": items}
+
+
+TYPES = discovery(
+    ("apps/v1", "replicasets", "ReplicaSet", "rs"),
+    ("batch/v1", "jobs", "Job", ""),
+    ("batch/v1", "cronjobs", "CronJob", "cj"),
+    ("kubeflow.org/v1", "tfjobs", "TFJob", ""),
+    ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", ""),
+    ("trainer.kubeflow.org/v1alpha1", "trainjobs", "TrainJob", ""),
+    ("batch.volcano.sh/v1alpha1", "jobs", "Job", "vcjob"),
+)
+CORE = discovery(
+    ("v1", "pods", "Pod", "po"), ("v1", "secrets", "Secret", ""), ("v1", "nodes", "Node", "no")
+)
+
+
 class ApiServer(Store):
     """The server, for as long as the ``async with`` lasts.
 
@@ -166,6 +195,8 @@ class ApiServer(Store):
                 return answer
         if request.path.endswith("/selfsubjectaccessreviews"):
             return web.json_response({"status": {"allowed": self.allows}}, status=201)
+        if request.path in {"/api", "/apis"}:
+            return web.json_response(CORE if request.path == "/api" else TYPES)
         return await self._route(request)
 
     def _event(self, event: Object) -> web.Response:

@@ -177,7 +177,7 @@ def test_a_context_without_a_kubeconfig_is_not_the_pods_own_account(
         ({"user": {"auth-provider": {"name": "oidc"}}}, "user u: auth-provider is not supported"),
         ({"user": {"client-certificate": "a.crt"}}, "user u: client-certificate without client-k"),
         ({"user": {"client-key-data": "YQ=="}}, "user u: client-key without client-certificate"),
-        ({"cluster": {"proxy-url": "http://p"}}, "cluster c: proxy-url is not supported"),
+        ({"cluster": {"proxy-url": "socks5://p"}}, 'c: proxy-url: "socks5://p": expected an http'),
         ({"cluster": {"certificate-authority": "no.crt"}}, "no.crt: No such file"),
         ({"cluster": {"certificate-authority-data": "?"}}, "certificate-authority-data: not base"),
         ({"cluster": {"certificate-authority-data": "YQ=="}}, "no certificate authority in PEM"),

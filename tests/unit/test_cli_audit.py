@@ -152,18 +152,22 @@ def table(audit: Audit) -> str:
 
 
 TABLE = """\
-NAMESPACE  NAME   STATE  AGE      REASON
-training   job    stuck  5m       every payload container is finished
-training   job-2  lost   unknown  every payload container is finished
+NAMESPACE  NAME       PODS  STATE  AGE      SINCE              REASON
+training   tfjob/a    2     stuck  3h       2026-11-21 11:55Z  every payload container is finished
+training   pod/job-2  1     lost   unknown  unknown            every payload container is finished
 
-1 pod is held by istio-proxy since 2026-11-21 11:55Z; the requests of 1 cannot be read
+2 pods are kept by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
 
-selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
+selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unmeshed: 0"""
 
 
-def test_a_table_has_a_line_for_each_and_a_summary() -> None:
+def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     """What is not known does not count as healthy."""
-    found = [finding("stuck"), finding("lost", name="job-2", since=None)]
+    found = [
+        finding("stuck", owner="TFJob/a", created=NOON - timedelta(hours=3)),
+        finding("stuck", owner="TFJob/a", created=NOON, since=NOON),
+        finding("lost", name="job-2", since=None),
+    ]
     assert table(Audit(found, 812, 3)) == TABLE
     assert table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
     shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
@@ -183,6 +187,7 @@ def test_json_is_one_object_a_line() -> None:
     first, second = map(msgspec.json.decode, shown.splitlines())
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
+        "owner": "", "created": None,
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload container is finished", "configuration": "", "requests": None,
         "fix": "", "left_out": "",
@@ -194,8 +199,8 @@ def test_holders_are_shown_alone_and_in_json() -> None:
     """Their names are a contract."""
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
     shown = Audit([held, finding("lost")], 2).holders()
-    text = "1 pod is held by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
-    assert output(shown, "table").decode() == f"{text}\n"
+    text = "1 pod is kept by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
+    assert output(shown, "text").decode() == f"{text}\n"
     assert msgspec.json.decode(output(shown, "json")) == {
         "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
         "fix": "set x: false", "text": text,
@@ -215,7 +220,7 @@ def test_of_many_holders_the_first_are_shown() -> None:
     """Tenants name their containers."""
     found = [finding("blocked", by=(f"c{number}",), requests={}) for number in range(99)]
     lines = table(Audit(found, 99)).splitlines()
-    assert sum("is held by" in line for line in lines) == 20
+    assert sum("is kept by" in line for line in lines) == 20
     assert "and 79 more holders" in lines
 
 
@@ -251,12 +256,12 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     header, *lines = table.splitlines()
     rows = [line for line in lines if line[0] != " "]
     assert "\x1b[1mSTATE\x1b[0m" in header
-    assert [row.split()[2] for row in rows] == [
+    assert [row.split()[3] for row in rows] == [
         "\x1b[31mstuck\x1b[0m", "\x1b[33mblocked\x1b[0m", "\x1b[35mlost\x1b[0m",
         "\x1b[31mstuck\x1b[0m",
     ]  # fmt: skip
     assert "    not finished: vault (running)" in lines
-    assert held.startswith("2 pods are held by istio-proxy since ")
+    assert held.startswith("2 pods are kept by istio-proxy since ")
     assert left_out.startswith("nobody looks after 4 of these pods: istio-aux is not")
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 
@@ -289,9 +294,54 @@ async def test_audit_takes_the_settings_of_a_file(run: Run, tmp_path: Path) -> N
                   istio_proxy=RUNNING)  # fmt: skip
         await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
         await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
-        told = ("--config", str(config), "--selector", "mesh=on")
+        told = ("--config", str(config), "--namespace-selectors", "mesh=on")
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
     assert [(item["name"], item["action"]) for item in objects(shown)] == [("old", "quit")]
+
+
+async def test_audit_looks_at_chosen_pods(run: Run, tmp_path: Path) -> None:
+    """-A overrides -n, as for kubectl."""
+    async with ApiServer() as api:
+        await fill(api)
+        body = api.get("pods", "training", "stuck")
+        assert body
+        body["metadata"]["labels"] = {"app": "a"}
+        chosen = await ask(run, api, tmp_path, "audit", "-o", "json", "-l", "app=a")
+        everywhere = await ask(run, api, tmp_path, "audit", "-o", "json", "-A", "-n", "training")
+    assert [item["name"] for item in objects(chosen)] == ["stuck"]
+    assert len(objects(everywhere)) == 4
+
+
+@pytest.mark.parametrize(
+    ("states", "status"), [("stuck", 3), ("unmeshed,lost", 3), ("unmeshed", 0)]
+)
+async def test_audit_fails_on_what_must_not_be(
+    run: Run, tmp_path: Path, states: str, status: int
+) -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", "--fail-on", states)
+    assert (shown.status, "elsewhere" in shown.out) == (status, True)
+
+
+@pytest.mark.parametrize(("output", "names"), [("json", ["stuck", "late"]), ("text", [])])
+async def test_audit_watches_until_a_pod_must_not_be(
+    run: Run, tmp_path: Path, output: str, names: list[str]
+) -> None:
+    """JSON shows what is new or has changed; nothing is shown twice."""
+    async with ApiServer() as api:
+        await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
+        await put(api, "late", main=RUNNING, istio_proxy=RUNNING)
+        argv = ("audit", "--watch", "0.01", "--fail-on", "lost", "-o", output)
+        watching = asyncio.create_task(ask(run, api, tmp_path, *argv, columns=None))
+        await until(lambda: api.requests.count("GET /api/v1/pods") > 2, "it to look again")
+        await put(api, "late", main=RUNNING, istio_proxy=exited(0))
+        shown = await watching
+    assert shown.status == 3
+    if output == "json":
+        assert [item["name"] for item in objects(shown)] == names
+    else:
+        assert shown.out.count("STATE") == 2
 
 
 async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:
@@ -322,8 +372,9 @@ async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
         for argv in (["audit"], ["explain", "a", "b"]):
             shown = await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig)
             assert (shown.status, shown.out) == (1, "")
-            assert shown.err.startswith(f"API server {api.url}: Cannot connect")
-            assert shown.err.count("\n") == 1
+            host = api.url.removeprefix("https://")
+            why = f"Cannot connect to host {host} [connection refused]"
+            assert shown.err == f"API server {api.url}: {why}\n"
 
 
 def everywhere(folder: Path) -> Path:
@@ -345,10 +396,12 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
         await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
         names = ("none", "one", "training/two")
         api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
-        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        from_default = await ask(run, api, tmp_path, "explain", "-o", "json", *names, columns=None)
         options = ("-f", str(file), "-n", "training")
         names = ("two", "default/one", "--config", str(everywhere(tmp_path)))
-        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
+        from_option = await ask(
+            run, api, tmp_path, "explain", "-o", "json", *options, *names, columns=None
+        )
     assert (from_default.status, from_option.status) == (1, 0)
     assert 'default/none: 404 NotFound: pods "none" not found\n' in from_default.err
     assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
@@ -365,7 +418,7 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path
         file = tmp_path / "pod.json"
         file.write_text(json.dumps(body))
         names = ("one", "-f", str(file), "--config", str(everywhere(tmp_path)))
-        shown = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        shown = await ask(run, api, tmp_path, "explain", "-o", "json", *names, columns=None)
     assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 

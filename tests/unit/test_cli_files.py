@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from unit.screens import Run, Screen
 HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})
 PLAIN = json.dumps(HANGING)
 NEW = document({"main": None}, phase=None)
-COMMANDS = ["", "explain", "mutate", "serve", "audit", "check", "quit", "restart-unmeshed"]
+COMMANDS = [
+    "", "explain", "mutate", "serve", "audit", "check", "quit", "completion", "restart-unmeshed",
+]  # fmt: skip
 EXAMPLE = str(Path(__file__).parents[2] / "examples/pods.yaml")
 HOLD = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true")
 NATIVE = ("sidecar.istio.io/nativeSidecar", "true")
@@ -63,19 +66,22 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     why = "exited 0 (Completed), not restarted (restartPolicy Never)"
     shown = {
         "namespace": "training", "name": "job-x7k2p", "uid": "u-1", "action": "quit",
-        "reason": "every payload container is finished",
+        "state": "stuck", "reason": "every payload container is finished",
         "containers": {
             "main": {"role": "payload", "finished": True, "why": why},
             "istio-proxy": {"role": "sidecar", "finished": False, "why": "running"},
         },
     }  # fmt: skip
-    assert answer("explain", "-f", "-", "-o", "json", stdin=PLAIN) == Outcome(0, [shown], [])
+    assert answer("explain", "-o", "json", "-f", "-", stdin=PLAIN) == Outcome(0, [shown], [])
 
 
 def test_explain_takes_the_options_of_serve(answer: Answer) -> None:
     pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
     told = ["--sidecars", "cloud-sql-proxy=quit, vault=ignore"]
-    outcomes = [answer("explain", "-f", "-", *more, stdin=json.dumps(pod)) for more in ([], told)]
+    outcomes = [
+        answer("explain", "-o", "json", "-f", "-", *more, stdin=json.dumps(pod))
+        for more in ([], told)
+    ]
     assert [outcome.actions for outcome in outcomes] == [["wait"], ["quit"]]
 
 
@@ -84,7 +90,7 @@ def test_files_are_read_in_order_and_one_that_is_not_there_is_named(
 ) -> None:
     """examples/pods.yaml shows every action, as its comments say."""
     missing, record = str(tmp_path / "missing.yaml"), str(RECORDS / "pod-native.json")
-    outcome = answer("explain", "-f", EXAMPLE, "-f", missing, "-f", record)
+    outcome = answer("explain", "-o", "json", "-f", EXAMPLE, "-f", missing, "-f", record)
     assert (outcome.status, outcome.errors) == (2, [f"{missing}: No such file or directory"])
     assert outcome.actions == ["quit", "wait", "report", "ignore", "ignore"]
 
@@ -98,9 +104,9 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
         (
             f"kind: Job\n---\n{PLAIN}\n---\nkind: Pod\nspec: []\n---\n7\n",
             ["quit"],
-            ['1: kind is "Job", expected Pod',
-             "3: Expected `object`, got `array` - at `$.spec`",
-             "4: Expected `object`, got `int`"],
+            ['1: left out: "Job" (no apiVersion): no kind whose pods are known',
+             "5: Expected `object`, got `array` - at `$.spec`",
+             "8: Expected `object`, got `int`"],
         ),
         (json.dumps({"kind": "PodList", "items": [ITEM]}), ["quit"], []),
         (
@@ -114,9 +120,9 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
 def test_a_bad_document_is_named_and_the_others_are_answered(
     text: str, actions: list[str], errors: list[str], answer: Answer
 ) -> None:
-    outcome = answer("explain", "-f", "-", stdin=text)
+    outcome = answer("explain", "-o", "json", "-f", "-", stdin=text)
     assert (outcome.status, outcome.actions) == (2 if errors else 0, actions)
-    assert outcome.errors == [f"stdin: document {error}" for error in errors]
+    assert outcome.errors == [f"stdin:{error}" for error in errors]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
 ) -> None:
     """With everything that we do not read kept as it was."""
     pod = {**NEW, "spec": {**NEW["spec"], "nodeSelector": {"a": "b"}, "priority": 7}}
-    outcome = answer("mutate", "-f", "-", *arguments, stdin=json.dumps(pod))
+    outcome = answer("mutate", "-f", "-", "-o", "json", *arguments, stdin=json.dumps(pod))
     annotations = dict([annotation]) | {"istio-aux.io/started-with": order}
     expected = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
     assert outcome == Outcome(0, [expected], [])
@@ -141,7 +147,9 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
 def test_mutate_takes_the_options_of_serve(answer: Answer) -> None:
     spec = {"restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "vault-agent"}]}
     options = ("--peers", "direct", "--sidecars", "vault-agent=native", "--capability", "native")
-    (made,) = answer("mutate", "-f", "-", *options, stdin=json.dumps({**NEW, "spec": spec})).lines
+    (made,) = answer(
+        "mutate", "-f", "-", "-o", "json", *options, stdin=json.dumps({**NEW, "spec": spec})
+    ).lines
     assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
     assert made["spec"]["initContainers"] == [{"name": "vault-agent", "restartPolicy": "Always"}]
 
@@ -154,10 +162,10 @@ def reviewed(pod: object) -> str:
 
 def test_mutate_answers_a_malformed_review_and_names_it(answer: Answer) -> None:
     """The answer allows the pod; the status says that the input was bad."""
-    outcome = answer("mutate", "-f", "-", stdin=reviewed(7))
+    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=reviewed(7))
     assert (outcome.status, outcome.lines[0]["response"]["allowed"]) == (2, True)
     (error,) = outcome.errors
-    assert error.startswith("stdin: document 1: left alone: malformed AdmissionReview:")
+    assert error.startswith("stdin:1: left alone: malformed AdmissionReview:")
 
 
 @pytest.mark.parametrize("levels", [0, 60, 990, 1_500, 9_990])
@@ -171,28 +179,28 @@ def test_mutate_answers_a_review_as_the_webhook_does_however_deep_it_is(
     pod[where]["managedFields"] = ["@"]
     nested = '{"f:a":' * levels + f"[{innermost}]" + "}" * levels
     text = reviewed(pod).replace('"@"', nested)
-    outcome = answer("mutate", "-f", "-", stdin=text)
+    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=text)
     assert outcome.lines == [json.loads(review.answer(text.encode(), Start()).body)]
 
 
 def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answer) -> None:
     """`kubectl get pods -o json | istio-aux explain -f -`: anybody can put it there."""
     text = deep(json.dumps({"kind": "PodList", "items": [HANGING, {**HANGING, "a": "@"}, HANGING]}))
-    assert answer("explain", "-f", "-", stdin=text)[:1] == (0,)
-    assert answer("explain", "-f", "-", stdin=text).actions == ["quit"] * 3
+    assert answer("explain", "-o", "json", "-f", "-", stdin=text)[:1] == (0,)
+    assert answer("explain", "-o", "json", "-f", "-", stdin=text).actions == ["quit"] * 3
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
         ({"kind": "PodList", "items": [{**HANGING, "a": "@"}]}, "nested too deeply: give it alone"),
-        ({**NEW, "a": "@"}, "stdin: document 1: it is nested too deeply"),
+        ({**NEW, "a": "@"}, "stdin:1: it is nested too deeply"),
     ],
 )
 def test_mutate_prints_no_pod_without_what_is_nested_deeply(
     body: dict[str, Any], why: str, answer: Answer
 ) -> None:
-    outcome = answer("mutate", "-f", "-", stdin=deep(json.dumps(body)))
+    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=deep(json.dumps(body)))
     assert (outcome.status, outcome.lines) == (2, [])
     assert why in outcome.errors[0]
 
@@ -201,8 +209,8 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
     """A warning is no error: the pod is printed as it is."""
     pod = document({"main": None}, annotations={"proxy.istio.io/config": "- a"})
     why = "annotation proxy.istio.io/config is left alone: it is not a mapping"
-    outcome = answer("mutate", "-f", "-", stdin=json.dumps(pod))
-    assert outcome == Outcome(0, [pod], [f"stdin: document 1: {why}"])
+    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=json.dumps(pod))
+    assert outcome == Outcome(0, [pod], [f"stdin:1: {why}"])
 
 
 @pytest.mark.parametrize(
@@ -211,15 +219,21 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
         (["mutate", "-f", "-", "--capability", "modern"], '"modern": expected native or classic'),
         (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected auto, native'),
         (["mutate"], "required: -f"),
-        (["explain"], "expected a POD, or -f FILE"),
-        (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),
+        (["explain"], "expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE"),
+        (["explain", "../secrets/x"], '"../secrets/x": expected TYPE/NAME, the name of a pod'),
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
         (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected NAME=HOW'),
         (["audit", "--config", "/none"], "/none: No such file or directory"),
-        (["audit", "--selector", "a in"], '"a in": expected KEY'),
+        (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),
         (["serve"], "required: --config"),
         (["dance"], "invalid choice: 'dance'"),
+        (["audit", "--fail-on", "stuck,odd"], '"stuck,odd": expected some of unmeshed, stuck'),
+        (["audit", "--watch", "0"], '"0": expected seconds, more than 0'),
+        (["audit", "--request-timeout", "2 days"], '"2 days": expected a time such as 30s'),
+        (["audit", "--as", ""], '"": expected the name of a user'),
+        (["audit", "--dance"], "istio-aux audit: error: unrecognized arguments: --dance"),
+        (["audit", "--dance"], "usage: istio-aux audit [-h]"),
     ],
 )
 def test_bad_arguments_end_with_status_2(
@@ -269,6 +283,33 @@ def test_the_version_is_that_of_the_package(shown) -> None:
     assert shown("--version").startswith("istio-aux 0.")
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("istio-aux au", {"audit "}),
+        ("istio-aux audit --fa", {"--fail-on "}),
+        ("istio-aux explain -o ", {"text", "json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(
+    line: str, expected: set[str], tmp_path: Path
+) -> None:
+    asked = {
+        "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line,
+        "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out"),
+    }  # fmt: skip
+    subprocess.run([*PROGRAM], env={**os.environ, **asked}, check=True)
+    assert expected <= {*(tmp_path / "out").read_text().split("\n")}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(run: Run, shell: str) -> None:
+    shown = run("completion", shell, columns=None)
+    assert (shown.status, shown.err) == (0, "")
+    assert "_ARGCOMPLETE" in shown.out
+    assert "istio-aux" in shown.out
+
+
 def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     """`istio-aux explain -f pods.json | head -1`, with more output than a pipe holds."""
     pipe = subprocess.PIPE
@@ -291,7 +332,7 @@ def test_a_command_for_files_starts_fast(command: str) -> None:
     slow = {"aiohttp", "asyncio", "importlib.metadata", "prometheus_client", "socket", "ssl"}
     code = (
         "import sys; from istio_aux.cli import main\n"
-        f"main([{command!r}, '-f', '-'])\n"
+        f"main([{command!r}, '-o', 'json', '-f', '-'])\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
@@ -327,7 +368,7 @@ def test_explain_tells_a_person_in_a_terminal(
     assert (
         shown.out
         == """\
-training/job-x7k2p  QUIT  every payload container is finished
+training/job-x7k2p  QUIT (stuck)  every payload container is finished
   CONTAINER    ROLE     FINISHED  WHY
   main         payload  yes       exited 0 (Completed), not restarted (restartPolicy Never)
   istio-proxy  sidecar  no        running
@@ -347,7 +388,10 @@ def test_explain_says_how_a_pod_was_started(run: Run, tmp_path: Path) -> None:
     start = "asked for hold, but no container is called istio-proxy"
 
     assert f"\n  start: {start}\n" in run("explain", "-f", str(file)).out
-    assert json.loads(run("explain", "-f", str(file), columns=None).out)["start"] == start
+    assert (
+        json.loads(run("explain", "-o", "json", "-f", str(file), columns=None).out)["start"]
+        == start
+    )
 
 
 def test_explain_does_as_it_is_asked_and_a_terminal_shows_colours(run: Run, pods: str) -> None:
@@ -357,7 +401,7 @@ def test_explain_does_as_it_is_asked_and_a_terminal_shows_colours(run: Run, pods
     assert (json_in_a_terminal[0], text_in_a_pipe[0]) == ("{", "t")
     assert "\x1b" not in json_in_a_terminal + text_in_a_pipe
     shown = run("explain", "-f", pods).out
-    assert f"{GREEN}QUIT\x1b[0m" in shown
+    assert f"{GREEN}QUIT (stuck)\x1b[0m" in shown
     assert f"{FAINT}IGNORE\x1b[0m" in shown
 
 

@@ -387,7 +387,7 @@ async def test_explain_answers_for_the_other_pods(run: Run, tmp_path: Path) -> N
         await api.put("pods", deep("deep"))
         await api.put("pods", pod("odd") | UNREADABLE)
         config = str(api.kubeconfig(tmp_path))
-        argv = ("explain", "--kubeconfig", config, "training/odd", "training/deep")
+        argv = ("explain", "-o", "json", "--kubeconfig", config, "training/odd", "training/deep")
         shown = await asyncio.to_thread(run, *argv, columns=None)
     assert shown.err == (
         "training/odd: the answer is no pod: Expected `array | null`, got `str` - at"

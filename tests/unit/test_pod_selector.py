@@ -134,11 +134,11 @@ def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
     pod = document({"main": None}, labels=OTHER)
     argv = given(tmp_path, pod)
 
-    assert main(["mutate", *argv, *CHOOSE]) == 0
+    assert main(["mutate", "-o", "json", *argv, *CHOOSE]) == 0
 
     out, err = capfd.readouterr()
     assert json.loads(out) == pod
-    assert err == f"{argv[1]}: document 1: left alone: {WHY}\n"
+    assert err == f"{argv[1]}:1: left alone: {WHY}\n"
 
 
 async def test_audit_finds_only_pods_that_it_matches() -> None:
@@ -226,7 +226,7 @@ def test_mutate_shows_the_label_that_it_gives(
     selector: str, value: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = given(tmp_path, document({"main": None}, labels=STEP, annotations=NO))
-    assert main(["mutate", *file, "--inject-selector", selector]) == 0
+    assert main(["mutate", "-o", "json", *file, "--inject-selector", selector]) == 0
     metadata = json.loads(capfd.readouterr().out)["metadata"]
     assert metadata["labels"].get(INJECT) == value
     assert ("istio-aux.io/started-with" in metadata["annotations"]) is (value == "true")

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.text import listed, printable, printable_json, quoted
@@ -54,13 +55,15 @@ def test_explain_shows_text(text: str, output: str, run: Run) -> None:
 
 
 @hostile
-def test_mutate_shows_text_and_its_warnings_are_text(text: str, run: Run) -> None:
-    """Who reads the JSON gets what was written."""
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_mutate_shows_text_and_its_warnings_are_text(text: str, output: str, run: Run) -> None:
+    """Who reads the JSON or the YAML gets what was written."""
     pod = document({"main": None}, annotations={"istio-aux.io/start": text, "note": text})
-    _, out, err = run("mutate", "-f", "-", columns=None, stdin=json.dumps(pod))
+    _, out, err = run("mutate", "-o", output, "-f", "-", columns=None, stdin=json.dumps(pod))
     assert is_text(out)
     assert is_text(err)
-    assert json.loads(out)["metadata"]["annotations"]["note"] == text
+    read = json.loads if output == "json" else yaml.safe_load
+    assert read(out)["metadata"]["annotations"]["note"] == text
 
 
 @hostile

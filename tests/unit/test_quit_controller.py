@@ -299,7 +299,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         assert held.by == ("vault-agent",)
         assert f"{held.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end"
         assert held.requests == Requests(gpus=8)
-        assert "held by vault-agent (running; ignored: option sidecars)" in held.reason
+        assert "kept by vault-agent (running; ignored: option sidecars)" in held.reason
         (event,) = await until(lambda: world.api.events, "the Event")
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
         assert event["note"].startswith("the pod is kept by vault-agent: ")

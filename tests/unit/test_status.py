@@ -46,7 +46,7 @@ APPLICATION = ApplicationMesh(
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
 )  # fmt: skip
 HOLDER = Holder(
-    by=("vault",), pods=3, since=NOON, requests=Requests(gpus=24), text="3 pods are held"
+    by=("vault",), pods=3, since=NOON, requests=Requests(gpus=24), text="3 pods are kept"
 )
 BEFORE = ProcessStatus(
     ready=True, missing=[], start_mode=StartMode.AUTO, capability=Capability.NATIVE,
@@ -92,7 +92,7 @@ UNSEEN = [
     {"blocked_pods": [replace(LOST, lasting=False)]},
     {"lost_pods": [replace(LOST, lasting=False)]},
     {"injectors": [replace(INJECTOR, since=LATER)]},
-    {"holders": [replace(HOLDER, since=LATER, text="3 pods are held since")]},
+    {"holders": [replace(HOLDER, since=LATER, text="3 pods are kept since")]},
     {"unmeshed_pods": [replace(POD, since=LATER)]},
 ]
 

@@ -141,7 +141,7 @@ def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: 
         "team-a/mnist-0 stuck since 2026-11-21 19:40Z, 3 attempts: exit code 137\n"
         "team-b/import-0 blocked since 2026-11-21 19:40Z: not finished: vault-agent (running)"
     )
-    assert found["holders"] == ("1 pod is held by vault-agent since 2026-11-21 19:40Z: 8 GPUs")
+    assert found["holders"] == ("1 pod is kept by vault-agent since 2026-11-21 19:40Z: 8 GPUs")
     assert json.loads(found["json"])[0]["attempts"] == 3
     assert (found["total"], found["next"]) == (2, "")
 
@@ -154,7 +154,7 @@ def test_any_unit_lists_the_stuck_pods_that_only_the_leader_knows(unit: Unit) ->
     found = list_stuck(unit)
 
     assert [pod["name"] for pod in json.loads(found["json"])] == ["mnist-0", "import-0"]
-    assert found["holders"].startswith("1 pod is held by istio-proxy")
+    assert found["holders"].startswith("1 pod is kept by istio-proxy")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     settings = str(unit.etc / "config.yaml")  # Where the test finds that of the container.
     argv = [settings if word == workload.CONFIG else word for word in call.command]
     understood = commands.parser().parse_args(argv[1:])
-    assert understood.pods == [("team-a", "web-0")]
+    assert (understood.namespace, understood.targets) == ("team-a", ["pod/web-0"])
     assert str(understood.config.settings.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     rules = understood.config.settings.quit_policy.sidecars

@@ -183,12 +183,12 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
         ),
         (
             {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
-            "; 2 pods are held by vault-agent since 2026-11-21 19:40Z: 16 GPUs",
+            "; 2 pods are kept by vault-agent since 2026-11-21 19:40Z: 16 GPUs",
         ),
         (
             {"held": [held(f"sidecar-{number}") for number in range(5)]},
             "".join(
-                f"; 1 pod is held by sidecar-{number} since 2026-11-21 19:40Z: 8 GPUs"
+                f"; 1 pod is kept by sidecar-{number} since 2026-11-21 19:40Z: 8 GPUs"
                 for number in range(3)
             )
             + "; and 2 more holders: list-stuck has them",

@@ -145,7 +145,7 @@ def test_a_collector_that_waits_for_a_native_proxy_is_named_too(collector: str) 
 
     assert isinstance(found, quitting.Ignore)
     assert blockers(found) == (collector,)
-    assert found.reason.endswith(f"held by {collector} (running); {KATIB_FIX}")
+    assert found.reason.endswith(f"kept by {collector} (running); {KATIB_FIX}")
 
 
 def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None:

@@ -123,7 +123,7 @@ def texts(*pods: TroubledPod) -> list[str]:
 def test_pods_with_the_same_holder_are_one_line() -> None:
     """Since when the first of them is held, and what all of them hold."""
     assert texts(held("vault-agent"), held("vault-agent", since=EARLY), held("vault-agent")) == [
-        "3 pods are held by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 1.5 CPUs"
+        "3 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 1.5 CPUs"
     ]
 
 
@@ -148,15 +148,15 @@ FIX = "set x: false"
     ("pods", "lines"),
     [
         ([held("a", since=None, requests=None)],
-         ["1 pod is held by a; the requests of 1 cannot be read"]),
+         ["1 pod is kept by a; the requests of 1 cannot be read"]),
         ([held("a", since=EARLY.astimezone(timezone(timedelta(hours=2))))],
-         ["1 pod is held by a since 2026-11-20 07:12Z: 8 GPUs, 0.5 CPUs"]),
+         ["1 pod is kept by a since 2026-11-20 07:12Z: 8 GPUs, 0.5 CPUs"]),
         ([held(*(f"c{number}" for number in range(9)), requests=Requests())],
-         ["1 pod is held by c0, c1, c2 and 6 more since 2026-11-21 07:12Z"]),
+         ["1 pod is kept by c0, c1, c2 and 6 more since 2026-11-21 07:12Z"]),
         ([held("a"), held("a", since=None, requests=Requests(), fix=FIX)],
-         ["1 pod is held by a since 2026-11-21 07:12Z: 8 GPUs, 0.5 CPUs",
-          f"1 pod is held by a; {FIX}"]),
-        ([held(requests=Requests())], ["1 pod is held by istio-proxy since 2026-11-21 07:12Z"]),
+         ["1 pod is kept by a since 2026-11-21 07:12Z: 8 GPUs, 0.5 CPUs",
+          f"1 pod is kept by a; {FIX}"]),
+        ([held(requests=Requests())], ["1 pod is kept by istio-proxy since 2026-11-21 07:12Z"]),
     ],
     ids=["unknown requests", "times in UTC", "many holders", "fixes divide holders", "the proxy"],
 )  # fmt: skip

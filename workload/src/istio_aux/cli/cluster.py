@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Mapping
 
 import msgspec
 
-from istio_aux.cli import report
+from istio_aux.cli import report, workloads
 from istio_aux.cli.installation import Installation, Installations, Labels, installations
 from istio_aux.injector.watcher import Survey, survey
 from istio_aux.kube import actions
@@ -19,23 +19,22 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     AccessError,
     ApiError,
-    InvalidNameError,
     KubeError,
     UnreadableError,
 )
 from istio_aux.kube.objects import Key, Reader
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import NamespaceSelectors
+from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.repair import rules as repair
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
+FOUND = 3  # Exit status of `audit` when pods are in a state that they must not be in.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
-_pod = Reader(Pod, "pod")
 _namespace = Reader(Namespace, "namespace")
 
 
@@ -43,11 +42,28 @@ Credentials = Callable[[], Access]
 """Finds the credentials; raises `AccessError`."""
 
 
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods that the user names, as `workloads.find` takes them."""
+
+    targets: tuple[str, ...] = ()
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: Selector = Selector()
+
+    def find(self, client: Client, access: Access) -> AsyncGenerator[Pod | workloads.NoPods]:
+        """Find them; see `workloads.find`."""
+        return workloads.find(
+            client, self.targets, namespace=self.namespace or access.namespace,
+            all_namespaces=self.all_namespaces, selector=self.selector,
+        )  # fmt: skip
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The pods to audit: of one namespace, of those that one of the selectors matches, or all."""
 
     namespace: str | None = None
     selectors: NamespaceSelectors | None = None
+    labels: Selector = Selector()  # What the user chose of the pods.
 
     def has(self, pod: Pod, selected: Container[str]) -> bool:
         """Whether the pod is in scope; ``selected`` are the namespaces that match."""
@@ -56,16 +72,14 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(
     credentials: Credentials,
-    namespace: str | None,
-    names: Iterable[tuple[str | None, str]],
+    chosen: Chosen,
     config: Installation | None,
     show: Callable[[Pod, Installations, Labels | None, Moment], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
     ``show`` gets each pod, the installations, the labels of its namespace, and the present time.
-    ``names`` are pairs of namespace and name. Without a namespace of its own a pod is in
-    ``namespace``, or else in the kubeconfig's. What cannot be read is one line on stderr.
+    What has no pods, and what cannot be read, is one line on stderr.
     """
 
     async def work(access: Access) -> int:
@@ -73,18 +87,15 @@ def explain(
         async with Client(access, patient=True) as client:
             found = await find(client, config)
             status = told(found)
-            for own, name in names:
-                where = own or namespace or access.namespace
-                try:
-                    pod = _pod.read(await client.get(actions.pod_path(where, name)))
-                except (ApiError, InvalidNameError, UnreadableError) as error:
-                    report.complain(f"{where}/{name}: {error}")
+            async for each in chosen.find(client, access):
+                if not isinstance(each, Pod):
+                    report.complain(str(each))
                     status = NO_ANSWER
                     continue
-                if where not in known:
+                if (where := each.metadata.namespace) not in known:
                     known[where], gap = await _namespace_labels(client, where)
                     told(Installations(), [gap] if gap else [])
-                show(pod, found, known[where], system_clock())
+                show(each, found, known[where], system_clock())
         return status
 
     return run(credentials, work)
@@ -118,28 +129,42 @@ def told(found: Installations, namespaces: Iterable[str] = ()) -> int:
     return NO_ANSWER if found.problems else 0
 
 
-def audit(
-    credentials: Credentials,
-    scope: Scope,
-    config: Installation | None,
-    output: str,
-    *,
-    holders: bool = False,
-) -> int:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How `audit` answers."""
+
+    output: str = "text"
+    holders: bool = False  # Only what keeps the pods that do not complete.
+    fail_on: frozenset[str] = frozenset()  # States of which no pod may be.
+    watch: float | None = None  # Seconds between two looks.
+
+
+def audit(credentials: Credentials, scope: Scope, config: Installation | None, asked: Asked) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
-    ``holders``: print only what holds those that do not complete.
-    It is 0 even if there are such pods, and `NO_ANSWER` if some pods could not be judged.
+    It is `FOUND` if a pod has a state of ``asked.fail_on``, else `NO_ANSWER` if some pods could not
+    be judged, else 0.
     """
 
     async def work(access: Access) -> int:
-        pods = await audit_pods(access, scope, config)
-        status = told(pods.installations, pods.unlabelled)
-        report.show(sys.stdout, pods.holders() if holders else pods, output)
-        if not pods.unknown:
-            return status
-        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
-        return NO_ANSWER
+        last: report.Audit | None = None
+        while True:
+            pods = await audit_pods(access, scope, config)
+            if last is None or pods.findings != last.findings:
+                told(pods.installations, pods.unlabelled)
+                shown = pods.since(last) if last and asked.output == "json" else pods
+                if last and asked.output == "text":
+                    report.write(sys.stdout, "")
+                report.show(sys.stdout, shown.holders() if asked.holders else shown, asked.output)
+                if pods.unknown:
+                    gaps = "; ".join(pods.gaps)
+                    report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+            if asked.fail_on.intersection(each.state for each in pods.findings):
+                return FOUND
+            if asked.watch is None:
+                return NO_ANSWER if pods.unknown or pods.installations.problems else 0
+            sys.stdout.flush()
+            last = pods
+            await asyncio.sleep(asked.watch)
 
     return run(credentials, work)
 
@@ -160,7 +185,8 @@ async def audit_pods(
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh, found = await survey(client), await find(client, config)
-        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+        chosen = {"labelSelector": str(scope.labels)} if scope.labels.requirements else {}
+        async for page in actions.pages(client, path, Pod, {**actions.NOT_TERMINAL, **chosen}):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
                     unreadable[lost.key] = f"cannot read pod {lost}"

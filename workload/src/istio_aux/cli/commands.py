@@ -1,4 +1,4 @@
-"""The commands, their arguments, and what `--help` says: examples, and how to read an answer."""
+"""The commands and their arguments."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import structs
 
 from istio_aux import settings
 from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Installations, Labels, name_of
-from istio_aux.model import applications
+from istio_aux.cli.texts import TEXTS
+from istio_aux.model import applications, selectors
+from istio_aux.model.answers import STATES
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Start
+from istio_aux.model.text import quoted
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -35,7 +39,7 @@ _VALUES = {
 }  # fmt: skip
 """How values of the options look that are no choice among a few."""
 
-_POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
+_TARGET = re.compile(r"(?:[A-Za-z0-9][-.A-Za-z0-9]*/)?[A-Za-z0-9][-.A-Za-z0-9]*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
     """
-    args = parser().parse_args(argv)
+    if "_ARGCOMPLETE" in os.environ:  # A shell asks what may come next.
+        import argcomplete  # noqa: PLC0415 - no other call needs it
+
+        argcomplete.autocomplete(parser())
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:  # The parser of all commands would show its own usage.
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = cast("int", args.run(args))
         sys.stdout.flush()
@@ -57,31 +67,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    if not args.pods and not args.files:
-        args.parser.error("expected a POD, or -f FILE")
-    output = args.output or ("text" if sys.stdout.isatty() else "json")
+    live = args.targets or args.all_namespaces or args.label_selector.requirements
+    live = live or (args.namespace and not args.files)
+    if not live and not args.files:
+        args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     shown = 0
 
     def show(
-        pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None
-    ) -> None:
+        pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None,
+        *, start: str | None = None,
+    ) -> None:  # fmt: skip
         nonlocal shown
-        if shown and output == "text":
+        if shown and args.output == "text":
             report.write(sys.stdout, "")
         judged = found.judge(pod, labels, now, args.sidecars)
-        report.show(sys.stdout, report.explain(pod, judged), output)
+        report.show(sys.stdout, report.explain(pod, judged, start), args.output)
         shown += 1
 
     # A file has no namespaces, which count as selected. It may be older than a grace period is
     # long, so that each counts as over.
-    told = Installations((args.config or Installation(),))
-    status = files.explain(args.files, lambda pod: show(pod, told))
-    if args.pods:
+    ours = args.config or Installation()
+    how = structs.replace(ours.settings.start(Capability.UNKNOWN), pods=ours.settings.pod_selector)
+    if args.sidecars is not None:
+        how = structs.replace(how, sidecars=args.sidecars)
+    told = Installations((ours,))
+    status = files.explain(args.files, lambda pod, start: show(pod, told, start=start), how)
+    if live:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        live = cluster.explain(_credentials(args), args.namespace, args.pods, args.config, show)
+        live = cluster.explain(_credentials(args), _chosen(args), args.config, show)
         status = max(status, live)
     return status
+
+
+def _chosen(args: argparse.Namespace) -> Any:
+    """The pods that are named, as a `cluster.Chosen`."""
+    from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
+
+    return cluster.Chosen(
+        targets=tuple(args.targets), namespace=args.namespace,
+        all_namespaces=args.all_namespaces, selector=args.label_selector,
+    )  # fmt: skip
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -89,7 +115,7 @@ def _mutate(args: argparse.Namespace) -> int:
         mode=args.start_mode, capability=args.capability, peers=args.peers,
         pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars,
     )  # fmt: skip
-    return files.mutate(args.files, how)
+    return files.mutate(args.files, how, args.output)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -101,8 +127,22 @@ def _serve(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
-    scope = cluster.Scope(namespace=args.namespace, selectors=args.namespace_selectors)
-    return cluster.audit(_credentials(args), scope, args.config, args.output, holders=args.holders)
+    scope = cluster.Scope(
+        namespace=None if args.all_namespaces else args.namespace,
+        labels=args.label_selector,
+        selectors=args.namespace_selectors,
+    )
+    asked = cluster.Asked(
+        output=args.output, holders=args.holders, fail_on=args.fail_on, watch=args.watch
+    )
+    return cluster.audit(_credentials(args), scope, args.config, asked)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    import argcomplete  # noqa: PLC0415 - as above
+
+    report.write(sys.stdout, argcomplete.shellcode(["istio-aux"], shell=args.shell).strip())
+    return 0
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -119,8 +159,7 @@ def _quit(args: argparse.Namespace) -> int:
     from istio_aux.cli import free  # noqa: PLC0415 - as above
 
     order = free.Order(
-        pods=tuple(args.pods), namespace=args.namespace, all_namespaces=args.all_namespaces,
-        labels=args.label_selector, patience=args.timeout, dry_run=not args.yes,
+        chosen=_chosen(args), patience=args.timeout, dry_run=not args.yes,
         config=args.config, sidecars=args.sidecars,
     )  # fmt: skip
     return free.free(_credentials(args), order, args.output)
@@ -130,8 +169,9 @@ def _restart(args: argparse.Namespace) -> int:
     from istio_aux.cli import restart  # noqa: PLC0415 - as above
 
     order = restart.Order(
-        namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=not args.yes
-    )
+        namespace=None if args.all_namespaces else args.namespace,
+        limit=args.limit, patience=args.timeout, dry_run=not args.yes,
+    )  # fmt: skip
     return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
 
 
@@ -140,7 +180,12 @@ def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
     from istio_aux.kube import access  # noqa: PLC0415 - explain and mutate need no client
 
     config: Installation = args.config or Installation()
-    return partial(access.find, args.kubeconfig or config.settings.kubeconfig, context=args.context)
+
+    def credentials() -> access.Access:
+        found = access.find(args.kubeconfig or config.settings.kubeconfig, context=args.context)
+        return access.acting(found, user=args.user or "", request=args.request_timeout)
+
+    return credentials
 
 
 class _Version(argparse.Action):
@@ -172,7 +217,7 @@ def _program() -> str:
 
 def _texts(command: str) -> dict[str, Any]:
     """Return argparse's arguments for the help of a command."""
-    summary, epilog = _TEXTS[command]
+    summary, epilog = TEXTS[command]
     return {
         "help": summary,
         "description": textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80),
@@ -199,21 +244,21 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     explain = command("explain", _explain)
-    about = "a pod: NAMESPACE/NAME, or NAME"
-    explain.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
-    about = "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
+    about = "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE"
+    explain.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
+    about = "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
     _add(explain, "file", default=[], help=about)
-    about = "default: text in a terminal, json in a pipe or a file"
-    _add(explain, "output", choices=["text", "json"], help=about)
-    about = "of pods that are named without one; default: the kubeconfig's"
+    _add_output(explain)
+    about = "this namespace (default: the kubeconfig's)"
     _add(explain, "namespace", help=about)
-    _add(explain, "config", "kubeconfig", "context")
+    _add(explain, "all-namespaces", "selector", "config", *_CLUSTER)
     _add(explain, "sidecars", default=None)
 
     mutate = command("mutate", _mutate)
-    about = "pods or AdmissionReviews, as for explain; - is stdin"
+    about = "pods and workloads, as for explain, or AdmissionReviews; - is stdin"
     _add(mutate, "file", required=True, help=about)
-    _add(mutate, "output", choices=["json"], default="json")
+    about = "diff: what would change (default: yaml); a review is answered in json"
+    _add(mutate, "output", choices=["yaml", "json", "diff"], default="yaml", help=about)
     _add(mutate, "capability", "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
 
     serve = command("serve", _serve)
@@ -221,42 +266,53 @@ def parser() -> argparse.ArgumentParser:
     _add(serve, "kubeconfig")
 
     audit = command("audit", _audit)
-    _add(audit, "kubeconfig", "context", "namespace")
-    _add_output(audit, "table")
-    about = "show only what holds stuck and blocked pods, and what these hold by their requests"
+    _add(audit, "namespace", "all-namespaces", "selector", *_CLUSTER)
+    _add_output(audit)
+    about = "show only what keeps stuck and blocked pods, and what these request"
     audit.add_argument("--holders", action="store_true", help=about)
+    about = "exit with 3 if a pod has one of these states, such as stuck,lost"
+    audit.add_argument(
+        "--fail-on", type=_checked(_states), default=frozenset(), metavar="STATE,...", help=about
+    )
+    about = "look again and again, and show what has changed (default: every 15 s)"
+    audit.add_argument(
+        "--watch", nargs="?", type=_checked(_interval), const=15.0, metavar="SECONDS", help=about
+    )
     # Without selectors `audit` looks everywhere, unlike `serve`.
-    _add(audit, "selector", default=None)
+    _add(audit, "namespace-selectors", default=None)
     _add(audit, "config")
 
     check = command("check", _check)
     _add(check, "pre", "wait")
     _add(check, "timeout", help="when to answer with what is known (default: 300)")
-    _add(check, "selector", default=None)
-    _add(check, "config", "kubeconfig", "context")
-    _add_output(check, "text")
+    _add(check, "namespace-selectors", default=None)
+    _add(check, "config", *_CLUSTER)
+    _add_output(check)
 
     _add_quit(command("quit", _quit))
-    restart = command("restart-unmeshed", _restart)
+    completion = command("completion", _completion)
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+    _add_restart(command("restart-unmeshed", _restart))
+    return root
+
+
+def _add_restart(restart: argparse.ArgumentParser) -> None:
     about = "how many pods to restart at most (default: 10)"
     restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     _add(restart, "timeout", help=about)
-    _add(restart, "yes", "namespace", "config", "kubeconfig", "context")
-    _add_output(restart, "table")
-    return root
+    _add(restart, "yes", "namespace", "all-namespaces", "config", *_CLUSTER)
+    _add_output(restart)
 
 
 def _add_quit(command: argparse.ArgumentParser) -> None:
-    about = "a pod: NAMESPACE/NAME, or NAME; default: all that hang in the namespace"
-    command.add_argument("pods", nargs="*", type=_checked(_pod), metavar="POD", help=about)
-    chosen: dict[str, Any] = {"dest": "label_selector", "help": "only pods with such labels"}
-    command.add_argument("-l", "--selector", **{**_option("pod-selector"), **chosen})
+    about = "as for explain (default: all pods that hang in the namespace)"
+    command.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
     _add(command, "namespace", help="this namespace (default: the kubeconfig's)")
     _add(command, "timeout", default=120.0, help="when to answer at the latest (default: 120)")
-    _add(command, "all-namespaces", "yes", "config", "kubeconfig", "context")
+    _add(command, "all-namespaces", "selector", "yes", "config", *_CLUSTER)
     _add(command, "sidecars", default=None)
-    _add_output(command, "table")
+    _add_output(command)
 
 
 def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
@@ -267,9 +323,9 @@ def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
         command.add_argument(*flags, **{**given, **changes})
 
 
-def _add_output(command: argparse.ArgumentParser, kind: str) -> None:
-    about = f"json is one object a line (default: {kind})"
-    _add(command, "output", choices=[kind, "json"], default=kind, help=about)
+def _add_output(command: argparse.ArgumentParser) -> None:
+    about = "json is one object a line (default: text)"
+    _add(command, "output", choices=["text", "json"], default="text", help=about)
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -295,17 +351,44 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def _pod(text: str) -> tuple[str | None, str]:
-    match = _POD.fullmatch(text)
-    if match is None:
-        raise ValueError(f'"{text}": expected the name of a pod, or NAMESPACE/NAME')
-    return match[1], match[2]
+def _target(text: str) -> str:
+    if not _TARGET.fullmatch(text):
+        raise ValueError(f"{quoted(text)}: expected TYPE/NAME, the name of a pod, or a TYPE")
+    return text
 
 
 def _capability(text: str) -> Capability:
     if text not in {Capability.NATIVE, Capability.CLASSIC}:
         raise ValueError(f'"{text}": expected native or classic')
     return Capability(text)
+
+
+def _states(text: str) -> frozenset[str]:
+    states = frozenset(text.split(","))
+    if not states <= {*STATES}:
+        raise ValueError(
+            f"{quoted(text)}: expected some of {', '.join(STATES)}, with commas between"
+        )
+    return states
+
+
+def _interval(text: str) -> float:
+    if (seconds := settings.seconds(text)) <= 0:
+        raise ValueError(f'"{text}": expected seconds, more than 0')
+    return seconds
+
+
+def _user(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(f"{quoted(text)}: expected the name of a user")
+    return text
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6})(ms|s|m|h)?", text, re.ASCII)
+    if not match or not int(match[1]):
+        raise ValueError(f"{quoted(text)}: expected a time such as 30s, 2m or 1h")
+    return int(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
 
 
 def _count(text: str) -> int:
@@ -330,7 +413,10 @@ def _config(path: str) -> Installation:
     return Installation(name=name_of(found) or path, settings=found, applications=asked)
 
 
-_SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o"}
+_SHORT = {
+    "all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l",
+}  # fmt: skip
+_CLUSTER = ("kubeconfig", "context", "as", "request-timeout")  # How to reach a cluster.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
     "output": {},
@@ -350,6 +436,17 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "context": {
         "metavar": "NAME",
         "help": "the context of the kubeconfig; default: its current one",
+    },
+    "as": {
+        "type": _checked(_user),
+        "dest": "user",
+        "metavar": "USER",
+        "help": "ask as this user (impersonation), as for kubectl",
+    },
+    "request-timeout": {
+        "type": _checked(_duration),
+        "metavar": "DURATION",
+        "help": "of a single request, such as 30s or 2m (default: 90s)",
     },
     "config": {
         "type": _checked(_config),
@@ -372,143 +469,12 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "what cluster and Istio support: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
     },
-    "selector": {**_option("namespace-selectors"), "dest": "namespace_selectors"},
+    "selector": {
+        "type": _checked(selectors.parse),
+        "default": selectors.Selector(),
+        "dest": "label_selector",
+        "metavar": "SELECTOR",
+        "help": "only pods whose labels match, as for kubectl",
+    },
 }
 """Arguments that several commands have, beside the options of `serve`."""
-
-
-_TEXTS = {
-    "explain": (
-        "say what would be done about pods, and why",
-        """\
-examples:
-  istio-aux explain -n training mnist-worker-0
-  istio-aux explain training/mnist-worker-0 training/mnist-worker-1
-  istio-aux explain -f pods.yaml --sidecars cloud-sql-proxy=ignore
-  kubectl get pods -A -o json | istio-aux explain -f -
-  istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
-
-Pods are read from the cluster by name and judged as of now, by the settings of
-the installation that looks after them; in files, grace periods count as over. A
-terminal shows text: a headline, and a table of the containers. A pipe gets one
-JSON object a line: namespace, name, uid, action (quit, wait, ignore, report,
-unknown), reason, containers; start, installation.
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
-
-The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others
-are answered.""",
-    ),
-    "mutate": (
-        "show how pods would be changed when they are created",
-        """\
-examples:
-  istio-aux mutate -f pod.yaml --capability native
-  istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
-
-The answer to a pod is the changed pod; to an AdmissionReview
-(admission.k8s.io/v1), the review that the webhook returns. One JSON object a
-line. The exit status is 2 if a document is bad.""",
-    ),
-    "serve": (
-        "run the admission webhook and the quit and repair controllers",
-        """\
-examples:
-  istio-aux serve --config /etc/istio-aux/config.yaml
-  istio-aux serve --config config.yaml --kubeconfig ~/.kube/config
-
-Logs JSON lines on stdout. SIGTERM stops it after the work in flight; a second
-SIGTERM stops it at once.""",
-    ),
-    "audit": (
-        "list the pods of a cluster whose proxy outlived their payload, or is missing",
-        """\
-examples:
-  istio-aux audit
-  istio-aux audit -n training -o json | jq -r .name
-  istio-aux audit --selector io.datastrophic/istio-aux=enabled
-  istio-aux audit --config config.yaml
-  istio-aux audit --holders -o json | jq .requests.gpus
-
-Reads all unfinished pods once, and changes nothing. States:
-  stuck     every payload container is finished, and the proxy still runs
-  blocked   some payload containers are finished, and others, which the reason
-            names, are not; or an annotation is invalid
-  lost      the proxy ended, and a payload container may still run
-  unmeshed  there is no proxy, although Istio would inject one today
-AGE is the time since the last finished container ended; for a lost pod, since
-its proxy ended; for an unmeshed pod, since it was created. Below the table,
-stuck and blocked pods are counted by what holds them, with the CPUs, the memory
-and the GPUs that they request, and by why nobody looks after them, if so.
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
-
-The exit status is 0 whatever is found, 1 if the API server refuses or does not
-answer, 2 if the credentials cannot be used. If webhook configurations,
-namespaces or Istio's injection policy cannot be read, a line on stderr says how
-many pods may be unmeshed; the rest is shown, and the exit status is 1.""",
-    ),
-    "check": (
-        "say what would keep istio-aux from working in a cluster, and what to do about it",
-        """\
-examples:
-  istio-aux check
-  istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
-  istio-aux check --pre --selector team=research
-  istio-aux check --wait --timeout 120
-
-Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
-the settings of that. It looks at versions of
-Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
-selected namespaces, the way from the API server to the webhook (by dry runs of
-pods), and the Lease. Results:
-  ok       nothing to do
-  note     istio-aux works, but not all of it, or not everywhere
-  problem  istio-aux does not work
-  unknown  this could not be found out
-JSON has one object a line: check, result, what, do, see (a page of the
-documents).
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
-
-The exit status is 0 if everything is ok or a note, 1 if there is a problem,
-something is unknown or the API server does not answer, 2 if settings or
-credentials cannot be used.""",
-    ),
-    "quit": (
-        "free the pods that hang: tell the proxies of finished pods to exit, once",
-        """\
-examples:
-  istio-aux quit -n training
-  istio-aux quit -n training mnist-worker-0 --yes
-
-Does once what `serve` does all the time, by its rules, with your own rights, in
-any namespace. A pod that still works is left alone. Outcomes:
-  would-free  without --yes: its proxy would be told to exit
-  freed       its proxy has exited, and the pod has ended
-  stuck       the pod is still there; the reason says why
-  kept        the pod was left alone; the reason says why
-  gone        the pod ended otherwise
-JSON has one object a line: namespace, name, uid, outcome, reason, requests.
-
-The exit status is 1 if a pod is stuck or a named pod is kept, rights are
-missing or the API server does not answer; 2 if the credentials cannot be used.""",
-    ),
-    "restart-unmeshed": (
-        "restart pods that should have a sidecar and have none, once",
-        """\
-examples:
-  istio-aux restart-unmeshed
-  istio-aux restart-unmeshed -n team --limit 5 --yes
-
-Does once what `serve` does all the time with race-policy: restart, by its
-rules: only while the injector is live, only pods whose controller makes new
-ones, one at a time for each controller, by evictions within
-PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller
-follows when the new one is Ready with its sidecar. Outcomes:
-  restarted      the pod was evicted
-  would-restart  without --yes: it would be
-  kept           it was not, or not yet; the reason says why not
-JSON has one object a line: namespace, name, outcome, reason.
-
-The exit status is 0 when it is done, 1 if pods may not be restarted or not all
-were in time, 2 if settings or credentials cannot be used.""",
-    ),
-}

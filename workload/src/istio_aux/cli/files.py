@@ -1,19 +1,25 @@
-"""`explain` and `mutate` of files: one answer a document, and a line on stderr for a bad one."""
+"""`explain` and `mutate` of files: pods, and the pods of the workloads that people write.
+
+Each document has an answer, or a line on stderr with its file and line.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from istio_aux.cli import report
-from istio_aux.model import documents
+from istio_aux.model import documents, templates
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Start
-from istio_aux.model.text import alternatives
+from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
 from istio_aux.start import plan as start
 
@@ -24,31 +30,59 @@ Answer = Callable[[documents.Document], Sequence[str]]
 """Prints the answer to a document, and returns lines for stderr about it."""
 
 
+Show = Callable[[pods.Pod, str | None], None]
+"""Shows the explanation of a pod; the text says how a pod will start that does not exist yet."""
+
+
 class _Kind(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
 
 
+class _NoPodsError(Exception):
+    """A document whose kind has no pods, or none that are known."""
+
+
+class _Planned(NamedTuple):
+    """A new pod, what would be done to it, and the part of the manifest that it is made of."""
+
+    pod: pods.Pod
+    plan: start.Plan
+    template: dict[str, Any]
+    only_metadata: bool = False
+
+
 _kind = msgspec.json.Decoder(_Kind)
 
 
-def explain(files: Iterable[str], show: Callable[[pods.Pod], None]) -> int:
-    """Explain each pod in ``files``; return the exit status."""
+def explain(files: Iterable[str], show: Show, how: Start) -> int:
+    """Explain each pod in ``files``, also those that workloads make; return the exit status."""
 
     def answer(document: documents.Document) -> Sequence[str]:
-        _expect_kind(document, {"Pod": "v1"})
-        show(_pod(document))
+        if (kind := _type(document)) == ("", "Pod"):
+            pod = _pod(document)
+            if pod.metadata.uid or pod.status.phase:
+                show(pod, None)
+                return ()
+        for each in _planned(document.readable, kind, how):
+            order = each.plan.started_with or "as it is"
+            pod = start.after_injection(each.pod, each.plan)
+            show(pod, f"{order}: {each.plan.reason}")
         return ()
 
     return _answer_each(files, answer)
 
 
-def mutate(files: Iterable[str], how: Start) -> int:
-    """Print each pod as admission would change it, and answer each AdmissionReview."""
+def mutate(files: Iterable[str], how: Start, output: str) -> int:
+    """Print each manifest with its pods as admission would change them, and answer each review.
+
+    ``output`` is ``yaml``, ``json`` or ``diff``; a review is answered in JSON.
+    """
+    shown = 0
 
     def answer(document: documents.Document) -> Sequence[str]:
-        kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
-        if _expect_kind(document, kinds) == review.KIND:
+        nonlocal shown
+        if (kind := _type(document)) == (_REVIEWS, review.KIND):
             answered = review.answer(document.body, how)
             report.write_json(sys.stdout, answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
@@ -56,29 +90,100 @@ def mutate(files: Iterable[str], how: Start) -> int:
             return answered.warnings
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
-        pod = _pod(document)
-        plan = start.plan(pod, how)
-        mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
-        patch.apply(plan.ops, mutated)
-        report.write_json(sys.stdout, msgspec.json.encode(mutated))
-        if not how.pods.matches(pod.labels):
-            return [f"left alone: {plan.reason}"]
-        return plan.warnings
+        given = cast("dict[str, Any]", msgspec.json.decode(document.body))
+        mutated, notes = deepcopy(given), list[str]()
+        for each in _planned(mutated, kind, how):
+            notes += _apply(each, how)
+        if output == "yaml" and shown:
+            report.write(sys.stdout, "---")
+        _write(given, mutated, output)
+        shown += 1
+        return notes
 
     return _answer_each(files, answer)
 
 
-def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
-    """Return the document's kind, which must be one of ``kinds`` (kind to apiVersion)."""
-    given = _kind.decode(document.readable)
-    kind = given.kind or ("Pod" if document.listed else "")
-    if kind not in kinds:
-        raise ValueError(f'kind is "{given.kind}", expected {alternatives(kinds)}')
-    if given.api_version not in {"", kinds[kind]}:
-        raise ValueError(
-            f'apiVersion of the {kind} is "{given.api_version}", expected {kinds[kind]}'
+def _planned(body: bytes | dict[str, Any], kind: tuple[str, str], how: Start) -> Iterator[_Planned]:
+    """Plan the new pods of a manifest: of its templates, or the pod that it is."""
+    manifest = msgspec.json.decode(body) if isinstance(body, bytes) else body
+    if kind == ("", "Pod"):
+        pod = _convert(manifest)
+        yield _Planned(pod, start.plan(pod, how), manifest)
+        return
+    for made, template, only_metadata in templates.read(manifest, *kind):
+        pod = _convert(made)
+        yield _Planned(pod, start.plan(pod, how), template, only_metadata)
+
+
+def _apply(planned: _Planned, how: Start) -> Iterator[str]:
+    """Change a manifest; yields what its author should know."""
+    pod, plan, template, only_metadata = planned
+    if not how.pods.matches(pod.labels):
+        yield f"left alone: {plan.reason}"
+        return
+    yield from plan.warnings
+    ops = [op for op in plan.ops if not only_metadata or op.path.startswith("/metadata/")]
+    if len(ops) < len(plan.ops):
+        yield f"{pod.metadata.name}: not shown, as it is no part of the manifest: {plan.reason}"
+    if ops:
+        metadata: dict[str, Any] = {**(template.get("metadata") or {})}
+        template["metadata"] = metadata
+        for key in ("labels", "annotations"):  # Those of a workflow are not in its steps.
+            if only_metadata and any(op.path.startswith(f"/metadata/{key}/") for op in ops):
+                metadata[key] = metadata.get(key) or {}
+    patch.apply(ops, template)
+
+
+def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
+    if output == "json":
+        report.write_json(sys.stdout, msgspec.json.encode(mutated))
+    elif output == "yaml":
+        report.write(sys.stdout, documents.to_yaml(mutated).rstrip())
+    else:
+        old, new = (documents.to_yaml(each).splitlines() for each in (given, mutated))
+        report.write_diff(
+            sys.stdout, difflib.unified_diff(old, new, "given", "admitted", lineterm="")
         )
-    return kind
+
+
+_REVIEWS = review.API_VERSION.partition("/")[0]
+
+
+def _type(document: documents.Document) -> tuple[str, str]:
+    """Return API group and kind of a document whose pods are known."""
+    given = _kind.decode(document.readable)
+    kind = given.kind or document.kind
+    version = given.api_version or document.api_version
+    group = version.rpartition("/")[0]
+    if (group, kind) in templates.WORKLOADS or (group, kind) == (_REVIEWS, review.KIND):
+        return group, kind
+    if not kind:
+        raise ValueError("it has no kind")
+    raise _NoPodsError(
+        f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"
+    )
+
+
+def _convert(pod: dict[str, Any]) -> pods.Pod:
+    try:
+        return pods.convert(pod)
+    except msgspec.ValidationError as error:
+        # YAML reads `off` as a boolean. msgspec names no key of a map.
+        if note := next(_unquoted(pod.get("metadata")), None):
+            raise ValueError(note) from error
+        if re.search(r"Expected `str.*got `(bool|int|float)`", str(error)):
+            raise ValueError(f"{error}: put it in quotes") from error
+        raise
+
+
+def _unquoted(metadata: Any) -> Iterator[str]:
+    """Yield labels and annotations that should be in quotes."""
+    for what in ("label", "annotation"):
+        texts: Any = metadata.get(f"{what}s") if isinstance(metadata, dict) else None
+        for key, value in texts.items() if isinstance(texts, dict) else ():
+            if isinstance(value, bool | int | float):
+                found = msgspec.json.encode(value).decode()
+                yield f"{what} {key}: {found} is no text: put it in quotes"
 
 
 def _pod(document: documents.Document) -> pods.Pod:
@@ -86,7 +191,7 @@ def _pod(document: documents.Document) -> pods.Pod:
         return pods.decode(document.readable)
     except msgspec.ValidationError:
         # People write `annotations:` with nothing after it, which is null.
-        return pods.convert(msgspec.json.decode(document.readable))
+        return _convert(msgspec.json.decode(document.readable))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:
@@ -100,16 +205,30 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
             report.complain(f"{name}: {error.strerror}")
             status = BAD_INPUT
             continue
-        for document in documents.read(body):
-            if isinstance(document, documents.BadDocument):
-                notes, status = [document.why], BAD_INPUT
-            else:
-                try:
-                    notes = answer(document)
-                except RecursionError:
-                    notes, status = ["it is nested too deeply"], BAD_INPUT
-                except (msgspec.MsgspecError, ValueError) as error:
-                    notes, status = [str(error)], BAD_INPUT
-            for note in notes:
-                report.complain(f"{name}: {document.place}: {note}")
+        outcomes = [_outcome(name, document, answer) for document in documents.read(body)]
+        if not outcomes:
+            report.complain(f"{name}: no pods")
+        if "bad" in outcomes or (outcomes and "answered" not in outcomes):
+            status = BAD_INPUT
     return status
+
+
+def _outcome(
+    name: str, document: documents.Document | documents.BadDocument, answer: Answer
+) -> str:
+    """Answer one document: ``answered``, ``bad``, or ``left out`` for what has no known pods."""
+    outcome = "answered"
+    if isinstance(document, documents.BadDocument):
+        outcome, notes = "bad", [document.why]
+    else:
+        try:
+            notes = answer(document)
+        except _NoPodsError as error:
+            outcome, notes = "left out", [f"left out: {error}"]
+        except RecursionError:
+            outcome, notes = "bad", ["it is nested too deeply"]
+        except (msgspec.MsgspecError, ValueError) as error:
+            outcome, notes = "bad", [str(error)]
+    for note in notes:
+        report.complain(f"{name}:{document.place}: {note}")
+    return outcome

@@ -24,14 +24,12 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
 from istio_aux.kube.events import Events
-from istio_aux.kube.objects import Key, Reader
+from istio_aux.kube.objects import Key
 from istio_aux.model import resources
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.model.resources import Requests
-from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
@@ -42,23 +40,16 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import PATIENCE, Watches, running, until
 
 STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
-BAD_ARGUMENTS = 2
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
-
-_pod = Reader(Pod, "pod")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods to free in ``patience`` seconds: the named pods, else those with such labels.
+    """Which pods to free in ``patience`` seconds: of the targets, else those with such labels.
 
-    ``pods`` are pairs of namespace and name. ``namespace`` is that of pods without one; None: the
-    kubeconfig's. The settings are those of ``config``, else of the installation in the cluster.
+    The settings are those of ``config``, else of the installation in the cluster.
     """
 
-    pods: tuple[tuple[str | None, str], ...] = ()
-    namespace: str | None = None
-    all_namespaces: bool = False
-    labels: Selector = Selector()
+    chosen: cluster.Chosen = cluster.Chosen()
     config: Installation | None = None
     sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
     patience: float = 120.0
@@ -70,23 +61,23 @@ def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
 
     async def work(access: Access) -> int:
         quiet()
-        own = order.namespace or access.namespace
+        chosen = order.chosen
+        here = "" if chosen.all_namespaces else chosen.namespace or access.namespace
         async with Client(access) as client:
             policy = await _policy(client, order)
-            named, unread = await _named(client, own, order)
-            for why in unread:
-                report.complain(why)
-            if order.pods and not named:
-                return cluster.NO_ANSWER
-            spaces = {pod.metadata.namespace for pod in named}
-            status = await _Run(client, order, policy, named).run(
-                spaces or {"" if order.all_namespaces else own}, output
-            )
-            return cluster.NO_ANSWER if unread else status
+            named, status = list[Pod](), 0
+            if chosen.targets:
+                async for each in chosen.find(client, access):
+                    if isinstance(each, Pod):
+                        named.append(each)
+                    else:
+                        report.complain(str(each))
+                        status = cluster.NO_ANSWER
+                if not named:
+                    return status
+            spaces = {pod.metadata.namespace for pod in named} or {here}
+            return max(status, await _Run(client, order, policy, named).run(spaces, output))
 
-    if order.pods and (order.all_namespaces or order.labels.requirements):
-        report.complain("expected no POD beside -A or -l")
-        return BAD_ARGUMENTS
     return cluster.run(credentials, work)
 
 
@@ -96,18 +87,6 @@ async def _policy(client: Client, order: Order) -> Policy:
     cluster.told(found)
     policy = structs.replace(found.first.settings.quit_policy, dead_proxy=DeadProxy.REPORT)
     return policy if order.sidecars is None else structs.replace(policy, sidecars=order.sidecars)
-
-
-async def _named(client: Client, namespace: str, order: Order) -> tuple[list[Pod], list[str]]:
-    """Read the pods that are named; returns them, and why others cannot be read."""
-    found, unread = list[Pod](), list[str]()
-    for own, name in order.pods:
-        where = own or namespace
-        try:
-            found.append(_pod.read(await client.get(actions.pod_path(where, name))))
-        except (ApiError, InvalidNameError, UnreadableError) as error:
-            unread.append(f"{where}/{name}: {error}")
-    return found, unread
 
 
 class _Run:
@@ -135,7 +114,7 @@ class _Run:
         key = resource.metadata.key
         if self._chosen is not None and key not in self._chosen:
             return
-        if not self._order.labels.matches(resource.labels):
+        if not self._order.chosen.selector.matches(resource.labels):
             self._quit.delete(key)
             return
         if key.namespace not in self._labels:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self, TextIO
@@ -22,6 +22,7 @@ from istio_aux.cli.installation import Installations, Judgement
 from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
+from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
@@ -29,7 +30,7 @@ from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.repair import rules as repair
-from istio_aux.start.plan import effective_start
+from istio_aux.start.plan import bad_values, effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 
@@ -47,6 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     containers: dict[str, ContainerVerdict]
     start: str | None = None
     installation: str = ""  # Whose settings these are.
+    state: State | None = None  # The word of `audit`.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
+    owner: str = ""  # The pod's controller, such as TFJob/mnist.
+    created: datetime | None = None
     state: State
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
     # unmeshed pod was created; None if the kubelet does not say.
@@ -79,6 +83,12 @@ class Audit(msgspec.Struct, frozen=True):
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
     installations: Installations = Installations()  # Whose settings these are.
     unlabelled: tuple[str, ...] = ()  # Why labels of namespaces are not known.
+
+    def since(self, earlier: Audit) -> Audit:
+        """The findings that are new or have changed."""
+        known = {each.uid: each for each in earlier.findings}
+        new = [each for each in self.findings if known.get(each.uid) != each]
+        return msgspec.structs.replace(self, findings=new)
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
@@ -131,12 +141,24 @@ class Quits(msgspec.Struct, frozen=True):
     dry_run: bool
 
 
-def explain(pod: Pod, judged: Judgement) -> Explanation:
-    """Explain one pod, which was judged."""
+def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanation:
+    """Explain one pod, which was judged.
+
+    ``start`` says how a pod of a template starts, which does not exist yet.
+    """
+    decision, reason = judged.decision, judged.reason
+    if (
+        start
+        and isinstance(decision, quitting.Wait)
+        and not (decision.blocked_by or judged.left_out)
+    ):
+        reason = f"{PROXY} is told to exit once every payload container is finished"
+    notes = filter(None, (start or effective_start(pod), *bad_values(pod)))
     return Explanation(
-        **_identity(pod), action=judged.action, reason=judged.reason,
-        containers=dict(judged.facts.containers), start=effective_start(pod),
+        **_identity(pod), action=judged.action, reason=reason,
+        containers=dict(judged.facts.containers), start="; ".join(notes) or None,
         installation=judged.installation.name,
+        state=_state(decision) if pod.status.phase == "Running" else None,
     )  # fmt: skip
 
 
@@ -152,7 +174,7 @@ def audit(pod: Pod, judged: Judgement, expectation: Expectation) -> Finding | st
     match repair.decide(pod, expectation, policy, live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
-                **_identity(pod),
+                **_listed(pod),
                 state="unmeshed",
                 since=pod.metadata.creation_timestamp,
                 action="report",
@@ -170,17 +192,10 @@ def audit(pod: Pod, judged: Judgement, expectation: Expectation) -> Finding | st
 def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
     """Return what is wrong with the proxy of a running pod; None when all is well."""
     facts, decision = judged.facts, judged.decision
-    match decision:
-        case quitting.Quit():
-            state = "stuck"
-        case quitting.Report():
-            state = "lost"
-        case _ if decision.blocked_by:
-            state = "blocked"
-        case _:
-            return None
+    if (state := _state(decision)) is None:
+        return None
     return Finding(
-        **_identity(pod),
+        **_listed(pod),
         action=judged.action,
         reason=decision.reason,
         containers=dict(facts.containers),
@@ -193,8 +208,25 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
     )
 
 
+def _state(decision: quitting.Action) -> State | None:
+    """The state of a running pod; None when all is well."""
+    match decision:
+        case quitting.Quit():
+            return "stuck"
+        case quitting.Report():
+            return "lost"
+        case _:
+            return "blocked" if decision.blocked_by else None
+
+
 def _identity(pod: Pod) -> dict[str, Any]:
     return pod.metadata.key._asdict()
+
+
+def _listed(pod: Pod) -> dict[str, Any]:
+    owner, created = controller(pod), pod.metadata.creation_timestamp
+    name = f"{owner.kind}/{owner.name}" if owner else ""
+    return {**_identity(pod), "owner": name, "created": created}
 
 
 _GAP = "  "
@@ -322,7 +354,9 @@ def show(
 def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
     """Yield a headline and a table of the containers, line by line."""
     key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
-    action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
+    state = f" ({explanation.state})" if explanation.state else ""
+    style = _ACTIONS.get(explanation.action, Style.PLAIN)
+    action = Cell(f"{explanation.action.upper()}{state}", style)
     yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
     for title in ("start", "installation"):
         if text := getattr(explanation, title):
@@ -341,15 +375,26 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
 
 
 def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
-    """Yield a table and a summary; ages count until ``now``."""
+    """Yield a table and a summary; ages count until ``now``.
+
+    Pods of an owner with the same state for the same reason are one row: how many, the age of the
+    oldest, and since when the first one has this state.
+    """
     moment = now or datetime.now(UTC)
+    groups = defaultdict[tuple[str, str, State, str], list[Finding]](list)
+    for each in audit.findings:
+        kind, _, owner = each.owner.partition("/")
+        name = f"{kind.lower()}/{owner}" if owner else f"pod/{each.name}"
+        groups[each.namespace, name, each.state, each.reason].append(each)
     rows = [
-        _row(each.namespace, each.name, Cell(each.state, _STATES[each.state]),
-             age(each.since, moment), each.reason)
-        for each in audit.findings
+        _row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
+             age(min((pod.created for pod in pods if pod.created), default=None), moment),
+             minute(min((pod.since for pod in pods if pod.since), default=None)), reason)
+        for (namespace, name, state, reason), pods in groups.items()
     ]  # fmt: skip
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows])
+        header = _header("NAMESPACE NAME PODS STATE AGE SINCE REASON")
+        yield from terminal.table([header, *rows])
         yield ""
     if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
@@ -469,9 +514,22 @@ def age(since: datetime | None, now: datetime) -> str:
     return f"{seconds // units[unit]}{unit}"
 
 
+def minute(since: datetime | None) -> str:
+    """A time, to the minute."""
+    return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
+
+
 def write(stream: TextIO, text: str) -> None:
     """Write a line; a character that the stream's encoding lacks becomes ``?``."""
     stream.buffer.write(text.encode(stream.encoding, "replace") + b"\n")
+
+
+def write_diff(stream: TextIO, lines: Iterable[str]) -> None:
+    """Write a unified diff (difflib)."""
+    terminal = Terminal.of(stream)
+    styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
+    for line in lines:
+        write(stream, terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
 def write_json(stream: TextIO, line: bytes) -> None:

@@ -14,9 +14,12 @@ import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 import yaml
@@ -43,6 +46,9 @@ class Access:
     token: Callable[[], str | None]  # Returns the bearer token that is valid now, or None.
     server_hostname: str | None = None  # Name in the server's certificate, if it is not the URL's.
     namespace: str = "default"  # Of the context.
+    proxy: str | None = None  # URL of the HTTP proxy on the way to the server.
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # Of every request.
+    request: float | None = None  # Seconds for a whole request that is no watch, if set.
     # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
     refused: Callable[[], None] = lambda: None  # To be called after a 401.
@@ -50,6 +56,18 @@ class Access:
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""
         return self if self.renewed is None else await self.renewed()
+
+
+def acting(access: Access, *, user: str = "", request: float | None = None) -> Access:
+    """The access as another user (``kubectl --as``), or with another limit of requests."""
+    headers = {"Impersonate-User": user} if user else {}
+    changed = partial(replace, headers=headers, request=request)
+    renew = access.renewed
+
+    async def renewed() -> Access:
+        return changed(await access.current())
+
+    return changed(access, renewed=renewed if renew else None)
 
 
 # To the end of the year 9999: Python's `datetime` has no later time.
@@ -79,6 +97,7 @@ class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
     certificate_authority_data: str | None = None
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
+    proxy_url: str | None = None
     disable_compression: bool = False
     extensions: object = None
 
@@ -324,6 +343,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         token=_TokenFile(path, user.token) if path else lambda: user.token,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
+        proxy=_proxy(cluster, of_cluster.where, os.environ),
     )
     if user.exec is None or path or user.token or certified:  # As in client-go.
         return access, files
@@ -346,9 +366,50 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     return replace(access, renewed=renewed, refused=plugin.forget), files
 
 
+def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy to the API server: of the kubeconfig, else of the environment, as in kubectl."""
+    server = urlsplit(cluster.server)
+    proxy, said = cluster.proxy_url, f"{where}: proxy-url"
+    if proxy is None:
+        said = f"{server.scheme.upper()}_PROXY"
+        proxy = environ.get(said) or environ.get(said.lower())
+        if not proxy or _direct(server, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
+            return None
+        proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if urlsplit(proxy).scheme not in {"http", "https"} or not urlsplit(proxy).hostname:
+        raise AccessError(f'{said}: "{proxy}": expected an http or https URL')
+    return proxy
+
+
+def _direct(server: SplitResult, exceptions: str) -> bool:
+    """Whether ``NO_PROXY`` names a host (golang.org/x/net http/httpproxy)."""
+    host = (server.hostname or "").rstrip(".")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        address = None
+    if host == "localhost" or (address and address.is_loopback):
+        return True
+    port = server.port or {"http": 80}.get(server.scheme, 443)
+    for each in filter(None, map(str.strip, exceptions.lower().split(","))):
+        if each == "*":
+            return True
+        with suppress(ValueError):
+            if address and address in ip_network(each, strict=False):
+                return True
+        name, colon, own = each.rpartition(":") if each.count(":") == 1 else (each, "", "")
+        suffix = name.lstrip("*")
+        named = host == suffix or host.endswith(suffix if suffix[:1] == "." else f".{suffix}")
+        if named and (not colon or own == str(port)):
+            return True
+    return False
+
+
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
-    kept = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
+    kept = (
+        "server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression", "proxy-url"
+    )  # fmt: skip
     info = {key: cluster.value[key] for key in kept if key in cluster.value}
     if bundle:
         info["certificate-authority-data"] = base64.b64encode(bundle).decode()

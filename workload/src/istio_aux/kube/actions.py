@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
 from istio_aux.model.owners import FoundJob, Job, set_of
+from istio_aux.model.owners import group as group_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
@@ -67,6 +68,53 @@ class _ServedList(Struct, frozen=True):
     resources: tuple[_Served, ...] | None = None
 
 
+class _ResponseKind(Struct, frozen=True):
+    kind: str = ""
+
+
+class _Resource(Struct, frozen=True):
+    resource: str = ""
+    response_kind: _ResponseKind = _ResponseKind()
+    scope: str = ""
+    singular_resource: str = ""
+    short_names: tuple[str, ...] | None = None
+
+
+class _ApiVersion(Struct, frozen=True):
+    version: str = ""
+    resources: tuple[_Resource, ...] | None = None
+
+
+class _ApiGroup(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+    versions: tuple[_ApiVersion, ...] | None = None
+
+
+class _Discovery(Struct, frozen=True):
+    kind: str = ""
+    items: tuple[_ApiGroup, ...] | None = None
+
+
+class ServedType(msgspec.Struct, frozen=True):
+    """A type that the API server serves, and its names in lower case, the plural first."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    names: tuple[str, ...]
+    namespaced: bool = True
+
+    @property
+    def api(self) -> str:
+        """Group and version, as in ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def is_of(self, owner: OwnerReference) -> bool:
+        """Whether the owner is of this type, in any version."""
+        return (group_of(owner), owner.kind) == (self.group, self.kind)
+
+
 class _AccessStatus(Struct, frozen=True):
     allowed: bool = False
 
@@ -77,6 +125,7 @@ class _AccessReview(Struct, frozen=True):
 
 _review = Reader(_AccessReview, "SelfSubjectAccessReview")
 _served = Reader(_ServedList, "APIResourceList")
+_discovery = Reader(_Discovery, "APIGroupDiscoveryList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
 _node = Reader(Node, "Node")
@@ -139,6 +188,43 @@ async def served(client: Client, api: str) -> dict[str, str]:
     return {each.kind: each.name for each in resources if "/" not in each.name}
 
 
+_GROUPS = ",".join(
+    f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+    for version in ("v2", "v2beta1")
+)
+"""One answer for all groups; from Kubernetes 1.27 on (KEP-3352)."""
+
+ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""What a list may leave out: all but names, labels and owners of its objects."""
+
+
+async def served_types(client: Client) -> list[ServedType]:
+    """Return all types that are served; of two with a name in common, the preferred one first."""
+    types = list[ServedType]()
+    for path in ("/api", "/apis"):
+        answer = _discovery.read(await client.get(path, accept=_GROUPS))
+        for of in answer.items or ():
+            types += _types(of)
+    return types
+
+
+def _types(of: _ApiGroup) -> Iterator[ServedType]:
+    group, known = of.metadata.name, set[str]()
+    for version in of.versions or ():
+        for each in version.resources or ():
+            if each.resource in known:  # The first version is the preferred one.
+                continue
+            known.add(each.resource)
+            kind = each.response_kind.kind
+            plain = (each.resource, each.singular_resource or kind.lower(), kind.lower())
+            full = [f"{name}.{group}" for name in plain if group]
+            names = dict.fromkeys((*plain, *(each.short_names or ()), *full))
+            yield ServedType(
+                group, version.version, each.resource, kind, tuple(names),
+                namespaced=each.scope == "Namespaced",
+            )  # fmt: skip
+
+
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
     body = await client.get(object_path("v1", "configmaps", namespace, name))
@@ -153,20 +239,21 @@ async def pages(
     *,
     limit: int = PAGE,
     restarted: Callable[[], None] = lambda: None,
+    accept: str = "",
 ) -> AsyncGenerator[Page[T]]:
     """List a collection page by page, in pages of up to ``limit`` objects.
 
     Fewer are requested while a page would be longer than `LONGEST`; an object that is longer alone
     is unreadable. ``restarted`` is called when the list begins again: then the pages before count
     for nothing, and objects may come twice. After a `KubeError` the pages before are no complete
-    list.
+    list. ``accept`` is the form of the answer, if it is not whole objects.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit
     while True:
         params["limit"] = str(limit)
         try:
-            body = await client.get(path, params)
+            body = await client.get(path, params, accept=accept)
             page = await reader.read(body)
             if len(body) <= LONGEST // 4:
                 limit = min(limit * 2, most)

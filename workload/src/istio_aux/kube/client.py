@@ -6,6 +6,7 @@ It retries nothing unless it is ``patient``: the caller knows whether and when t
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -88,9 +89,12 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, params: Params = ()) -> bytes:
-        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`."""
-        return await self._ask("GET", path, params)
+    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:
+        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`.
+
+        ``accept`` is the media type of the answer, if it is not plain JSON.
+        """
+        return await self._ask("GET", path, params, accept=accept)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Create an object from JSON; returns the stored object."""
@@ -170,6 +174,7 @@ class Client:
                     max_msg_size=1 << 20,
                     ssl=access.tls,
                     server_hostname=access.server_hostname,
+                    proxy=access.proxy,
                 ) as socket:
                     _not_after.set(None)
                     try:
@@ -193,19 +198,23 @@ class Client:
         *,
         body: bytes | None = None,
         kind: str = "application/json",
+        accept: str = "",
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
         access = await self._access.current()  # Not timed: a person may have to log in.
-        bound = asyncio.timeout(REQUEST)
+        limit = access.request or REQUEST
+        bound = asyncio.timeout(limit)
         try:
             async with (
                 bound,
-                self._request(access, method, path, params, body=body, kind=kind) as response,
+                self._request(
+                    access, method, path, params, body=body, kind=kind, accept=accept
+                ) as response,
             ):
                 return await _whole(response)
         except TimeoutError as error:
             if bound.expired():
-                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
+                raise SilentError(f"no complete answer within {limit:g} s") from error
             raise  # The caller's own timeout.
 
     @asynccontextmanager
@@ -218,9 +227,12 @@ class Client:
         *,
         body: bytes | None = None,
         kind: str = "application/json",
+        accept: str = "",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         headers = {"Content-Type": kind} if body is not None else {}
+        if accept:
+            headers["Accept"] = accept
         with _errors(self._access):
             async with self._open.request(
                 method,
@@ -230,6 +242,7 @@ class Client:
                 headers={**headers, **_authorization(access)},
                 ssl=access.tls,
                 server_hostname=access.server_hostname,
+                proxy=access.proxy,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
             ) as response:
                 yield response
@@ -311,11 +324,19 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
-    if not token:
-        return {}
-    if not token.isprintable():
+    if token and not token.isprintable():
         raise AccessError("token: expected text without control characters")
-    return {"Authorization": f"Bearer {token}"}
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
+    return {**access.headers, **bearer}
+
+
+def _no_connection(error: aiohttp.ClientError) -> str:
+    """What a person knows the failure by: asyncio says "Connect call failed" for all of them."""
+    if isinstance(error, aiohttp.ClientConnectorError) and "Connect call" in str(error):
+        where = "proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "host"
+        if why := error.os_error.errno and os.strerror(error.os_error.errno).lower():
+            return f"Cannot connect to {where} {error.host}:{error.port} [{why}]"
+    return _CONTEXT.sub("", str(error))
 
 
 @contextmanager
@@ -330,6 +351,6 @@ def _errors(access: Access) -> Generator[None]:
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise NoConnectionError(_CONTEXT.sub("", str(error))) from error
+        raise NoConnectionError(_no_connection(error)) from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from error

@@ -26,7 +26,7 @@ EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to p
 DEADLINE = 60.0  # Seconds for an answer.
 LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
-_SHOWN = 200  # Characters of a plugin's stderr in a message.
+_SHOWN = 2000  # Characters of a plugin's words in a message.
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -181,7 +181,7 @@ class Plugin:
                 await _end(starting.result(), group=quiet)
             raise
         except (OSError, ValueError) as error:
-            hint = f"; {one_line(spec.install_hint)}" if spec.install_hint else ""
+            hint = f"; {one_line(spec.install_hint, _SHOWN)}" if spec.install_hint else ""
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
         seconds = DEADLINE if quiet else LOGIN
@@ -193,7 +193,8 @@ class Plugin:
         finally:
             await _end(process, group=quiet)
         if process.returncode != 0:
-            why = " ".join((errors or b"").decode(errors="replace").split())[-_SHOWN:]
+            why = " ".join((errors or b"").decode(errors="replace").split())
+            why = why if len(why) <= _SHOWN else f"…{why[-_SHOWN:]}"  # The end says why.
             why = f"exit status {process.returncode}" + (f": {why}" if why else "")
             raise AccessError(f"{self._name}: {why}")
         return answer

@@ -3,8 +3,8 @@
 The charm packs this package (charmcraft.yaml) and imports from it; chart and tests do, too.
 
 Objects: `pod`, `webhooks` (with namespaces and EndpointSlices), `owners` (Jobs and other
-controllers), `documents` (manifests in files), `selectors`, `annotations` (every key, and the one
-way to its value).
+controllers), `templates` (pods in manifests), `documents` (manifests in files), `selectors`,
+`annotations` (every key, and the one way to its value).
 Choices: `policy`, `sidecars` (how other sidecars are told to exit), `applications` (which asked for
 a sidecar).
 Facts about them: `resources` (what do pods hold?), `election` (the Lease and the checkpoint in it),

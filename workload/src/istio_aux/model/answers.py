@@ -69,7 +69,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     by: tuple[str, ...]  # The names of the containers.
     pods: int
-    since: datetime | None  # When the first pod began to be held; None: unknown.
+    since: datetime | None  # When the first pod began to be kept; None: unknown.
     requests: Requests
     unreadable: int = 0  # The number of pods whose requests cannot be read.
     fix: str = ""
@@ -209,8 +209,8 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
 def _text(
     by: tuple[str, ...], pods: int, since: datetime | None, requests: str, unreadable: int
 ) -> str:
-    """``12 pods are held by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
-    text = f"{pods} pod{' is' if pods == 1 else 's are'} held by {listed(by, most=_NAMES)}"
+    """``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
+    text = f"{pods} pod{' is' if pods == 1 else 's are'} kept by {listed(by, most=_NAMES)}"
     if since is not None:
         text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
     if requests:

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import yaml
@@ -105,13 +105,15 @@ def _cutting(body: bytes, deepest: int, most: int) -> Generator[None, None, byte
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One value as JSON, and its place in the file: ``document 2``, ``document 2 item 5``."""
+    """One value as JSON, and its place in the file: the line, such as ``12``, or ``12: item 5``."""
 
     place: str
     body: bytes
     readable: bytes  # The same, without what is nested too deeply for a decoder.
-    listed: bool = False  # It came in a list, whose items may lack ``kind`` and ``apiVersion``.
     cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.
+    # Of the list that it came in, such as ``Pod`` of a PodList: its items may lack both.
+    kind: str = ""
+    api_version: str = ""
 
 
 class BadDocument(msgspec.Struct, frozen=True):
@@ -121,7 +123,8 @@ class BadDocument(msgspec.Struct, frozen=True):
     why: str
 
 
-class _Items(msgspec.Struct, frozen=True):
+class _Items(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
     kind: str = ""
     items: list[msgspec.Raw] | None = None
 
@@ -132,19 +135,26 @@ _any_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read(body: bytes) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a file, counted from 1, and the items of lists one by one.
+    """Yield the documents of a file, each with its line, and the items of lists one by one.
 
     JSON may be one document, one a line, or several in a row. Anything else is YAML, whose empty
     documents are skipped, as kubectl does.
     """
-    body = body.removeprefix(b"\xef\xbb\xbf").strip()
+    body = body.removeprefix(b"\xef\xbb\xbf").rstrip()
+    first = _line(body)
+    body = body.lstrip()
     whole = _readable(body) if body.startswith(b"{") else None
-    for index, item in enumerate([body] if whole else _split(body), start=1):
-        place = f"document {index}"
+    for line, item in [(0, body)] if whole else _split(body):
+        place = str(first + line)
         if isinstance(item, bytes):
             yield from _expand(place, item, whole or _readable(item) or item)
         else:
             yield BadDocument(place, problem(item))
+
+
+def _line(text: bytes) -> int:
+    """The line of the first character that is no space; the first line is 1."""
+    return text[: len(text) - len(text.lstrip())].count(b"\n") + 1
 
 
 def _readable(body: bytes) -> bytes | None:
@@ -170,48 +180,62 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
     if value.items is None or not value.kind.endswith("List"):
         yield Document(place, body, readable)
         return
+    kind = value.kind.removesuffix("List")
+    version = value.api_version if kind else ""
     for number, item in enumerate(map(bytes, value.items), start=1):
-        yield Document(f"{place} item {number}", item, item, listed=True, cut=readable is not body)
+        yield Document(f"{place}: item {number}", item, item, readable is not body, kind, version)
 
 
-def _split(body: bytes) -> Iterator[bytes | Exception]:
+_Part = tuple[int, bytes | Exception]
+"""A document, or why there is none, and the number of lines before it."""
+
+
+def _split(body: bytes) -> Iterator[_Part]:
     if _SEPARATOR.search(body):
         yield from _split_yaml(body)
     elif any(line.startswith(b"{") and _readable(line) for line in body.splitlines()):
-        yield from (line for line in body.splitlines() if line.strip())
+        yield from ((number, line) for number, line in enumerate(body.split(b"\n")) if line.strip())
     elif body.startswith(b"{"):
         yield from _split_json(body)
     else:
         yield from _split_yaml(body)
 
 
-def _split_json(body: bytes) -> Iterator[bytes | Exception]:
+def _split_json(body: bytes) -> Iterator[_Part]:
     """Split JSON values that follow one another, up to the first bad one."""
     decoder = json.JSONDecoder()
+    line = 0
     try:
         text, position = body.decode(), 0
         while position < len(text):
             _, end = decoder.raw_decode(text, position)
-            yield text[position:end].encode()
+            yield line, text[position:end].encode()
             while end < len(text) and text[end].isspace():
                 end += 1
+            line += text.count("\n", position, end)
             position = end
     except _UNREADABLE as error:
-        yield error
+        yield line, error
 
 
 _SEPARATOR = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
 
 
-def _split_yaml(body: bytes) -> Iterator[bytes | Exception]:
+def _split_yaml(body: bytes) -> Iterator[_Part]:
     """Split at the separators first: an error in one document must not hide the next."""
+    before = 0
     for text in _SEPARATOR.split(body):
         try:
             value = cast("object", yaml.load(text, Loader=_loader))  # noqa: S506 - a SafeLoader
             if value is not None:
-                yield msgspec.json.encode(value)
+                yield before + _line(text) - 1, msgspec.json.encode(value)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            line = mark.line if mark else _line(text) - 1
+            yield before + line, ValueError(error.problem or "no YAML")
         except _UNREADABLE as error:
-            yield error
+            yield before + _line(text) - 1, error
+        before += text.count(b"\n")
 
 
 def _kubernetes_loader() -> type[yaml.SafeLoader]:
@@ -240,3 +264,27 @@ _NUMBERS = [
     )
 ]
 _loader = _kubernetes_loader()
+
+
+def to_yaml(value: object) -> str:
+    """Write YAML that Kubernetes reads as the same value; what is not ASCII is escaped."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what YAML 1.1, or Kubernetes, would not read as text."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text_node(dumper: Any, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
+_Dumper.add_representer(str, _text_node)
+_Dumper.yaml_implicit_resolvers = {
+    first: [*resolvers, *_loader.yaml_implicit_resolvers.get(first, ())]
+    for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}

@@ -122,7 +122,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     policy = facts.policy
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
-            reason = f"{reason}; the pod is held by {_listed(holders)}"
+            reason = f"{reason}; the pod is kept by {_listed(holders)}"
         by = tuple(map(Blocker, holders))
         return _fixed(Ignore(reason=reason, blocked_by=by), facts)
     if reason := next(_lost_proxy(facts), None):

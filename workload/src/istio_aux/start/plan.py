@@ -106,6 +106,13 @@ def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
     )
 
 
+def bad_values(pod: Pod) -> tuple[str, ...]:
+    """What is wrong with the pod's own annotations about its start."""
+    _, bad = _own_mode(pod)
+    inbound = peers.inbound_ports(pod, Peers.MESH)
+    return (*bad, inbound.warning) if inbound.warning else bad
+
+
 def _is_chosen(pod: Pod, inject: Selector | None) -> bool:
     """Whether the option ``inject-selector`` matches the pod."""
     return inject is not None and inject.matches(pod.labels)
@@ -174,6 +181,20 @@ def before_injection(pod: Pod) -> Pod:
             init_containers=tuple(c for c in pod.init_containers if c.name not in added),
         ),
     )
+
+
+def after_injection(pod: Pod, made: Plan) -> Pod:
+    """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
+    if pod.names_proxy or _refuses(pod) or next(_reasons_for_no_sidecar(pod), None):
+        return pod
+    native = made.started_with == "native" or native_asked.get(pod.metadata) is True
+    proxy = Container(name=PROXY, restart_policy="Always" if native else None)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=pod.containers if native else (*pod.containers, proxy),
+        init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+    )
+    return msgspec.structs.replace(pod, spec=spec)
 
 
 def effective_start(pod: Pod) -> str | None:

@@ -1,0 +1,116 @@
+"""The pods that manifests of workloads ask for."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from istio_aux.model import templates
+from istio_aux.model.owners import KINDS, TRAINING_KINDS
+from istio_aux.model.templates import WORKLOADS
+
+POD = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
+JOBS = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": POD}}}]}
+ONE = {"template": POD}
+RUNTIME = {"template": {"spec": JOBS}}
+FIELDS = {
+    "TFJob": "tf", "PyTorchJob": "pytorch", "XGBoostJob": "xgb", "MPIJob": "mpi",
+    "PaddleJob": "paddle", "JAXJob": "jax",
+}  # fmt: skip
+TRAINING = [
+    ("kubeflow.org", kind, {f"{field}ReplicaSpecs": {"Worker": ONE}}, "x-worker-*", "Never")
+    for kind, field in FIELDS.items()
+]
+
+
+def manifest(**spec: object) -> dict[str, Any]:
+    return {"metadata": {"name": "x", "namespace": "team"}, "spec": deepcopy(spec)}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "spec", "name", "restarts"),
+    [
+        *[("apps", kind, ONE, "x-*", None) for kind in
+          ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet")],
+        ("", "ReplicationController", ONE, "x-*", None),
+        ("batch", "Job", ONE, "x-*", None),
+        ("batch", "CronJob", {"jobTemplate": {"spec": ONE}}, "x-*", None),
+        *TRAINING,
+        ("jobset.x-k8s.io", "JobSet", JOBS, "x-node-*", "OnFailure"),
+        ("trainer.kubeflow.org", "TrainingRuntime", RUNTIME, "x-node-*", "OnFailure"),
+    ],
+)  # fmt: skip
+def test_the_pod_of_each_kind_is_found(
+    group: str, kind: str, spec: dict[str, Any], name: str, restarts: str | None
+) -> None:
+    """The template is the manifest's own, so that a change of it changes the manifest."""
+    given = manifest(**spec)
+    ((pod, template, only_metadata),) = templates.read(given, group, kind)
+    assert pod["metadata"] == {"labels": {"a": "b"}, "name": name, "namespace": "team"}
+    assert (pod["spec"].get("restartPolicy"), only_metadata) == (restarts, False)
+    template["spec"]["containers"][0]["name"] = "changed"
+    assert "changed" in str(given)
+
+
+def test_each_kind_whose_jobs_can_be_suspended_is_known() -> None:
+    assert {kind for _, kind in WORKLOADS} >= {*KINDS, *TRAINING_KINDS}
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarts"),
+    [("ExitCode", "Never"), ("Always", "Always"), ("OnFailure", "OnFailure")],
+)
+def test_the_policy_of_a_replica_counts(policy: str, restarts: str) -> None:
+    """training-operator 1.9 setRestartPolicy: whatever the template says."""
+    template = {"spec": {"restartPolicy": "Always"}}
+    given = manifest(tfReplicaSpecs={"PS": {"restartPolicy": policy, "template": template}})
+    ((pod, *_),) = templates.read(given, "kubeflow.org", "TFJob")
+    assert pod["spec"]["restartPolicy"] == restarts
+    assert template["spec"] == {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrap"),
+    [("Workflow", lambda it: it), ("CronWorkflow", lambda it: {"workflowSpec": it})],
+)
+def test_a_step_of_argo_has_the_labels_and_annotations_of_its_workflow(
+    kind: str, wrap: Any
+) -> None:
+    """A DAG is no pod."""
+    steps = [
+        {"name": "main", "dag": {}},
+        {"name": "a", "container": {"image": "x"}, "sidecars": [{"name": "side"}],
+         "metadata": {"annotations": {"own": "2"}}},
+        {"name": "b", "containerSet": {"containers": [{"name": "one"}, {"name": "two"}]}},
+    ]  # fmt: skip
+    common = {"labels": {"all": "1"}, "annotations": {"own": "1", "other": "3"}}
+    given = manifest(**wrap({"podMetadata": common, "templates": steps}))
+    first, second = templates.read(given, "argoproj.io", kind)
+    assert first.pod["metadata"] == {
+        "labels": {"all": "1"},
+        "annotations": {"own": "2", "other": "3", "workflows.argoproj.io/node-name": "*"},
+        "name": "x-a-*", "namespace": "team",
+    }  # fmt: skip
+    names = [[each["name"] for each in made.pod["spec"]["containers"]] for made in (first, second)]
+    assert names == [["wait", "main", "side"], ["wait", "one", "two"]]
+    assert first.pod["spec"]["restartPolicy"] == "Never"
+    assert first.only_metadata
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "error"),
+    [
+        ("Job", {}, "spec.template is missing"),
+        ("Job", {"template": 7}, "spec.template: expected an object"),
+        ("Job", {"template": {"spec": []}}, "spec: expected an object"),
+        ("TFJob", {"tfReplicaSpecs": {"Worker": None}}, "spec.tfReplicaSpecs.Worker is missing"),
+        ("TFJob", {"tfReplicaSpecs": "x"}, "spec.tfReplicaSpecs: expected an object"),
+        ("JobSet", {"replicatedJobs": [{}]}, "spec.replicatedJobs.0.template is missing"),
+        ("Workflow", {"templates": [{"container": 7}]}, "container: expected an object"),
+    ],
+)
+def test_what_cannot_be_used_is_named(kind: str, spec: dict[str, Any], error: str) -> None:
+    group = next(group for group, each in WORKLOADS if each == kind)
+    with pytest.raises(ValueError, match=f"^{error}$"):
+        list(templates.read(manifest(**spec), group, kind))

@@ -1,0 +1,127 @@
+"""`explain` and `mutate` of manifests of workloads, as people have them in files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from unit.rules.pods import document
+from unit.screens import Run
+
+NEW = document({"main": None}, phase=None)
+HOLD = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true")
+
+MANY = """\
+apiVersion: v1
+kind: Service
+---
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {name: mnist, namespace: team}
+spec:
+  tfReplicaSpecs:
+    Worker:
+      template: &pod
+        spec: {containers: [{name: tensorflow, image: "1e3", command: ["a\\nb"]}]}
+    PS: {template: *pod, restartPolicy: Always}
+---
+
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+"""
+NOTES = [
+    'stdin:1: left out: "Service" (v1): no kind whose pods are known',
+    "stdin:15: a TrainJob has no pod template: give its TrainingRuntime",
+]
+
+
+def test_the_pods_of_workloads_are_explained_before_they_exist(run: Run) -> None:
+    """As their controllers will make them and Istio inject them; what has none has its line."""
+    argv = ("explain", "-o", "json", "-f", "-")
+    status, out, err = run(*argv, columns=None, errors=None, stdin=MANY)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(each["name"], each["action"], each["start"]) for each in found] == [
+        ("mnist-worker-*", "wait", "hold: added holdApplicationUntilProxyStarts"),
+        ("mnist-ps-*", "ignore", "hold: added holdApplicationUntilProxyStarts"),
+    ]
+    assert found[0]["reason"].startswith("istio-proxy is told to exit once every payload")
+    assert (status, err.splitlines()) == (2, NOTES)
+
+
+def test_mutate_prints_the_manifest_with_its_pods_as_they_would_be_created(run: Run) -> None:
+    """In YAML that means for Kubernetes what was written."""
+    shown = run("mutate", "-f", "-", columns=None, errors=None, stdin=MANY)
+    given, changed = (list(yaml.safe_load_all(text)) for text in (MANY, shown.out))
+    for replica in given[1]["spec"]["tfReplicaSpecs"].values():
+        annotations = {HOLD[0]: HOLD[1], "istio-aux.io/started-with": "hold"}
+        replica["template"] = {**replica["template"], "metadata": {"annotations": annotations}}
+    assert (changed, shown.err.splitlines()) == ([given[1]], NOTES)
+    assert ("image: '1e3'" in shown.out, "&" in shown.out) == (True, False)
+
+
+def test_mutate_shows_only_what_would_change(run: Run) -> None:
+    text = json.dumps({**NEW, "spec": {"restartPolicy": "Never", "containers": [{"name": "a"}]}})
+    shown = run("mutate", "-o", "diff", "-f", "-", "--start-mode", "native", stdin=text)
+    changes = [line for line in shown.out.splitlines() if "\x1b[32m+ " in line]
+    assert [change.split("+")[1].strip()[:-4] for change in changes] == [
+        "annotations:",
+        "sidecar.istio.io/nativeSidecar: 'true'",
+        "istio-aux.io/started-with: native",
+    ]
+    assert run("mutate", "-o", "diff", "-f", "-", "--start-mode", "none", stdin=text).out == ""
+
+
+QUOTES = """\
+apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    metadata: {annotations: {istio-aux.io/quit: off}}
+---
+kind: Pod
+metadata: {labels: {a: 1}}
+---
+kind: Pod
+metadata: {name: x}
+spec: {containers: [{name: main, env: [{name: a, value: 8}]}]}
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "mutate"])
+def test_text_that_lacks_its_quotes_is_named(run: Run, command: str) -> None:
+    """YAML reads `off` as a boolean."""
+    path = "$.spec.containers[0].env[0].value"
+    assert run(command, "-f", "-", errors=None, stdin=QUOTES).err.splitlines() == [
+        "stdin:1: annotation istio-aux.io/quit: false is no text: put it in quotes",
+        "stdin:7: label a: 1 is no text: put it in quotes",
+        f"stdin:10: Expected `str | null`, got `int` - at `{path}`: put it in quotes",
+    ]
+
+
+@pytest.mark.parametrize("uid", ["", "u-1"], ids=["new", "of a cluster"])
+def test_explain_names_a_bad_value_of_an_annotation_about_the_start(run: Run, uid: str) -> None:
+    """Peers are mentioned nowhere else."""
+    pod = document({"main": None}, phase=None, annotations={"istio-aux.io/peers": "sideways"})
+    pod["metadata"]["uid"] = uid
+    shown = run("explain", "-o", "json", "-f", "-", columns=None, stdin=json.dumps(pod))
+    why = 'annotation istio-aux.io/peers: "sideways": expected mesh or direct; no port is opened'
+    assert json.loads(shown.out)["start"].endswith(why)
+    plain = document({"main": None}, phase=None)
+    assert "peers" not in run("explain", "-f", "-", columns=None, stdin=json.dumps(plain)).out
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "error"),
+    [
+        ("", 0, "stdin: no pods"),
+        ('{"kind": "PodList", "items": []}', 0, "stdin: no pods"),
+        ("kind: Secret\napiVersion: v1", 2, "stdin:1: left out: "),
+        ("a: b", 2, "stdin:1: it has no kind"),
+        ("kind: Job\napiVersion: batch/v1", 2, "stdin:1: spec is missing"),
+    ],
+)
+def test_a_file_without_pods_says_so(run: Run, text: str, status: int, error: str) -> None:
+    shown = run("explain", "-f", "-", errors=None, stdin=text)
+    assert (shown.status, shown.out) == (status, "")
+    assert shown.err.startswith(error)

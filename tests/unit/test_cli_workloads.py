@@ -1,0 +1,195 @@
+"""From what a user names to pods: `istio-aux explain tfjob/mnist`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.cli import workloads
+from istio_aux.kube.client import Client
+from istio_aux.model import selectors
+from istio_aux.model.pod import Pod
+from unit.apiserver import ApiServer
+from unit.rules.pods import RUNNING, document
+from unit.store import Object
+
+Owner = tuple[str, str, str]  # apiVersion, kind and name; the UID is made of both.
+
+TFJOB = ("kubeflow.org/v1", "TFJob", "mnist")
+CRONJOB, JOB = ("batch/v1", "CronJob", "night"), ("batch/v1", "Job", "night-1")
+TRAINJOB = ("trainer.kubeflow.org/v1alpha1", "TrainJob", "llm")
+JOBSET, PART = ("jobset.x-k8s.io/v1alpha2", "JobSet", "llm"), ("batch/v1", "Job", "llm-node-0")
+
+
+def owned_by(*owners: Owner) -> dict[str, Any]:
+    fields = ("apiVersion", "kind", "name")
+    references = [dict(zip(fields, each, strict=True)) | {"uid": uid(each)} for each in owners]
+    return {"ownerReferences": references} if owners else {}
+
+
+def uid(owner: Owner) -> str:
+    return f"{owner[1]}-{owner[2]}"
+
+
+async def put(api: ApiServer, owner: Owner, *above: Owner, **fields: object) -> None:
+    """An object of a workload's kind, in the namespace ``team``."""
+    version, kind, name = owner
+    body: Object = {"apiVersion": version, "kind": kind, **fields}
+    body["metadata"] = {"name": name, "namespace": "team", "uid": uid(owner), **owned_by(*above)}
+    await api.put(f"{kind.lower()}s", body)
+
+
+async def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
+    body = document({"main": RUNNING, "istio-proxy": RUNNING})
+    body["metadata"] = {
+        "name": name, "namespace": "team", "uid": name, **owned_by(*owners), **metadata
+    }  # fmt: skip
+    await api.put("pods", body)
+
+
+async def fill(api: ApiServer) -> None:
+    """A TFJob, a CronJob with a Job, a TrainJob with its JobSet and Job, a pod of nobody."""
+    await put(api, TFJOB)
+    await put(api, CRONJOB)
+    await put(api, JOB, CRONJOB)
+    await put(api, TRAINJOB)
+    await put(api, JOBSET, TRAINJOB)
+    await put(api, PART, JOBSET)
+    await pod(api, "mnist-worker-0", TFJOB, labels={"app": "mnist"})
+    await pod(api, "mnist-worker-1", TFJOB)
+    await pod(api, "night-1-x", JOB)
+    await pod(api, "llm-node-0-x", PART)
+    await pod(api, "alone", labels={"app": "mnist"})
+    await pod(api, "elsewhere", namespace="other")
+
+
+async def find(
+    api: ApiServer, *targets: str, selector: str = "", everywhere: bool = False
+) -> tuple[list[str], list[str]]:
+    """Names of the pods, and the problems."""
+    chosen, names, problems = selectors.parse(selector), list[str](), list[str]()
+    async with Client(api.access()) as client:
+        async for each in workloads.find(
+            client, targets, namespace="team", all_namespaces=everywhere, selector=chosen
+        ):
+            if isinstance(each, Pod):
+                names.append(each.metadata.name)
+            else:
+                problems.append(str(each))
+    return names, problems
+
+
+NONE_YET = "its controller has not made them yet, or has deleted them"
+NO_TYPE = (
+    "is no type of this cluster either; types with pods: pod, replicaset, job, cronjob, tfjob, "
+    "jobset, trainjob"
+)
+MNIST = ["mnist-worker-0", "mnist-worker-1"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "pods"),
+    [
+        (["tfjob/mnist"], MNIST),
+        (["tfjobs/mnist"], MNIST),
+        (["TFJob/mnist"], MNIST),
+        (["tfjobs.kubeflow.org/mnist"], MNIST),
+        (["job/night-1"], ["night-1-x"]),
+        (["cj/night"], ["night-1-x"]),
+        (["trainjob/llm"], ["llm-node-0-x"]),
+        (["pod/alone", "po/mnist-worker-1"], ["alone", "mnist-worker-1"]),
+        (["alone", "other/elsewhere"], ["alone", "elsewhere"]),
+        (["pod", "alone", "mnist-worker-1"], ["alone", "mnist-worker-1"]),
+        (["job", "night-1", "llm-node-0"], ["night-1-x", "llm-node-0-x"]),
+        (["tfjob"], MNIST),
+        (["jobset/llm", "trainjob/llm", "llm-node-0-x"], ["llm-node-0-x"]),
+        (["pods"], ["alone", "llm-node-0-x", *MNIST, "night-1-x"]),
+        ([], ["alone", "llm-node-0-x", *MNIST, "night-1-x"]),
+    ],
+)
+async def test_a_workload_is_named_as_for_kubectl(targets: list[str], pods: list[str]) -> None:
+    """By plural, singular, short name, kind or group, over any number of owners; a pod once."""
+    async with ApiServer() as api:
+        await fill(api)
+        found, problems = await find(api, *targets)
+        assert {request.split()[0] for request in api.requests} == {"GET"}
+    assert (sorted(found) if targets in ([], ["pods"]) else found, problems) == (pods, [])
+
+
+async def test_a_selector_chooses_pods_in_one_namespace_or_in_all() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        assert await find(api, "tfjob/mnist", selector="app=mnist") == (MNIST[:1], [])
+        assert sorted((await find(api, selector="app=mnist"))[0]) == ["alone", "mnist-worker-0"]
+        everywhere, _ = await find(api, "pods", everywhere=True)
+        assert "elsewhere" in everywhere
+        assert await find(api, "tfjob", everywhere=True) == (MNIST, [])
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("tfjob/none", 'team: tfjob/none: 404 NotFound: tfjobs "none" not found'),
+        ("none", 'team/none: 404 NotFound: pods "none" not found'),
+        ("tfjobz/mnist", f'tfjobz/mnist: 404 NotFound: pods "mnist" not found; "tfjobz" {NO_TYPE}'),
+        ("node/n1", "node/n1: a Node is in no namespace, so it owns no pods"),
+        ("job/idle", f"job/idle: no pods in namespace team: {NONE_YET}"),
+        (
+            "job/over",
+            "job/over: no pods in namespace team: it is finished, and pods of it may be deleted",
+        ),
+        ("tfjob/held", "tfjob/held: no pods in namespace team: it is suspended"),
+        ("secret/odd", "secret/odd: no pods in namespace team"),
+        ("job/a_b", 'team: job/a_b: name "a_b": no object can have it (RFC 1123)'),
+    ],
+)
+async def test_what_has_no_pods_is_a_line_that_says_why(target: str, problem: str) -> None:
+    over = {"conditions": [{"type": "Complete", "status": "True"}]}
+    async with ApiServer() as api:
+        await fill(api)
+        await put(api, ("batch/v1", "Job", "idle"))
+        await put(api, ("batch/v1", "Job", "over"), status=over)
+        await put(api, ("kubeflow.org/v1", "TFJob", "held"), spec={"runPolicy": {"suspend": True}})
+        await put(api, ("v1", "Secret", "odd"), spec={"suspend": "no"})
+        assert await find(api, target) == ([], [problem])
+
+
+async def test_a_name_goes_with_one_namespace() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        found = await find(api, "job/night-1", "other/elsewhere", everywhere=True)
+    assert found == (["elsewhere"], ["job/night-1: expected no name with -A"])
+
+
+async def test_owners_that_may_not_be_listed_are_named_where_no_pod_is_found() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        api.refuse("/jobs", 403, "Forbidden", "no")
+        found, problems = await find(api, "tfjob/mnist", "trainjob/llm")
+    assert found == MNIST
+    assert problems == [
+        f"trainjob/llm: no pods in namespace team: {NONE_YET}; jobs: 403 Forbidden: no"
+    ]
+
+
+async def test_owners_in_a_circle_end_and_cost_one_list_for_each_kind() -> None:
+    """Tenants write ownerReferences; of a Secret that they name, only metadata is read."""
+    loop = [("batch/v1", "Job", "a"), ("batch/v1", "Job", "b"), ("v1", "Secret", "c")]
+    accepted = list[str]()
+    async with ApiServer() as api:
+        await fill(api)
+        for number, each in enumerate(loop):
+            await put(api, each, loop[number - 1], ("x.org/v1", "Unknown", "y"))
+            await pod(api, f"pod-{number}", each)
+
+        async def note(request: web.Request) -> None:
+            if request.path.endswith("/secrets"):
+                accepted.append(request.headers["Accept"])
+
+        api.faults.append(note)
+        found, problems = await find(api, "job/a")
+        lists = [each for each in api.requests if each.endswith(("/jobs", "/secrets"))]
+    assert (sorted(found), problems) == (["pod-0", "pod-1", "pod-2"], [])
+    assert len(lists) == 2
+    assert ["PartialObjectMetadataList" in each for each in accepted] == [True]

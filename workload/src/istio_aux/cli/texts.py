@@ -1,0 +1,164 @@
+"""What `--help` says of each command: a summary, examples, and how to read an answer."""
+
+TEXTS = {
+    "explain": (
+        "say what would be done about pods, and why",
+        """\
+examples:
+  istio-aux explain -n training tfjob/mnist
+  istio-aux explain training/mnist-worker-0 training/mnist-worker-1
+  istio-aux explain -n training -l app=mnist
+  istio-aux explain -f tfjob.yaml --sidecars cloud-sql-proxy=ignore
+  kubectl get pods -A -o json | istio-aux explain -f -
+  istio-aux explain -A -o json | jq -r 'select(.action == "wait").reason'
+
+TYPE is what kubectl takes: a kind, a plural, a short name, with or without its
+group. The pods of a workload are those that have it as an owner, over any
+number of owners between them. Pods of the cluster are judged as of now, by the
+settings of the installation that looks after them; in files, grace periods
+count as over. Of a workload in a file the pods are shown that it will have.
+JSON has one object a line: namespace, name, uid, action (quit, wait, ignore,
+report, unknown), reason, containers; start, state, installation.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 2 if a document is bad, or nothing of a file has known pods;
+1 if a pod cannot be read, or something that is named has no pods; all others
+are answered.""",
+    ),
+    "mutate": (
+        "show how pods would be changed when they are created",
+        """\
+examples:
+  istio-aux mutate -f tfjob.yaml -o diff
+  istio-aux mutate -f pod.yaml --capability native
+  istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
+
+The answer to a pod is the changed pod; to a workload, the manifest with its pod
+templates changed like its pods. Only the labels and annotations of a step of
+Argo Workflows are in its manifest. The answer to an AdmissionReview
+(admission.k8s.io/v1) is the review that the webhook returns, in JSON. Which
+labels of pods a controller adds is not known here. The exit status is 2 if a
+document is bad, or nothing of a file has known pods.""",
+    ),
+    "serve": (
+        "run the admission webhook and the quit and repair controllers",
+        """\
+examples:
+  istio-aux serve --config /etc/istio-aux/config.yaml
+  istio-aux serve --config config.yaml --kubeconfig ~/.kube/config
+
+Logs JSON lines on stdout. SIGTERM stops it after the work in flight; a second
+SIGTERM stops it at once.""",
+    ),
+    "audit": (
+        "list the pods of a cluster whose proxy outlived their payload, or is missing",
+        """\
+examples:
+  istio-aux audit
+  istio-aux audit -n training -o json | jq -r .name
+  istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
+  istio-aux audit --config config.yaml
+  istio-aux audit --holders -o json | jq .requests.gpus
+  istio-aux audit --fail-on stuck,lost
+  istio-aux audit -n training -l app=mnist --watch
+
+Reads all unfinished pods, and changes nothing. A row is for the pods of an
+owner that have one state for one reason; `istio-aux explain NAME` has each pod.
+States:
+  stuck     every payload container is finished, and the proxy still runs
+  blocked   some payload containers are finished, and others, which the reason
+            names, are not; or an annotation is invalid
+  lost      the proxy ended, and a payload container may still run
+  unmeshed  there is no proxy, although Istio would inject one today
+AGE is the pod's, or that of the oldest one. SINCE is when the last finished
+container ended; for a lost pod, when its proxy ended; for an unmeshed pod, when
+it was created; of several pods, the first time. Below the table, stuck and
+blocked pods are counted by what keeps them, with the CPUs, the memory and the
+GPUs that they request, and by why nobody looks after them, if so. --watch shows
+the table again when it has changed; in JSON, the pods that are new or have
+changed.
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 0 whatever is found, 1 if the API server refuses or does not
+answer, 2 if the credentials cannot be used, 3 if --fail-on names what is found.
+If webhook configurations, namespaces or Istio's injection policy cannot be
+read, a line on stderr says how many pods may be unmeshed; the rest is shown,
+and the exit status is 1, unless it is 3.""",
+    ),
+    "check": (
+        "say what would keep istio-aux from working in a cluster, and what to do about it",
+        """\
+examples:
+  istio-aux check
+  istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
+  istio-aux check --pre --namespace-selectors team=research
+  istio-aux check --wait --timeout 120
+
+Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
+the settings of that. It looks at versions of
+Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
+selected namespaces, the way from the API server to the webhook (by dry runs of
+pods), and the Lease. Results:
+  ok       nothing to do
+  note     istio-aux works, but not all of it, or not everywhere
+  problem  istio-aux does not work
+  unknown  this could not be found out
+JSON has one object a line: check, result, what, do, see (a page of the
+documents).
+Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+
+The exit status is 0 if everything is ok or a note, 1 if there is a problem,
+something is unknown or the API server does not answer, 2 if settings or
+credentials cannot be used.""",
+    ),
+    "completion": (
+        "print what makes a shell complete the commands and their options",
+        """\
+examples:
+  istio-aux completion fish > ~/.config/fish/completions/istio-aux.fish
+  source <(istio-aux completion bash)
+  source <(istio-aux completion zsh)
+
+The last two are lines of ~/.bashrc and of ~/.zshrc; in zsh after compinit.""",
+    ),
+    "quit": (
+        "free the pods that hang: tell the proxies of finished pods to exit, once",
+        """\
+examples:
+  istio-aux quit -n training
+  istio-aux quit -n training tfjob/mnist --yes
+  istio-aux quit -A -l app=mnist
+
+Does once what `serve` does all the time, by its rules, with your own rights, in
+any namespace. A pod that still works is left alone. Outcomes:
+  would-free  without --yes: its proxy would be told to exit
+  freed       its proxy has exited, and the pod has ended
+  stuck       the pod is still there; the reason says why
+  kept        the pod was left alone; the reason says why
+  gone        the pod ended otherwise
+JSON has one object a line: namespace, name, uid, outcome, reason, requests.
+
+The exit status is 1 if a pod is stuck or a named pod is kept, rights are
+missing or the API server does not answer; 2 if the credentials cannot be used.""",
+    ),
+    "restart-unmeshed": (
+        "restart pods that should have a sidecar and have none, once",
+        """\
+examples:
+  istio-aux restart-unmeshed
+  istio-aux restart-unmeshed -n team --limit 5 --yes
+
+Does once what `serve` does all the time with race-policy: restart, by its
+rules: only while the injector is live, only pods whose controller makes new
+ones, one at a time for each controller, by evictions within
+PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller
+follows when the new one is Ready with its sidecar. Outcomes:
+  restarted      the pod was evicted
+  would-restart  without --yes: it would be
+  kept           it was not, or not yet; the reason says why not
+JSON has one object a line: namespace, name, outcome, reason.
+
+The exit status is 0 when it is done, 1 if pods may not be restarted or not all
+were in time, 2 if settings or credentials cannot be used.""",
+    ),
+}

@@ -1,0 +1,273 @@
+"""From what a user names to pods: ``tfjob/mnist``, ``job/x``, ``pod``, a label selector.
+
+A type is found as kubectl finds it, in what the API server serves. The pods of an object are those
+that lead to it by their ownerReferences, over any number of objects between them, such as CronJob,
+Job and pod. Rights in one namespace are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+import msgspec
+
+from istio_aux.kube import actions
+from istio_aux.kube.actions import ServedType
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
+from istio_aux.kube.objects import Reader
+from istio_aux.model import owners
+from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
+from istio_aux.model.selectors import Selector
+from istio_aux.model.templates import WORKLOADS
+from istio_aux.model.text import listed, quoted
+
+MOST_KINDS = 32
+"""Kinds of owners that are listed at most to find the pods of an object: tenants write
+ownerReferences."""
+
+
+class NoPods(msgspec.Struct, frozen=True):
+    """Why there is no pod for something that was named, in one line."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Owned(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """Pods, or objects of a type; without a name all of them, in all namespaces if that is empty.
+
+    Without a type it is a problem, which ``text`` says.
+    """
+
+    text: str
+    namespace: str = ""
+    type: ServedType | None = None
+    name: str = ""
+
+
+_ALL = Selector()
+_Parents = dict[str, tuple[OwnerReference, ...]]  # By the UID of the object that is owned.
+
+_POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
+_pod = Reader(Pod, "pod")
+_job = Reader(owners.Job, "Job")
+_owned = Reader(_Owned, "object")
+
+
+async def find(
+    client: Client,
+    targets: Sequence[str],
+    *,
+    namespace: str,
+    all_namespaces: bool = False,
+    selector: Selector = _ALL,
+) -> AsyncGenerator[Pod | NoPods]:
+    """Yield the pods of each target, each pod once, and a `NoPods` for each target without one.
+
+    A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
+    pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
+    have ``.GROUP`` at its end. Without targets it is all pods. A pod without a namespace of its own
+    is in ``namespace``. The labels of a pod that is not named itself match ``selector``. Finished
+    pods are yielded, too.
+
+    Raises:
+        KubeError: the API server refuses the pods or does not answer.
+    """
+    seen = set[str]()
+    wanted = [_Target("pods", "" if all_namespaces else namespace, _POD)]
+    types = [_POD]
+    if targets:
+        if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
+            types = await actions.served_types(client)
+        wanted = _wanted(targets, types, namespace, all_namespaces=all_namespaces)
+    for target in wanted:
+        found = False
+        async for each in _pods(client, target, types, selector):
+            found = True
+            if isinstance(each, NoPods):
+                yield each
+            elif each.metadata.uid not in seen:
+                seen.add(each.metadata.uid)
+                yield each
+        if not found and targets:
+            yield NoPods(f"{target.text}: no pods{_where(target.namespace)}")
+
+
+def _wanted(
+    targets: Sequence[str], types: Sequence[ServedType], namespace: str, *, all_namespaces: bool
+) -> list[_Target]:
+    """Read what the user wrote, as kubectl does."""
+    first, *names = targets
+    kind = None if "/" in first else _type(first, types)
+    if kind and names:
+        targets, kind = [f"{first}/{name}" for name in names], None
+    if kind:
+        return [_Target(first, "" if all_namespaces else namespace, kind)]
+    wanted = list[_Target]()
+    for text in targets:
+        left, slash, name = text.rpartition("/")
+        kind = _type(left, types) if slash else _POD
+        if kind is None:  # NAMESPACE/NAME, unless the type is misspelt.
+            wanted.append(_Target(text, left, _POD, name))
+        elif all_namespaces:
+            wanted.append(_Target(f"{text}: expected no name with -A"))
+        elif not kind.namespaced:
+            wanted.append(_Target(f"{text}: a {kind.kind} is in no namespace, so it owns no pods"))
+        else:
+            wanted.append(_Target(text, namespace, kind, name))
+    return wanted
+
+
+def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
+    """The first type of that name; the API server lists what it prefers first."""
+    wanted = name.lower()
+    return next((each for each in types if wanted in each.names), None)
+
+
+async def _pods(
+    client: Client, target: _Target, types: Sequence[ServedType], selector: Selector
+) -> AsyncGenerator[Pod | NoPods]:
+    kind, where = target.type, target.namespace
+    if kind is None:
+        yield NoPods(target.text)
+    elif kind.kind != "Pod":
+        async for each in _owned_pods(client, target, kind, types, selector):
+            yield each
+    elif target.name:
+        try:
+            yield _pod.read(await client.get(actions.pod_path(where, target.name)))
+        except (ApiError, InvalidNameError, UnreadableError) as error:
+            missing = isinstance(error, ApiError) and error.code == 404
+            hint = _misspelt(target, types) if missing else ""
+            yield NoPods(f"{where}/{target.name}: {error}{hint}")
+    else:
+        async for each in _listed(client, where, selector):
+            yield each
+
+
+def _misspelt(target: _Target, types: Sequence[ServedType]) -> str:
+    """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
+    left, slash, _ = target.text.rpartition("/")
+    if not slash or _type(left, types):
+        return ""
+    known = [each.kind.lower() for each in types if (each.group, each.kind) in WORKLOADS]
+    return f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
+
+
+async def _listed(
+    client: Client, namespace: str, selector: Selector
+) -> AsyncGenerator[Pod | NoPods]:
+    path = actions.collection("v1", "pods", namespace)
+    labels = {"labelSelector": str(selector)} if selector.requirements else {}
+    async for page in actions.pages(client, path, Pod, labels):
+        for each in page.unreadable:
+            yield NoPods(f"cannot read pod {each}")
+        for pod in page.items:
+            yield pod
+
+
+async def _owned_pods(
+    client: Client,
+    target: _Target,
+    kind: ServedType,
+    types: Sequence[ServedType],
+    selector: Selector,
+) -> AsyncGenerator[Pod | NoPods]:
+    """Yield the pods of one object, or of all objects of a type."""
+    uid = why = ""
+    if target.name:
+        try:
+            path = actions.object_path(kind.api, kind.plural, target.namespace, target.name)
+            body = await client.get(path)
+            uid = _owned.read(body).metadata.uid
+        except (ApiError, InvalidNameError, UnreadableError) as error:
+            yield NoPods(f"{target.namespace}: {target.text}: {error}")
+            return
+        why = _childless(body)
+    pods, parents = list[Pod](), _Parents()
+    async for each in _listed(client, target.namespace, selector):
+        if isinstance(each, NoPods):
+            yield each
+        else:
+            pods.append(each)
+            parents[each.metadata.uid] = each.metadata.owner_references or ()
+    gaps = await _climb(client, target.namespace, types, parents)
+    found = False
+    for pod in pods:
+        above = _ancestors(pod.metadata.uid, parents)
+        if any(each.uid == uid if uid else kind.is_of(each) for each in above):
+            found = True
+            yield pod
+    if not found:
+        chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
+        because = "; ".join(filter(None, (why, *gaps)))
+        yield NoPods(
+            f"{target.text}: no pods{chosen}{_where(target.namespace)}{because and f': {because}'}"
+        )
+
+
+def _where(namespace: str) -> str:
+    return f" in namespace {namespace}" if namespace else ""
+
+
+def _childless(body: bytes) -> str:
+    """Why an object may have no pods."""
+    try:
+        job = _job.read(body)
+    except UnreadableError:  # Of another kind, which has other fields of these names.
+        return ""
+    if job.finished:
+        return "it is finished, and pods of it may be deleted"
+    if job.run_policy.suspend:
+        return "it is suspended"
+    return "its controller has not made them yet, or has deleted them"
+
+
+async def _climb(
+    client: Client, namespace: str, types: Sequence[ServedType], parents: _Parents
+) -> list[str]:
+    """Add to ``parents`` the owners of the owners; returns what could not be read.
+
+    Each kind is listed once, so references in a circle end.
+    """
+    by_kind: Mapping[tuple[str, str], ServedType] = {
+        (each.group, each.kind): each for each in reversed(types)
+    }
+    done, gaps = {("", "Pod")}, list[str]()
+    while True:
+        kinds = {(owners.group(each), each.kind) for above in parents.values() for each in above}
+        # A kind that is not served has no objects.
+        due = sorted(kinds.intersection(by_kind) - done)[: MOST_KINDS - len(done) + 1]
+        if not due:
+            return gaps
+        for kind in due:
+            done.add(kind)
+            of = by_kind[kind]
+            path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
+            try:
+                # Only metadata: somebody may name a Secret as the owner of a pod.
+                listed = actions.pages(client, path, _Owned, {}, accept=actions.ONLY_METADATA)
+                async for page in listed:
+                    for item in page.items:
+                        parents[item.metadata.uid] = item.metadata.owner_references or ()
+            except ApiError as error:
+                gaps.append(f"{of.plural}: {error}")
+
+
+def _ancestors(uid: str, parents: _Parents) -> list[OwnerReference]:
+    """All owners of an object, and theirs; references may form circles."""
+    above, known, due = list[OwnerReference](), {uid}, [uid]
+    while due:
+        for owner in parents.get(due.pop(), ()):
+            if owner.uid not in known:
+                known.add(owner.uid)
+                above.append(owner)
+                due.append(owner.uid)
+    return above

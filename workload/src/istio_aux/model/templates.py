@@ -1,0 +1,163 @@
+"""Kinds of workloads, and the pods that a manifest of each asks for.
+
+A template is read as its controller reads it: training-operator setRestartPolicy and the defaults
+of its kinds, JobSet jobset_webhook.go, Argo Workflows workflowpod.go createWorkflowPod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from istio_aux.model.annotations import WORKFLOW_NODE
+from istio_aux.model.owners import TRAINING_KINDS
+
+_REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
+
+_JOB = ("spec", "template")
+_JOBS = ("spec", "replicatedJobs", "*", "template", *_JOB)
+_STEPS = ("spec", "templates", "*")
+
+WORKLOADS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "Pod"): (),
+    ("", "ReplicationController"): _JOB,
+    ("apps", "DaemonSet"): _JOB,
+    ("apps", "Deployment"): _JOB,
+    ("apps", "ReplicaSet"): _JOB,
+    ("apps", "StatefulSet"): _JOB,
+    ("batch", "Job"): _JOB,
+    ("batch", "CronJob"): ("spec", "jobTemplate", *_JOB),
+    **{
+        ("kubeflow.org", kind): (
+            "spec",
+            f"{_REPLICAS.get(kind, kind.removesuffix('Job').lower())}ReplicaSpecs",
+            "*",
+            "template",
+        )
+        for kind in TRAINING_KINDS
+    },
+    ("jobset.x-k8s.io", "JobSet"): _JOBS,
+    ("trainer.kubeflow.org", "TrainJob"): (),
+    ("trainer.kubeflow.org", "TrainingRuntime"): ("spec", "template", *_JOBS),
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): ("spec", "template", *_JOBS),
+    ("argoproj.io", "Workflow"): _STEPS,
+    ("argoproj.io", "WorkflowTemplate"): _STEPS,
+    ("argoproj.io", "ClusterWorkflowTemplate"): _STEPS,
+    ("argoproj.io", "CronWorkflow"): ("spec", "workflowSpec", *_STEPS[1:]),
+}
+"""Where the pod templates of a kind are, by API group and kind; ``*`` stands for all items of a
+list, or all values of a map. A Pod is its own template, and a TrainJob has none: its runtime has.
+"""
+
+Map = dict[str, Any]
+
+
+class PodTemplate(NamedTuple):
+    """Pods that a workload will make."""
+
+    pod: Map  # As its controller would write it; its name ends in ``*``.
+    template: Map  # The part of the manifest that it is made of.
+    only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
+
+
+def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
+    """Yield the pod templates of a manifest, which is of a kind of `WORKLOADS`.
+
+    Raises:
+        ValueError: one line with the part of the manifest that cannot be used.
+    """
+    if kind == "TrainJob":
+        raise ValueError("a TrainJob has no pod template: give its TrainingRuntime")
+    path, metadata = WORKLOADS[group, kind], _map(manifest, "metadata")
+    name = str(metadata.get("name") or metadata.get("generateName") or "").rstrip("-")
+    is_argo = group == "argoproj.io"
+    for names, parent, template in _walk(manifest, path):
+        if is_argo:
+            ((_, _, workflow),) = _walk(manifest, path[:-2])
+            pod = _step(workflow, template)
+        else:
+            pod = {"metadata": _map(template, "metadata"), "spec": {**_map(template, "spec")}}
+            pod["spec"].update(_restarts(group, parent, pod["spec"]))
+        if pod:
+            words = filter(None, (name, *(each.lower() for each in names), "*"))
+            own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
+            pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
+            yield PodTemplate(pod, template, is_argo)
+
+
+def _walk(
+    value: Map, path: Sequence[str], done: str = "", names: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Map, Map]]:
+    """Yield each map at ``path``, the map above it, and the names of what ``*`` stands for."""
+    key, *rest = path
+    where = f"{done}.{key}" if done else key
+    if rest[:1] != ["*"]:
+        found = _checked(value.get(key), where)
+        if rest:
+            yield from _walk(found, rest, where, names)
+        else:
+            yield names, value, found
+        return
+    for number, (name, item) in enumerate(_items(value.get(key), where)):
+        place = f"{where}.{name or number}"
+        checked, more = _checked(item, place), (*names, name)
+        if rest[1:]:
+            yield from _walk(checked, rest[1:], place, more)
+        else:
+            yield more, value, checked
+
+
+def _items(value: object, where: str) -> Iterator[tuple[str, object]]:
+    """Yield the items of a list by their names, or of a map by their keys."""
+    if isinstance(value, list):
+        for item in cast("list[object]", value):
+            name = cast("Map", item).get("name") if isinstance(item, dict) else ""
+            yield str(name or ""), item
+    else:
+        yield from ((str(key), item) for key, item in _checked(value, where).items())
+
+
+def _checked(value: object, where: str) -> Map:
+    if isinstance(value, dict):
+        return cast("Map", value)
+    raise ValueError(f"{where}{' is missing' if value is None else ': expected an object'}")
+
+
+def _map(value: Map, key: str) -> Map:
+    """A map in a map; an absent map and ``null``, which people write, are empty."""
+    return {} if value.get(key) is None else _checked(value[key], key)
+
+
+def _restarts(group: str, parent: Map, spec: Map) -> Map:
+    """What the controller sets in the spec of a pod."""
+    if group == "kubeflow.org":  # The policy of the replica counts, whatever the template says.
+        policy = parent.get("restartPolicy") or "Never"
+        return {"restartPolicy": "Never" if policy == "ExitCode" else policy}
+    is_set = group in {"jobset.x-k8s.io", "trainer.kubeflow.org"}
+    return {"restartPolicy": "OnFailure"} if is_set and not spec.get("restartPolicy") else {}
+
+
+def _step(workflow: Map, template: Map) -> Map | None:
+    """The pod of a step; None for a step that is no pod, such as a DAG."""
+    kinds = [each for each in _STEPS_WITH_PODS if template.get(each) is not None]
+    if not kinds:
+        return None
+    if kinds == ["containerSet"]:
+        listed = _map(template, "containerSet").get("containers")
+        containers = [item for _, item in _items(listed, "containerSet.containers")]
+    else:
+        containers = [{**_map(template, kinds[0]), "name": "main"}]
+    common, own = _map(workflow, "podMetadata"), _map(template, "metadata")
+    metadata = {key: {**_map(common, key), **_map(own, key)} for key in ("labels", "annotations")}
+    metadata["annotations"].setdefault(WORKFLOW_NODE, "*")
+    sidecars = _items(template.get("sidecars") or [], "sidecars")
+    spec = {
+        "restartPolicy": "Never",
+        "hostNetwork": workflow.get("hostNetwork"),
+        "initContainers": template.get("initContainers"),
+        "containers": [{"name": "wait"}, *containers, *(item for _, item in sidecars)],
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+_STEPS_WITH_PODS = ("container", "script", "containerSet", "resource", "data")
