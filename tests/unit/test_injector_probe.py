@@ -27,7 +27,18 @@ from lab import ports
 from lab.certificates import Authority
 from lab.istio import World
 from unit.asynchronous import until
-from unit.injecting import HOST, Cluster, Istiod, Talk, encoded, http, saying, sidecar_for, silence
+from unit.injecting import (
+    HOST,
+    Cluster,
+    Istiod,
+    Talk,
+    chain,
+    encoded,
+    http,
+    saying,
+    sidecar_for,
+    silence,
+)
 from unit.logged import counted
 from unit.rules.table import row
 from unit.store import refusal
@@ -168,6 +179,15 @@ async def test_a_server_of_another_name_or_authority_is_not_trusted(tmp_path: Pa
             assert "its certificate is not trusted" in found.probe.why
             assert found.probe.reached
             assert server.heads == []
+
+
+async def test_another_certificate_decides_nothing_and_a_dry_run_does(tmp_path: Path) -> None:
+    """From outside the cluster: a network that intercepts TLS answers at the pod's address."""
+    async with probing() as prober, Istiod(tmp_path, "proxy.example.org") as intercepts:
+        prober.api.dry_run = chain("never")
+        found = await prober.ask(intercepts.target, intercepts.port)
+        assert found.probe.injected
+        assert (intercepts.heads, len(prober.api.dry_runs)) == ([], 1)
 
 
 @pytest.mark.parametrize("issued", [True, False])
