@@ -114,7 +114,7 @@ def _check(args: argparse.Namespace) -> int:
 def _quit(args: argparse.Namespace) -> int:
     from istio_aux.cli import free  # noqa: PLC0415 - as above
 
-    order = free.Order(
+    order = free.FreeOrder(
         pods=tuple(args.pods), namespace=args.namespace, all_namespaces=args.all_namespaces,
         labels=args.label_selector, patience=args.timeout, dry_run=not args.yes,
         policy=_policy(args, args.quit_grace),
@@ -486,7 +486,7 @@ examples:
   istio-aux restart-unmeshed
   istio-aux restart-unmeshed -n team --limit 5 --yes
 
-Does once what `serve` does all the time with race-policy: restart, by its rules:
+Does once what `serve` does all the time with race-policy: restart, by its rule:
 while the injector is live, one pod of a controller at a time, by evictions
 within PodDisruptionBudgets. Pods of Jobs are left alone. Outcomes:
   restarted      the pod was evicted

@@ -44,7 +44,7 @@ _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be
 _pod = Reader(Pod, "pod")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class FreeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods to free in ``patience`` seconds: the named ones, else those with such labels.
 
     ``pods`` are pairs of namespace and name. ``namespace`` is that of pods without one; None: the
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
 
 
-def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
+def free(credentials: cluster.Credentials, order: FreeOrder, output: str) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
@@ -73,7 +73,7 @@ def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
             if order.pods and not named:
                 return cluster.NO_ANSWER
             spaces = {pod.metadata.namespace for pod in named}
-            status = await _Run(client, order, named).run(
+            status = await _FreeRun(client, order, named).run(
                 spaces or {"" if order.all_namespaces else own}, output
             )
             return cluster.NO_ANSWER if unread else status
@@ -84,7 +84,7 @@ def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
     return cluster.run(credentials, work)
 
 
-async def _named(client: Client, namespace: str, order: Order) -> tuple[list[Pod], list[str]]:
+async def _named(client: Client, namespace: str, order: FreeOrder) -> tuple[list[Pod], list[str]]:
     """Read the pods that are named; returns them, and why others cannot be read."""
     found, unread = list[Pod](), list[str]()
     for own, name in order.pods:
@@ -96,10 +96,10 @@ async def _named(client: Client, namespace: str, order: Order) -> tuple[list[Pod
     return found, unread
 
 
-class _Run:
+class _FreeRun:
     """One run of the command. It is the handler of the watches of pods."""
 
-    def __init__(self, client: Client, order: Order, named: list[Pod]) -> None:
+    def __init__(self, client: Client, order: FreeOrder, named: list[Pod]) -> None:
         self._client, self._order = client, order
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
