@@ -25,6 +25,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.api, self.deaf = ApiServer(), set[str]()
+        self.slow = 0.0  # Seconds that each proxy takes to answer.
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.at_once = self.most_at_once = 0
         self.api.on_exec = self._told
@@ -59,7 +60,7 @@ class Cluster:
     async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.slow)
         await proxy_quits(socket, namespace, name)
         self.at_once -= 1
         if name in self.deaf:
@@ -234,9 +235,10 @@ async def test_missing_rights_are_said_at_once(cluster: Cluster) -> None:
         assert shown.err.endswith("403 Forbidden: pods is forbidden\n")
 
 
-async def test_no_more_proxies_are_told_at_once_than_by_serve(cluster: Cluster) -> None:
+async def test_no_more_proxies_are_told_together_than_by_serve(cluster: Cluster) -> None:
     """A namespace has a quarter of the slots."""
     async with cluster:
+        cluster.slow = 0.3
         for number in range(20):
             await cluster.pod(f"mnist-{number}")
         shown = await cluster.quits("-n", "training", "--yes", "-o", "json")

@@ -158,7 +158,7 @@ def _check(args: argparse.Namespace) -> int:
 def _quit(args: argparse.Namespace) -> int:
     from istio_aux.cli import free  # noqa: PLC0415 - as above
 
-    order = free.Order(
+    order = free.FreeOrder(
         chosen=_chosen(args), patience=args.timeout, dry_run=not args.yes,
         config=args.config, sidecars=args.sidecars,
     )  # fmt: skip

@@ -43,7 +43,7 @@ STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still r
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class FreeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods to free in ``patience`` seconds: of the targets, else those with such labels.
 
     The settings are those of ``config``, else of the installation in the cluster.
@@ -56,7 +56,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
 
 
-def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
+def free(credentials: cluster.Credentials, order: FreeOrder, output: str) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
@@ -76,12 +76,12 @@ def free(credentials: cluster.Credentials, order: Order, output: str) -> int:
                 if not named:
                     return status
             spaces = {pod.metadata.namespace for pod in named} or {here}
-            return max(status, await _Run(client, order, policy, named).run(spaces, output))
+            return max(status, await _FreeRun(client, order, policy, named).run(spaces, output))
 
     return cluster.run(credentials, work)
 
 
-async def _policy(client: Client, order: Order) -> Policy:
+async def _policy(client: Client, order: FreeOrder) -> Policy:
     """How an installation treats pods, but that no pod is deleted."""
     found = await cluster.find(client, order.config)
     cluster.told(found)
@@ -89,10 +89,10 @@ async def _policy(client: Client, order: Order) -> Policy:
     return policy if order.sidecars is None else structs.replace(policy, sidecars=order.sidecars)
 
 
-class _Run:
+class _FreeRun:
     """One run of the command. It is the handler of the watches of pods."""
 
-    def __init__(self, client: Client, order: Order, policy: Policy, named: list[Pod]) -> None:
+    def __init__(self, client: Client, order: FreeOrder, policy: Policy, named: list[Pod]) -> None:
         self._client, self._order, self._policy = client, order, policy
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
