@@ -139,9 +139,9 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    import argcomplete  # noqa: PLC0415 - as above
+    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
 
-    report.write(sys.stdout, argcomplete.shellcode(["istio-aux"], shell=args.shell).strip())
+    report.write(sys.stdout, shellcode(["istio-aux"], shell=args.shell).strip())
     return 0
 
 

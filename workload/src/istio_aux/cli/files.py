@@ -176,14 +176,18 @@ def _convert(pod: dict[str, Any]) -> pods.Pod:
         raise
 
 
-def _unquoted(metadata: Any) -> Iterator[str]:
+def _unquoted(metadata: object) -> Iterator[str]:
     """Yield labels and annotations that should be in quotes."""
     for what in ("label", "annotation"):
-        texts: Any = metadata.get(f"{what}s") if isinstance(metadata, dict) else None
-        for key, value in texts.items() if isinstance(texts, dict) else ():
+        texts = _map(_map(metadata).get(f"{what}s"))
+        for key, value in texts.items():
             if isinstance(value, bool | int | float):
                 found = msgspec.json.encode(value).decode()
                 yield f"{what} {key}: {found} is no text: put it in quotes"
+
+
+def _map(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _pod(document: documents.Document) -> pods.Pod:
