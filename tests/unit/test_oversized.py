@@ -386,6 +386,7 @@ async def test_explain_answers_for_the_other_pods(run: Run, tmp_path: Path) -> N
     async with ApiServer() as api:
         await api.put("pods", deep("deep"))
         await api.put("pods", pod("odd") | UNREADABLE)
+        await api.put("namespaces", {"metadata": {"name": "training"}})
         config = str(api.kubeconfig(tmp_path))
         argv = ("explain", "-o", "json", "--kubeconfig", config, "training/odd", "training/deep")
         shown = await asyncio.to_thread(run, *argv, columns=None)

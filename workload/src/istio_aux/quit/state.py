@@ -303,7 +303,8 @@ class PodState:
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
-        if self.left or self.left_out(scope):
+        disabled = scope.mode is QuitMode.DISABLED  # Then a pod is shown if it is watched at all.
+        if self.left or (self.left_out(scope) and not disabled):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
         begins = self.begins(scope.limits)
