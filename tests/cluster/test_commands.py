@@ -240,6 +240,30 @@ def late(
         vacate(client, name)
 
 
+def test_explain_finds_the_pods_of_workloads_with_rights_in_one_namespace(
+    cluster: lab.Cluster, client: lightkube.Client, late: Keeper
+):
+    """By discovery, as kubectl does it; the role `view` is enough."""
+    where = {"namespace": late.namespace}
+    account = {"kind": "ServiceAccount", "name": "default", **where}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    binding = {"metadata": {"name": "viewer", **where}, "roleRef": role, "subjects": [account]}
+    client.create(RoleBinding.from_dict(binding))
+    kubeconfig = cluster.kubeconfig_for(late.namespace, "default")
+
+    done = ask(
+        kubeconfig, "explain", "-n", late.namespace, "-o", "json",
+        "jobs.batch/batch", "rs/plain", "cj/none",
+    )  # fmt: skip
+
+    names = [json.loads(line)["name"].partition("-")[0] for line in done.stdout.splitlines()]
+    assert names == ["batch", "plain", "plain", "plain"]
+    assert done.stderr.splitlines() == [
+        f'{late.namespace}: cj/none: 404 NotFound: cronjobs.batch "none" not found',
+    ]
+    assert done.returncode == 1
+
+
 def uids(keeper: Keeper) -> set[str]:
     return {str(pod.metadata.uid) for pod in keeper.pods() if pod.metadata}
 
