@@ -207,7 +207,9 @@ def _siblings(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "variables", _container(env=[{"name": ""}] * (count // 4))
     yield "ports", _container(ports=[{"containerPort": 1}] * (count // 6))
     yield "labels", _pod([], [], labels={f"{n:x}": "" for n in range(count // 4)})
-    yield "owners", _pod([], [], ownerReferences=[{}] * (count // 2))
+    # All four fields are required (apimachinery ValidateOwnerReferences).
+    owner = dict.fromkeys(("apiVersion", "kind", "name", "uid"), "a")
+    yield "owners", _pod([], [], ownerReferences=[owner] * (count // 16))
 
 
 def _random(dice: Random) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from fuzz import pods
 from fuzz.play import CORPUS, ENOUGH, GROWTH, least
 from fuzz.texts import deepest
 
-BUDGET = 0.02
+BUDGET = 0.05
 """Seconds of CPU for a step, for a pod or for each MiB of it."""
 DEEP = 500
 """Levels beyond which a text may be too deep for a decoder. It is read again then, in slices of a

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster, report
+from istio_aux.cli import cluster, report, terminal
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.installation import NOT_INSTALLED
-from istio_aux.cli.report import Audit, Finding, Terminal
+from istio_aux.cli.report import Audit, Finding
+from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
@@ -232,7 +233,7 @@ def test_of_many_holders_the_first_are_shown() -> None:
     ],
 )  # fmt: skip
 def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age: str) -> None:
-    assert report.age(NOON - timedelta(seconds=seconds), NOON) == age
+    assert terminal.age(NOON - timedelta(seconds=seconds), NOON) == age
 
 
 # As users run it, and `explain` of a cluster's pods.

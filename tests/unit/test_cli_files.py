@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import main, report
-from istio_aux.cli.report import Cell, Style, Terminal
+from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 from unit.rules.pods import RECORDS, RUNNING, document, exited, waiting

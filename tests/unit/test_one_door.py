@@ -33,6 +33,7 @@ ELSEWHERE = {
     # They copy or measure annotations, and write them: no value decides.
     ("start/plan.py", "before_injection"),
     ("start/plan.py", "_annotated"),
+    ("model/templates.py", "_step"),
     ("repair/store.py", "_reduced"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),

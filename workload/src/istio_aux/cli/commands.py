@@ -384,8 +384,11 @@ def _user(text: str) -> str:
     return text
 
 
+_DURATION = re.compile(r"([0-9]{1,6})(ms|s|m|h)?")
+
+
 def _duration(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,6})(ms|s|m|h)?", text, re.ASCII)
+    match = _DURATION.fullmatch(text)
     if not match or not int(match[1]):
         raise ValueError(f"{quoted(text)}: expected a time such as 30s, 2m or 1h")
     return int(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)

@@ -164,6 +164,9 @@ def _type(document: documents.Document) -> tuple[str, str]:
     )
 
 
+_NO_TEXT = re.compile(r"Expected `str.*got `(bool|int|float)`")
+
+
 def _convert(pod: dict[str, Any]) -> pods.Pod:
     try:
         return pods.convert(pod)
@@ -171,7 +174,7 @@ def _convert(pod: dict[str, Any]) -> pods.Pod:
         # YAML reads `off` as a boolean. msgspec names no key of a map.
         if note := next(_unquoted(pod.get("metadata")), None):
             raise ValueError(note) from error
-        if re.search(r"Expected `str.*got `(bool|int|float)`", str(error)):
+        if _NO_TEXT.search(str(error)):
             raise ValueError(f"{error}: put it in quotes") from error
         raise
 

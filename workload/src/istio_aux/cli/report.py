@@ -6,20 +6,18 @@ where its columns do. In a pipe or a file the text is plain, one line a thing.
 
 from __future__ import annotations
 
-import os
 import sys
-import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Self, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
 
 import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement
 from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
+from istio_aux.cli.terminal import Cell, Style, Terminal, age, header, minute, row
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.owners import controller
@@ -229,24 +227,6 @@ def _listed(pod: Pod) -> dict[str, Any]:
     return {**_identity(pod), "owner": name, "created": created}
 
 
-_GAP = "  "
-_NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.
-_BELOW = 4  # Columns by which it is indented there.
-_LEAST = 20  # Columns that it takes even if the line is then too long.
-
-
-class Style(StrEnum):
-    """Select Graphic Rendition parameters (ECMA-48 §8.3.117)."""
-
-    PLAIN = ""
-    HEADING = "1"
-    FAINT = "2"
-    BAD = "31"
-    GOOD = "32"
-    ODD = "33"
-    LOST = "35"
-
-
 _ACTIONS = {
     "quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD,
     "unknown": Style.LOST,
@@ -258,70 +238,6 @@ _VERDICTS = {
     Verdict.UNKNOWN: Style.LOST,
 }
 _STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST, "unmeshed": Style.LOST}
-
-
-class Cell(NamedTuple):
-    """A piece of text and its style."""
-
-    text: str
-    style: Style = Style.PLAIN
-
-
-class Terminal(NamedTuple):
-    """What a stream leads to."""
-
-    colour: bool = False
-    width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
-
-    @classmethod
-    def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:
-        """Find out what ``stream`` leads to.
-
-        ``NO_COLOR``, ``FORCE_COLOR`` (no-color.org, force-color.org: an empty value does not count)
-        and ``TERM=dumb`` decide on colour, in this order; ``COLUMNS`` overrides the width.
-        """
-        terminal = stream.isatty()
-        coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
-        colour = coloured and not environ.get("NO_COLOR")
-        return cls(colour, _width(stream, environ) if terminal else None)
-
-    def paint(self, cell: Cell) -> str:
-        """The text with its style; control characters are escaped."""
-        text = printable(cell.text)
-        if not self.colour or not cell.style or not text:
-            return text
-        return f"\x1b[{cell.style}m{text}\x1b[0m"
-
-    def table(self, rows: Sequence[Sequence[Cell]], *, indent: str = "") -> Iterator[str]:
-        """Yield the rows with aligned columns; in a terminal the last cell wraps."""
-        columns = zip(*rows, strict=True)
-        widths = [max(len(printable(cell.text)) for cell in column) for column in columns]
-        for *cells, last in rows:
-            padded = (
-                self.paint(cell) + " " * (width - len(printable(cell.text)))
-                for cell, width in zip(cells, widths, strict=False)
-            )
-            taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-            yield from self.beside(indent + "".join(each + _GAP for each in padded), taken, last)
-
-    def beside(self, head: str, taken: int, text: Cell) -> Iterator[str]:
-        """Yield a text behind ``head``, which takes so many columns, or below it if that is better.
-
-        Without a width, and without a text, it is one line.
-        """
-        plain = printable(text.text)
-        if self.width is None or taken + len(plain) <= self.width or not plain:
-            yield (head + self.paint(text)).rstrip()
-            return
-        below = self.width - taken < _NARROWEST
-        margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
-        width = max(self.width - len(margin), _LEAST)
-        lines = textwrap.wrap(plain, width, break_on_hyphens=False, break_long_words=False)
-        if below and head.strip():
-            yield head.rstrip()
-        for number, line in enumerate(lines):
-            before = margin if number or below else head
-            yield before + self.paint(Cell(line, text.style))
 
 
 def show(
@@ -362,7 +278,7 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
         if text := getattr(explanation, title):
             yield from terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
     rows = [
-        _row(
+        row(
             name,
             Cell(verdict.role, Style.PLAIN if verdict.role == "payload" else Style.FAINT),
             Cell("yes", Style.GOOD) if verdict.finished else Cell("no", Style.ODD),
@@ -371,7 +287,7 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
         for name, verdict in explanation.containers.items()
     ]
     if rows:
-        yield from terminal.table([_header("CONTAINER ROLE FINISHED WHY"), *rows], indent="  ")
+        yield from terminal.table([header("CONTAINER ROLE FINISHED WHY"), *rows], indent="  ")
 
 
 def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
@@ -387,14 +303,14 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
         name = f"{kind.lower()}/{owner}" if owner else f"pod/{each.name}"
         groups[each.namespace, name, each.state, each.reason].append(each)
     rows = [
-        _row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
+        row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
              age(min((pod.created for pod in pods if pod.created), default=None), moment),
              minute(min((pod.since for pod in pods if pod.since), default=None)), reason)
         for (namespace, name, state, reason), pods in groups.items()
     ]  # fmt: skip
     if rows:
-        header = _header("NAMESPACE NAME PODS STATE AGE SINCE REASON")
-        yield from terminal.table([header, *rows])
+        titles = header("NAMESPACE NAME PODS STATE AGE SINCE REASON")
+        yield from terminal.table([titles, *rows])
         yield ""
     if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
@@ -435,18 +351,18 @@ def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:
     """Yield a table, group by group, what to do below each line, and a summary."""
-    rows = [_header("CHECK RESULT WHAT")]
+    rows = [header("CHECK RESULT WHAT")]
     for title, checks in GROUPS.items():
         members = [each for each in results if each.check in checks]
         if members:
-            rows.append(_row(Cell(title, Style.FAINT), "", ""))
+            rows.append(row(Cell(title, Style.FAINT), "", ""))
         for each in members:
             rows.append(
-                _row(f"  {each.check}", Cell(each.result, _VERDICTS[each.result]), each.what)
+                row(f"  {each.check}", Cell(each.result, _VERDICTS[each.result]), each.what)
             )
             if each.do:
                 page = f" ({each.see})" if each.see else ""
-                rows.append(_row("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
+                rows.append(row("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
     yield from terminal.table(rows)
     yield ""
     counts = Counter(each.result for each in results)
@@ -461,12 +377,12 @@ def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
     """Yield a table and a summary."""
     styles = {"kept": Style.ODD}
     rows = [
-        _row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
+        row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
              each.reason)
         for each in restarts.verdicts
     ]  # fmt: skip
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows])
+        yield from terminal.table([header("NAMESPACE NAME OUTCOME REASON"), *rows])
         yield ""
     counts = Counter(verdict.outcome for verdict in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
@@ -477,12 +393,12 @@ def quits_text(quits: Quits, terminal: Terminal) -> Iterator[str]:
     """Yield a table, and a summary with what the pods gave back."""
     styles = {"stuck": Style.BAD, "kept": Style.ODD}
     rows = [
-        _row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
+        row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
              "unknown" if each.requests is None else str(each.requests) or "none", each.reason)
         for each in quits.verdicts
     ]  # fmt: skip
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REQUESTS REASON"), *rows])
+        yield from terminal.table([header("NAMESPACE NAME OUTCOME REQUESTS REASON"), *rows])
         yield ""
     counts = Counter(verdict.outcome for verdict in quits.verdicts)
     done = "would-free" if quits.dry_run else "freed"
@@ -494,29 +410,6 @@ def quits_text(quits: Quits, terminal: Terminal) -> Iterator[str]:
     )
     if quits.dry_run and counts[done]:
         yield "nothing is changed yet: add --yes"
-
-
-def _row(*texts: str | Cell) -> list[Cell]:
-    return [text if isinstance(text, Cell) else Cell(text) for text in texts]
-
-
-def _header(titles: str) -> list[Cell]:
-    return [Cell(title, Style.HEADING) for title in titles.split()]
-
-
-def age(since: datetime | None, now: datetime) -> str:
-    """A duration in the largest unit of which it has two, such as 119s, 47h or 2d."""
-    if since is None:
-        return "unknown"
-    seconds = max(0, (now - since) // timedelta(seconds=1))  # Clocks differ a little.
-    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    unit = next((unit for unit, size in units.items() if seconds >= 2 * size), "s")
-    return f"{seconds // units[unit]}{unit}"
-
-
-def minute(since: datetime | None) -> str:
-    """A time, to the minute."""
-    return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
 
 
 def write(stream: TextIO, text: str) -> None:
@@ -540,13 +433,3 @@ def write_json(stream: TextIO, line: bytes) -> None:
 def complain(text: str) -> None:
     """Write one line to stderr."""
     sys.stderr.write(f"{printable(' '.join(text.split()))}\n")
-
-
-def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
-    columns = environ.get("COLUMNS", "")
-    if columns.isascii() and columns.isdigit() and int(columns) > 0:
-        return int(columns)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or None
-    except OSError:
-        return None

@@ -1,0 +1,128 @@
+"""What leads to a terminal: colours, tables as wide as it is, ages. A pipe gets the text alone."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple, Self, TextIO
+
+from istio_aux.model.text import printable
+
+_GAP = "  "
+_NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.
+_BELOW = 4  # Columns by which it is indented there.
+_LEAST = 20  # Columns that it takes even if the line is then too long.
+
+
+class Style(StrEnum):
+    """Select Graphic Rendition parameters (ECMA-48 §8.3.117)."""
+
+    PLAIN = ""
+    HEADING = "1"
+    FAINT = "2"
+    BAD = "31"
+    GOOD = "32"
+    ODD = "33"
+    LOST = "35"
+
+
+class Cell(NamedTuple):
+    """A piece of text and its style."""
+
+    text: str
+    style: Style = Style.PLAIN
+
+
+class Terminal(NamedTuple):
+    """What a stream leads to."""
+
+    colour: bool = False
+    width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
+
+    @classmethod
+    def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:
+        """Find out what ``stream`` leads to.
+
+        ``NO_COLOR``, ``FORCE_COLOR`` (no-color.org, force-color.org: an empty value does not count)
+        and ``TERM=dumb`` decide on colour, in this order; ``COLUMNS`` overrides the width.
+        """
+        terminal = stream.isatty()
+        coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
+        colour = coloured and not environ.get("NO_COLOR")
+        return cls(colour, _width(stream, environ) if terminal else None)
+
+    def paint(self, cell: Cell) -> str:
+        """The text with its style; control characters are escaped."""
+        text = printable(cell.text)
+        if not self.colour or not cell.style or not text:
+            return text
+        return f"\x1b[{cell.style}m{text}\x1b[0m"
+
+    def table(self, rows: Sequence[Sequence[Cell]], *, indent: str = "") -> Iterator[str]:
+        """Yield the rows with aligned columns; in a terminal the last cell wraps."""
+        columns = zip(*rows, strict=True)
+        widths = [max(len(printable(cell.text)) for cell in column) for column in columns]
+        for *cells, last in rows:
+            padded = (
+                self.paint(cell) + " " * (width - len(printable(cell.text)))
+                for cell, width in zip(cells, widths, strict=False)
+            )
+            taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+            yield from self.beside(indent + "".join(each + _GAP for each in padded), taken, last)
+
+    def beside(self, head: str, taken: int, text: Cell) -> Iterator[str]:
+        """Yield a text behind ``head``, which takes so many columns, or below it if that is better.
+
+        Without a width, and without a text, it is one line.
+        """
+        plain = printable(text.text)
+        if self.width is None or taken + len(plain) <= self.width or not plain:
+            yield (head + self.paint(text)).rstrip()
+            return
+        below = self.width - taken < _NARROWEST
+        margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
+        width = max(self.width - len(margin), _LEAST)
+        lines = textwrap.wrap(plain, width, break_on_hyphens=False, break_long_words=False)
+        if below and head.strip():
+            yield head.rstrip()
+        for number, line in enumerate(lines):
+            before = margin if number or below else head
+            yield before + self.paint(Cell(line, text.style))
+
+
+def row(*texts: str | Cell) -> list[Cell]:
+    """The cells of a row; a text is plain."""
+    return [text if isinstance(text, Cell) else Cell(text) for text in texts]
+
+
+def header(titles: str) -> list[Cell]:
+    """The first row of a table, from its words."""
+    return [Cell(title, Style.HEADING) for title in titles.split()]
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """A duration in the largest unit of which it has two, such as 119s, 47h or 2d."""
+    if since is None:
+        return "unknown"
+    seconds = max(0, (now - since) // timedelta(seconds=1))  # Clocks differ a little.
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    unit = next((unit for unit, size in units.items() if seconds >= 2 * size), "s")
+    return f"{seconds // units[unit]}{unit}"
+
+
+def minute(since: datetime | None) -> str:
+    """A time, to the minute."""
+    return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
+
+
+def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+    columns = environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except OSError:
+        return None
