@@ -245,10 +245,10 @@ def test_explain_finds_the_pods_of_workloads_with_rights_in_one_namespace(
 ):
     """By discovery, as kubectl does it; the role `view` is enough."""
     where = {"namespace": late.namespace}
-    account = {"kind": "ServiceAccount", "name": "default", **where}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
-    binding = {"metadata": {"name": "viewer", **where}, "roleRef": role, "subjects": [account]}
-    client.create(RoleBinding.from_dict(binding))
+    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="view")
+    account = Subject(kind="ServiceAccount", name="default", **where)
+    metadata = ObjectMeta(name="viewer", **where)
+    client.create(RoleBinding(metadata=metadata, roleRef=role, subjects=[account]))
     kubeconfig = cluster.kubeconfig_for(late.namespace, "default")
 
     done = ask(
