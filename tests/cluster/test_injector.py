@@ -150,7 +150,7 @@ def test_it_is_absent_again_without_its_configurations(
 
 CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "no bundle": (lambda istio, _: istio.trust(None), "no-ca-bundle", "has never been up"),
-    "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "is not trusted"),
+    "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "unknown authority"),
     "not ready": (lambda istio, _: istio.serve(ready=False), "no-endpoint", "no ready endpoint"),
     "no slice": (lambda istio, _: unlist(istio), "no-service", "has no EndpointSlice"),
     "closed": (lambda istio, _: closed_port(istio), "refused", "failed calling webhook"),

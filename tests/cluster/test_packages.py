@@ -129,7 +129,8 @@ def test_uvx_runs_the_program_from_a_repository_of_git(
     done = run(cluster, *uvx(pins), "--no-cache", "--from", source, "istio-aux", "audit")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert [stuck, "stuck", "stuck"] in [line.split()[:3] for line in done.stdout.splitlines()]
+    rows = [line.split()[:4] for line in done.stdout.splitlines()]
+    assert [stuck, "pod/stuck", "1", "stuck"] in rows
 
 
 def uvx(pins: Path) -> tuple[object, ...]:

@@ -113,7 +113,7 @@ async def find(client: Client, config: Installation | None) -> Installations:
         pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
         read = [page async for page in pages]
     except ApiError as error:
-        return Installations(gap=f"{actions.CONFIGURATIONS}: {error}")
+        return Installations(gap=_gap(error, "list mutatingwebhookconfigurations"))
     items = {item.metadata.name: item for page in read for item in page.items}
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
@@ -252,7 +252,13 @@ async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, s
         body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(name)}")
         return _namespace.read(body).labels, ""
     except (ApiError, UnreadableError) as error:
-        return None, f"{_NAMESPACES}/{name}: {error}"
+        return None, _gap(error, f"get namespace {name}")
+
+
+def _gap(error: ApiError | UnreadableError, right: str) -> str:
+    """Why something is not known; ``right`` is what reads it."""
+    forbidden = isinstance(error, ApiError) and error.code == 403
+    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
