@@ -188,8 +188,7 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            unit_status = status.of_unit(self._inputs, self._problem, self._notes)
-            event.add_status(unit_status)
+            event.add_status(status.of_unit(self._inputs, self._problem, self._notes))
 
 
 if __name__ == "__main__":

@@ -37,11 +37,8 @@ EXPECTED_APPLICATIONS: Final = (
     " for all of another"
 )
 
-
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
-_FOR_THE_CHARM: Final = frozenset(
-    {"admission", "inject-applications", "inject-namespaces", "model"}
-)
+_FOR_THE_CHARM: Final = ("admission", "inject-applications", "inject-namespaces", "model")
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )
@@ -49,10 +46,10 @@ _APPLICATION: Final = re.compile(
 
 @dataclass(frozen=True)
 class Applications:
-    """Applications of one model, sorted; None for every application of the model."""
+    """Applications of one model, sorted; `*` alone stands for all of the model."""
 
     model: str
-    names: tuple[str, ...] | None
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +123,16 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
     _expect(entries, _APPLICATION.fullmatch, EXPECTED_APPLICATIONS)
     found = [(owner or model, name) for owner, _, name in (e.rpartition("/") for e in entries)]
     _expect([owner for owner, _ in found], _is_heeded, "models that Istio does not ignore")
-    return union(Applications(owner, None if name == EVERY else (name,)) for owner, name in found)
+    return union(Applications(owner, (name,)) for owner, name in found)
 
 
 def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
     """Return the same applications with one entry for each model, sorted."""
     models = defaultdict[str, set[str]](set)
     for each in applications:
-        models[each.model].update((EVERY,) if each.names is None else each.names)
+        models[each.model].update(each.names)
     return tuple(
-        Applications(model, None if EVERY in names else tuple(sorted(names)))
+        Applications(model, (EVERY,) if EVERY in names else tuple(sorted(names)))
         for model, names in sorted(models.items())
     )
 
@@ -145,11 +142,7 @@ def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()
 
     Pods of `applications` ask for a sidecar; the label of `namespaces` injects one into every pod.
     """
-    lines = [
-        f"{each.model}/{name}"
-        for each in applications
-        for name in (each.names if each.names is not None else (EVERY,))
-    ]
+    lines = [f"{each.model}/{name}" for each in applications for name in each.names]
     lines += [f"{namespace}/{ALL_PODS}" for namespace in namespaces]
     return "\n".join(["# Applications whose pods get a sidecar: model/application.", *lines, ""])
 

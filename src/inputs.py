@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import ops
 from istio_aux.model import sidecars
@@ -16,7 +16,7 @@ import config
 import probe
 from certificates import Issuers, OwnAuthority, Requirer
 from config import Applications, Config, union
-from manifests import Values, lease, webhook_configuration
+from manifests import Values, webhook_configuration
 from relations import active, istio, sidecar
 
 CONTAINER: Final = "istio-aux"
@@ -51,14 +51,18 @@ class Inputs:
         named = self.config.applications if self.config else ()
         return union([*named, *(one.application for one in self.requesters if one.application)])
 
-    def names(self) -> dict[str, str]:
-        """Return the settings that name the objects which the workload finds by name."""
+    def settings(self) -> dict[str, Any]:
+        """Return the workload's settings, without paths; empty while an option is invalid."""
+        if self.config is None:
+            return {}
         root = istio.root_namespace(self.control_planes)
         return {
+            **self.config.settings,
             **({"root-namespace": root} if root else {}),
             "application": f"{self.model}/{self.app}",
             "webhook-configuration": webhook_configuration(self.app, self.model),
-            "lease": f"{self.model}/{lease(self.app)}",
+            "lease": f"{self.model}/{self.app}",
+            "applications": config.as_file(self.applications(), self.config.namespaces),
         }
 
     def values(self) -> Values | None:
@@ -89,11 +93,7 @@ class Inputs:
             dry_runs=self.dry_runs,
             owner=self.owner,
             ambient=self.ambient,
-            settings={
-                **self.config.settings,
-                **self.names(),
-                "applications": config.as_file(self.applications(), self.config.namespaces),
-            },
+            settings=self.settings(),
         )
 
 

@@ -118,11 +118,6 @@ def webhook_configuration(app: str, model: str) -> str:
     return f"istio-aux-{model}-{app}"
 
 
-def lease(app: str) -> str:
-    """Name of the Lease that elects the unit that acts, in the model's namespace."""
-    return app
-
-
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels of all objects that the application owns, by which it finds them.
 
@@ -142,10 +137,7 @@ def render_access(values: Values) -> list[AnyResource]:
 
 
 def render_start_policy(values: Values) -> list[AnyResource]:
-    """Return the MutatingAdmissionPolicy and its bindings, nothing where the webhook works alone.
-
-    Each selector of namespaces has a binding.
-    """
+    """Return the MutatingAdmissionPolicy and its bindings, nothing where only the webhook works."""
     return _render(values, "start") if values.admission == "policy" else []
 
 
@@ -212,7 +204,7 @@ def _context(values: Values) -> dict[str, Any]:
         "app": app,
         "model": model,
         "labels": labels(app, model),
-        "lease": lease(app),
+        "lease": app,
         "policy": f"istio-aux-{model}-{app}",
         "role": f"{model}-{app}-workload",
         "service_account": service_account(app),

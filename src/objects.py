@@ -99,14 +99,13 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
         model = client.get(Namespace, inputs.model).metadata
     inputs = _with_admission(client, inputs)
     webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
+    revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     return dataclasses.replace(
         inputs,
         owner=(model and model.uid) or "",
-        revisions=tuple(
-            sorted({each.labels[_REVISION] for each in webhooks if _REVISION in each.labels})
-        ),
+        revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
@@ -155,7 +154,6 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     values = inputs.values()
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
-
     more, usual = (
         [each for each in manifests.render_access(granted) if each.kind == "ClusterRole"]
         for granted in (dataclasses.replace(values, repairs=True), values)
@@ -302,7 +300,7 @@ def remove(
     _delete(client, app, model, cluster.OWNED)
     # The workload created its Lease, without labels, and can no longer create another.
     with cluster.tolerating_refusals(), attempt("Lease"):
-        client.delete(Lease, manifests.lease(app), namespace=model)
+        client.delete(Lease, app, namespace=model)
     # Until then, another unit's workload may have suspended one more.
     resume_jobs(client, patience, tell)
     # Somebody else's webhook may refuse that.

@@ -182,9 +182,7 @@ def _webhook(
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    by_model = {
-        each.model: (EVERY,) if each.names is None else each.names for each in values.inject
-    }
+    by_model = {each.model: each.names for each in values.inject}
     by_model |= dict.fromkeys(values.inject_namespaces, (EVERY,))
     return {name: names for name, names in by_model.items() if name not in IGNORED}
 
@@ -218,9 +216,9 @@ def _in(key: str, values: Sequence[str], labels: str) -> str:
     return f"{key} in {labels} && {labels}[{key}] in {json.dumps(list(values))}"
 
 
-def _chosen(names: tuple[str, ...] | None, own: str | None) -> list[dict[str, Any]] | None:
+def _chosen(names: tuple[str, ...], own: str | None) -> list[dict[str, Any]] | None:
     """Return what chooses pods by their application; None if only our own is left."""
-    if names is None:
+    if EVERY in names:
         every = _requirement(APPLICATION, "Exists")
         return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]
     others = [name for name in names if name != own]

@@ -25,7 +25,6 @@ import cluster
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
 from cluster import ReconcileError
-from config import Config, as_file
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
 
@@ -59,11 +58,10 @@ _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.Pebbl
 logger = logging.getLogger(__name__)
 
 
-def settings(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings file of `istio-aux serve`, as a mapping."""
+def settings(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings file of `istio-aux serve`: what is `known`, and where its files are."""
     return {
-        **config.settings,
-        **names,
+        **known,
         "applications": APPLICATIONS,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
@@ -87,9 +85,9 @@ def kubeconfig(server: str, authority: str) -> dict[str, Any]:
     }
 
 
-def layer(config: Config, names: Mapping[str, str]) -> ops.pebble.LayerDict:
+def layer(known: Mapping[str, Any]) -> ops.pebble.LayerDict:
     """Return the Pebble layer that runs the workload with these settings."""
-    digest = hashlib.sha256(_yaml(settings(config, names)).encode()).hexdigest()
+    digest = hashlib.sha256(_yaml(settings(known)).encode()).hexdigest()
     wanted = copy.deepcopy(_LAYERS["workload"])
     # The workload reads its settings once, so a change has to restart the service. It reads
     # certificates, the token and the applications again when they change.
@@ -115,8 +113,7 @@ def ensure(
     if not leaf:
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
-    config = inputs.config if granted or not _read(container, CONFIG) else None
-    known = inputs.names()
+    known = inputs.settings() if granted or not _read(container, CONFIG) else {}
     wanted = {
         # The key comes first: the workload loads both when the certificate changes.
         TLS_KEY: leaf.private_key,
@@ -124,16 +121,16 @@ def ensure(
         TOKEN: _token(client, _read(container, TOKEN), inputs),
         KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
     }
-    if config:
+    if known:
         # The settings name this file, so it comes first.
-        wanted[APPLICATIONS] = as_file(inputs.applications(), config.namespaces)
-        wanted[CONFIG] = _yaml(settings(config, known))
+        wanted[APPLICATIONS] = known["applications"]
+        wanted[CONFIG] = _yaml(settings(known))
     for path, content in wanted.items():
         if _read(container, path) != content:
             container.push(path, content, make_dirs=True, permissions=0o600)
             logger.info("wrote %s", path)
-    if config:
-        run(container, layer(config, known))
+    if known:
+        run(container, layer(known))
 
 
 def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:

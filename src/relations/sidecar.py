@@ -133,7 +133,7 @@ def _mesh(requester: Requester, said: Answer | None) -> Mesh | None:
         return None
     if said.missing or not said.status:
         return Mesh(live=False, reason=f"workload: {said.missing}")
-    name = (requester.application.model, *(requester.application.names or ()))
+    name = (requester.application.model, *requester.application.names)
     state = next((a for a in said.status.applications if (a.namespace, a.name) == name), None)
     if state is None or not said.status.injectors:
         return None

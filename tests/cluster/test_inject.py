@@ -30,11 +30,11 @@ import manifests
 from config import Applications
 
 # Namespaces of each mode, with their labels, and whose pods are asked for there.
-MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...] | None]] = {
+MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "named": ({}, ("db", "web")),
-    "every": ({}, None),
-    "disabled": ({"istio-injection": "disabled"}, None),
-    "ambient": ({"istio.io/dataplane-mode": "ambient"}, None),
+    "every": ({}, ("*",)),
+    "disabled": ({"istio-injection": "disabled"}, ("*",)),
+    "ambient": ({"istio.io/dataplane-mode": "ambient"}, ("*",)),
 }
 
 
@@ -131,7 +131,7 @@ def in_force(
             namespace_selectors=[{"matchLabels": {"lab.test/inject": "unselected"}}],
             ca_bundle=workload.authority.certificate,
             admission=mode,
-            inject=(*asked, Applications(workload.model, None)),
+            inject=(*asked, Applications(workload.model, ("*",))),
         )
         rendered = manifests.render_start_policy(values) + manifests.render_webhook(values)
         # Before Istio's.
@@ -185,8 +185,8 @@ def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
         made = client.apply(configuration, field_manager="again", force=True).to_dict()
         return [webhook["name"] for webhook in made["webhooks"]]
 
-    assert len(applied(Applications("a", None), Applications("b", ("web",)))) == 3
-    assert applied(Applications("b", None)) == ["start.istio-aux.io", "b.inject.istio-aux.io"]
+    assert len(applied(Applications("a", ("*",)), Applications("b", ("web",)))) == 3
+    assert applied(Applications("b", ("*",))) == ["start.istio-aux.io", "b.inject.istio-aux.io"]
     assert applied() == ["start.istio-aux.io"]
 
     client.delete(MutatingWebhookConfiguration, manifests.webhook_configuration("again", "again"))
@@ -194,7 +194,7 @@ def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
 
 def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):
     names = tuple(f"{LONGEST[:60]}{i:03}" for i in range(300))
-    asked = (Applications(LONGEST, names), Applications("a", None), Applications("1-a", ("1",)))
+    asked = (Applications(LONGEST, names), Applications("a", ("*",)), Applications("1-a", ("1",)))
 
     (configuration,) = manifests.render_webhook(
         manifests.Values(LONGEST, LONGEST, ca_bundle="", inject=asked)

@@ -93,7 +93,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
         owner=made.metadata.uid or "",
     )
     of_charm.apply(client, manifests.render(values), manager=APP)
-    lease = ObjectMeta(name=manifests.lease(APP), namespace=name)
+    lease = ObjectMeta(name=APP, namespace=name)
     client.create(Lease(metadata=lease))
     return values
 

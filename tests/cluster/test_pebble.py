@@ -191,7 +191,7 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     lab.until(lambda: not workload.check_is_up(unit), what="the rock's check to fail")
 
     def reconcile() -> None:
-        workload.run(unit, of_answers(workload.layer(CONFIG, NAMES), url))
+        workload.run(unit, of_answers(workload.layer(CONFIG.settings | NAMES), url))
         workload.relax(unit)
 
     reconcile()

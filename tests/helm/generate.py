@@ -120,8 +120,8 @@ def _rules() -> str:
             for way, values in _by_admission().items()
         },
         "inject": {
-            "every": _inject(None, "elsewhere"),
-            "every of ours": _inject(None, _MODEL),
+            "every": _inject(("*",), "elsewhere"),
+            "every of ours": _inject(("*",), _MODEL),
             "named": _inject(("@NAMES@",), "elsewhere"),
         },
     }
@@ -181,7 +181,7 @@ def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
     return {**webhook, "matches": _pairs(webhook["matches"])}
 
 
-def _inject(names: tuple[str, ...] | None, ours: str) -> dict[str, Any]:
+def _inject(names: tuple[str, ...], ours: str) -> dict[str, Any]:
     values = Values(_APP, ours, inject=(Applications(_MODEL, names),))
     [webhook] = rules.inject_webhooks(values)
     return _webhook(webhook)

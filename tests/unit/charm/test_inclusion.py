@@ -247,7 +247,4 @@ def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
 
     assert webhook["clientConfig"]["service"]["port"] == WEBHOOK_PORT == 8443
     # The workload's own default (settings.webhook-address) is what it listens on.
-    assert "webhook-address" not in workload.settings(
-        configured("m"),
-        {},
-    )
+    assert "webhook-address" not in workload.settings(configured("m").settings)

@@ -32,7 +32,7 @@ def test_our_configuration_sorts_before_all_of_istio(app: str, model: str) -> No
 
 
 def test_every_webhook_takes_three_seconds_at_most_and_sees_only_new_pods() -> None:
-    inject = (Applications("kubeflow", None), Applications("team", ("a", "b")))
+    inject = (Applications("kubeflow", ("*",)), Applications("team", ("a", "b")))
     values = Values("a", "m", inject=inject, inject_namespaces=("meshed",))
     (configuration,) = manifests.render_webhook(values)
 
@@ -68,7 +68,7 @@ def test_the_namespace_selector_is_as_written_but_for_kube_system(odd: str) -> N
 
 
 def test_istiod_and_istioctl_do_not_take_it_for_an_injector() -> None:
-    values = Values("a", "m", inject=(Applications("sidecar-injector", None),))
+    values = Values("a", "m", inject=(Applications("sidecar-injector", ("*",)),))
     configuration = manifests.render_webhook(values)[0].to_dict()
 
     assert "istio.io/rev" not in configuration["metadata"]["labels"]
@@ -164,7 +164,7 @@ def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
     """The pod selector does not narrow the webhooks of named applications and namespaces."""
     policy, configuration = by_policy(
         pod_selector=PODS,
-        inject=(Applications("shop", None),),
+        inject=(Applications("shop", ("*",)),),
         inject_namespaces=("bank",),
     )
 
@@ -263,7 +263,7 @@ def test_the_webhook_sees_pods_that_end_where_other_sidecars_can_become_native(
 
 @pytest.mark.parametrize(
     "asked",
-    [Applications("kubeflow", ("istio-aux",)), *(Applications(n, None) for n in IGNORED)],
+    [Applications("kubeflow", ("istio-aux",)), *(Applications(n, ("*",)) for n in IGNORED)],
     ids=str,
 )
 def test_a_webhook_that_matches_nothing_is_not_rendered(asked: Applications) -> None:

@@ -226,7 +226,7 @@ def sent(policy: Policy) -> Iterator[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])
 def test_what_is_sent_is_allowed_and_nothing_else(mode: str, sidecars: str, tmp_path: Path) -> None:
     options = {"quit": mode, "sidecars": sidecars}
-    written = workload.settings(configured("m", options), NAMES)
+    written = workload.settings(configured("m", options).settings | NAMES)
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
     executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))

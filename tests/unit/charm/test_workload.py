@@ -39,7 +39,7 @@ NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
 
 
 def test_the_layer_runs_the_workload_and_restarts_it_when_it_hangs() -> None:
-    layer = pebble.Layer(workload.layer(CONFIG, NAMES))
+    layer = pebble.Layer(workload.layer(CONFIG.settings | NAMES))
     service = layer.services[workload.SERVICE]
     program, *arguments = shlex.split(service.command)
 
@@ -87,7 +87,7 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
 )
 def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
     changed: dict[str, Any] = {name.replace("-", "_"): value}
-    chosen = workload.settings(dataclasses.replace(CONFIG, **changed), NAMES)
+    chosen = workload.settings(dataclasses.replace(CONFIG, **changed).settings | NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))
 
     understood = settings.load(tmp_path / "config.yaml")
@@ -189,7 +189,7 @@ def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
         inject_namespaces="team-a",
     )
 
-    assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
+    assert workload.layer(again.settings | NAMES) == workload.layer(CONFIG.settings | NAMES)
 
 
 def test_a_workload_that_is_ready_stays_so_while_it_is_busy_for_a_moment(unit: Unit) -> None:
