@@ -129,7 +129,7 @@ def told(found: Installations, namespaces: Iterable[str] = ()) -> int:
     return NO_ANSWER if found.problems else 0
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How `audit` answers."""
 
     output: str = "text"
@@ -138,11 +138,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     watch: float | None = None  # Seconds between two looks.
 
 
-def audit(credentials: Credentials, scope: Scope, config: Installation | None, asked: Asked) -> int:
+def audit(
+    credentials: Credentials, scope: Scope, config: Installation | None, request: AuditRequest
+) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
-    It is `FOUND` if a pod has a state of ``asked.fail_on``, else `NO_ANSWER` if some pods could not
-    be judged, else 0.
+    It is `FOUND` if a pod has a state of ``request.fail_on``, else `NO_ANSWER` if some pods could
+    not be judged, else 0.
     """
 
     async def work(access: Access) -> int:
@@ -151,20 +153,22 @@ def audit(credentials: Credentials, scope: Scope, config: Installation | None, a
             pods = await audit_pods(access, scope, config)
             if last is None or pods.findings != last.findings:
                 told(pods.installations, pods.unlabelled)
-                shown = pods.since(last) if last and asked.output == "json" else pods
-                if last and asked.output == "text":
+                shown = pods.since(last) if last and request.output == "json" else pods
+                if last and request.output == "text":
                     report.write(sys.stdout, "")
-                report.show(sys.stdout, shown.holders() if asked.holders else shown, asked.output)
+                report.show(
+                    sys.stdout, shown.holders() if request.holders else shown, request.output
+                )
                 if pods.unknown:
                     gaps = "; ".join(pods.gaps)
                     report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
-            if asked.fail_on.intersection(each.state for each in pods.findings):
+            if request.fail_on.intersection(each.state for each in pods.findings):
                 return FOUND
-            if asked.watch is None:
+            if request.watch is None:
                 return NO_ANSWER if pods.unknown or pods.installations.problems else 0
             sys.stdout.flush()
             last = pods
-            await asyncio.sleep(asked.watch)
+            await asyncio.sleep(request.watch)
 
     return run(credentials, work)
 

@@ -132,10 +132,10 @@ def _audit(args: argparse.Namespace) -> int:
         labels=args.label_selector,
         selectors=args.namespace_selectors,
     )
-    asked = cluster.Asked(
+    request = cluster.AuditRequest(
         output=args.output, holders=args.holders, fail_on=args.fail_on, watch=args.watch
     )
-    return cluster.audit(_credentials(args), scope, args.config, asked)
+    return cluster.audit(_credentials(args), scope, args.config, request)
 
 
 def _completion(args: argparse.Namespace) -> int:
@@ -158,21 +158,21 @@ def _check(args: argparse.Namespace) -> int:
 def _quit(args: argparse.Namespace) -> int:
     from istio_aux.cli import free  # noqa: PLC0415 - as above
 
-    order = free.FreeOrder(
+    request = free.QuitRequest(
         chosen=_chosen(args), patience=args.timeout, dry_run=not args.yes,
         config=args.config, sidecars=args.sidecars,
     )  # fmt: skip
-    return free.free(_credentials(args), order, args.output)
+    return free.free(_credentials(args), request, args.output)
 
 
 def _restart(args: argparse.Namespace) -> int:
     from istio_aux.cli import restart  # noqa: PLC0415 - as above
 
-    order = restart.Order(
+    request = restart.RestartRequest(
         namespace=None if args.all_namespaces else args.namespace,
         limit=args.limit, patience=args.timeout, dry_run=not args.yes,
     )  # fmt: skip
-    return restart.restart_unmeshed(_credentials(args), args.config, order, args.output)
+    return restart.restart_unmeshed(_credentials(args), args.config, request, args.output)
 
 
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:

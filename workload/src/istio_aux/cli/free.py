@@ -43,7 +43,7 @@ STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still r
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
 
 
-class FreeOrder(msgspec.Struct, frozen=True, kw_only=True):
+class QuitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods to free in ``patience`` seconds: of the targets, else those with such labels.
 
     The settings are those of ``config``, else of the installation in the cluster.
@@ -56,15 +56,15 @@ class FreeOrder(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
 
 
-def free(credentials: cluster.Credentials, order: FreeOrder, output: str) -> int:
+def free(credentials: cluster.Credentials, request: QuitRequest, output: str) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
         quiet()
-        chosen = order.chosen
+        chosen = request.chosen
         here = "" if chosen.all_namespaces else chosen.namespace or access.namespace
         async with Client(access) as client:
-            policy = await _policy(client, order)
+            policy = await _policy(client, request)
             named, status = list[Pod](), 0
             if chosen.targets:
                 async for each in chosen.find(client, access):
@@ -76,24 +76,28 @@ def free(credentials: cluster.Credentials, order: FreeOrder, output: str) -> int
                 if not named:
                     return status
             spaces = {pod.metadata.namespace for pod in named} or {here}
-            return max(status, await _FreeRun(client, order, policy, named).run(spaces, output))
+            return max(status, await _FreeRun(client, request, policy, named).run(spaces, output))
 
     return cluster.run(credentials, work)
 
 
-async def _policy(client: Client, order: FreeOrder) -> Policy:
+async def _policy(client: Client, request: QuitRequest) -> Policy:
     """How an installation treats pods, but that no pod is deleted."""
-    found = await cluster.find(client, order.config)
+    found = await cluster.find(client, request.config)
     cluster.told(found)
     policy = structs.replace(found.first.settings.quit_policy, dead_proxy=DeadProxy.REPORT)
-    return policy if order.sidecars is None else structs.replace(policy, sidecars=order.sidecars)
+    return (
+        policy if request.sidecars is None else structs.replace(policy, sidecars=request.sidecars)
+    )
 
 
 class _FreeRun:
     """One run of the command. It is the handler of the watches of pods."""
 
-    def __init__(self, client: Client, order: FreeOrder, policy: Policy, named: list[Pod]) -> None:
-        self._client, self._order, self._policy = client, order, policy
+    def __init__(
+        self, client: Client, request: QuitRequest, policy: Policy, named: list[Pod]
+    ) -> None:
+        self._client, self._request, self._policy = client, request, policy
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
         self._held = list[QuitVerdict]()
@@ -114,7 +118,7 @@ class _FreeRun:
         key = resource.metadata.key
         if self._chosen is not None and key not in self._chosen:
             return
-        if not self._order.chosen.selector.matches(resource.labels):
+        if not self._request.chosen.selector.matches(resource.labels):
             self._quit.delete(key)
             return
         if key.namespace not in self._labels:
@@ -138,7 +142,7 @@ class _FreeRun:
         ]  # fmt: skip
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
-            clock, patience = asyncio.get_running_loop().time, self._order.patience
+            clock, patience = asyncio.get_running_loop().time, self._request.patience
             end = clock() + patience
             await until(
                 lambda: self._watches.refused or all(each.synced.is_set() for each in watches),
@@ -149,17 +153,17 @@ class _FreeRun:
                 return cluster.NO_ANSWER
             self._choose()
             forbidden = await self._forbidden(scope) if self._hung else ""
-            if not (self._order.dry_run or forbidden):
+            if not (self._request.dry_run or forbidden):
                 self._quit.lead(True)
                 await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
             found = sorted(self._verdicts(), key=lambda each: (each.namespace, each.name))
             await self._quit.stop(_END)
             await self._events.sent(_END)
-        report.show(sys.stdout, Quits(found, self._order.dry_run), output)
+        report.show(sys.stdout, Quits(found, self._request.dry_run), output)
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", *({"kept"} if self._named else ())}
-        still = not self._order.dry_run and any(each.outcome in stays for each in found)
+        still = not self._request.dry_run and any(each.outcome in stays for each in found)
         return STILL_THERE if still or forbidden else 0
 
     def _choose(self) -> None:
@@ -212,7 +216,7 @@ class _FreeRun:
             exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
             return "freed" if exited else "gone", end.reason
         decision = state.decision
-        if self._order.dry_run:
+        if self._request.dry_run:
             unclear = isinstance(decision, Wait) and decision.until is None
             return "kept" if unclear else "would-free", decision.reason
         failure = state.task.failure if state.task else ""

@@ -41,7 +41,7 @@ _POLL = 0.1  # Seconds between two questions for a right.
 _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class RestartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods to restart: ``limit`` of one namespace, or of all, in ``patience`` seconds."""
 
     namespace: str | None = None
@@ -51,7 +51,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restart_unmeshed(
-    credentials: cluster.Credentials, config: Installation | None, order: Order, output: str
+    credentials: cluster.Credentials,
+    config: Installation | None,
+    request: RestartRequest,
+    output: str,
 ) -> int:
     """Restart pods, or show which would be; return the exit status."""
 
@@ -60,7 +63,7 @@ def restart_unmeshed(
         async with Client(access) as client:
             found = await cluster.find(client, config)
             cluster.told(found)
-            return await _Run(client, found.first, order).run(output)
+            return await _Run(client, found.first, request).run(output)
 
     return cluster.run(credentials, work)
 
@@ -68,9 +71,9 @@ def restart_unmeshed(
 class _Run:
     """One run of the command."""
 
-    def __init__(self, client: Client, installation: Installation, order: Order) -> None:
+    def __init__(self, client: Client, installation: Installation, request: RestartRequest) -> None:
         settings = installation.settings
-        self._client, self._settings, self._order = client, settings, order
+        self._client, self._settings, self._request = client, settings, request
         self._done: dict[Key, Restart] = {}
         telemetry = Telemetry()
         self._around = around = Surroundings(
@@ -81,11 +84,11 @@ class _Run:
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
         self._repair = RepairController(
             client, around.namespaces, telemetry, self._events,
-            policy=policy, options=settings.pod_options, limits=RolloutLimits(restarts=order.limit),
-            restarted=self._done.__setitem__,
+            policy=policy, options=settings.pod_options,
+            limits=RolloutLimits(restarts=request.limit), restarted=self._done.__setitem__,
         )  # fmt: skip
         self._repair.set_applications(installation.applications)
-        path = actions.collection("v1", "pods", order.namespace or "")
+        path = actions.collection("v1", "pods", request.namespace or "")
         self._pods = around.watches.add(
             "pods", path, Pod, self._repair, selection=actions.NOT_TERMINAL
         )
@@ -93,9 +96,9 @@ class _Run:
     async def run(self, output: str) -> int:
         """Do it, print the result, and return the exit status."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._order.patience
+        end = loop.time() + self._request.patience
 
-        def left(most: float = self._order.patience) -> float:
+        def left(most: float = self._request.patience) -> float:
             return max(0.0, min(most, end - loop.time()))
 
         if why := await self._forbidden():
@@ -107,7 +110,7 @@ class _Run:
             if not (known and self._around.injectors.control_planes.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await until(lambda: self._repair.finished, left(PATIENCE))
-            if self._order.dry_run:
+            if self._request.dry_run:
                 report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
@@ -117,7 +120,7 @@ class _Run:
         report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
         if over:
             return 0
-        return _failed(f"not finished within {self._order.patience:g} s: run it again")
+        return _failed(f"not finished within {self._request.patience:g} s: run it again")
 
     def _works(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._events.run()
@@ -125,11 +128,11 @@ class _Run:
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""
-        if self._order.dry_run:
+        if self._request.dry_run:
             return ""
         if (race := self._settings.repair_policy.race).restarts:
             return f"race-policy: {race}: `serve` restarts these pods already"
-        right = _EVICT._replace(namespace=self._order.namespace or "")
+        right = _EVICT._replace(namespace=self._request.namespace or "")
         with suppress(TimeoutError):
             async with asyncio.timeout(GRANTED):
                 while not await actions.allowed(self._client, right):  # noqa: ASYNC110
@@ -144,11 +147,11 @@ class _Run:
         """The pods that were restarted, or the first ones that would be, and why the others not."""
         for key, action in self._done.items():
             yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
-        order, candidates = self._order, self._repair.candidates()
-        chosen = set(candidates[: order.limit] if order.dry_run else ())
+        request, candidates = self._request, self._repair.candidates()
+        chosen = set(candidates[: request.limit] if request.dry_run else ())
         left = set(candidates) - chosen
-        full = order.dry_run or len(self._done) >= order.limit
-        late = f": the limit is {order.limit}" if full else f" within {order.patience:g} s"
+        full = request.dry_run or len(self._done) >= request.limit
+        late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
         for pod in self._repair.unmeshed():
             why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
             outcome = "would-restart" if pod in chosen else "kept"
