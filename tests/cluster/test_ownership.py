@@ -239,6 +239,13 @@ def suspend(client: lightkube.Client, namespace: str) -> None:
     client.patch(Job, "job", patch, namespace=namespace)
 
 
+def is_ending(client: lightkube.Client, pod: Pod) -> bool:
+    assert pod.metadata
+    assert pod.metadata.name
+    metadata = client.get(Pod, pod.metadata.name, namespace=pod.metadata.namespace or "").metadata
+    return metadata is not None and metadata.deletionTimestamp is not None
+
+
 @pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])
 def test_a_job_that_we_suspended_is_resumed_and_no_other(
     client: lightkube.Client, namespace: str, marks: dict[str, str], after: tuple[bool, bool]
@@ -262,6 +269,7 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
     kubelet.run(pod)
     kubelet.linger(pod)
     suspend(client, namespace)
+    lab.until(lambda: is_ending(client, pod), what="the Job controller to delete the pod")
     told: list[list[str]] = []
     end = threading.Timer(3 * HASTY.longest, kubelet.release, [pod])
     end.start()
