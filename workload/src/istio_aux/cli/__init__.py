@@ -3,7 +3,7 @@
 `commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check`,
 `free` and `restart` for a live cluster, in which `workloads` finds the pods that are named. They
 judge by the settings of its `installation`. `preflight` judges what `check` reads, `report` makes
-text or JSON of all answers, for a pipe or as wide as the `terminal`. Only what is for a cluster imports the Kubernetes client, and only on
+text or JSON of all answers. Only what is for a cluster imports the Kubernetes client, and only on
 demand: `explain` of a file starts fast.
 """
 
