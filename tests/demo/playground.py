@@ -23,6 +23,8 @@ EXAMPLES = ("tfjob.yaml", "pytorchjob.yaml", "job.yaml")
 GPU = "nvidia.com/gpu"
 EACH, PODS = 4, 6
 GPUS = EACH * PODS
+# The kubelet tries again after a second, and a proxy is ready within 300 s (`lab.until`).
+TRIES = 600
 COMMANDS = (
     "istio-aux audit",
     f"istio-aux explain {FORGOTTEN}/mnist-worker-0",
@@ -55,9 +57,14 @@ def furnish(cluster: lab.Cluster, steps: Steps) -> None:
 
 
 def create(client: Client, file: str, namespace: str) -> Any:
-    """Create the job of an example in a namespace, each of its pods with some GPUs."""
+    """Create the job of an example in a namespace, each of its pods with some GPUs.
+
+    A Job must not give up while its pods try again until their proxies are ready: each try counts.
+    """
     job = scenes.example(scenes.EXAMPLES / file, namespace)
     spec = job["spec"]
+    if job["kind"] == "Job":
+        spec["backoffLimit"] = TRIES
     replicas = spec.get("tfReplicaSpecs") or spec.get("pytorchReplicaSpecs") or {"": spec}
     for replica in replicas.values():
         for container in replica["template"]["spec"]["containers"]:

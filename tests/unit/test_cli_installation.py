@@ -20,6 +20,7 @@ from unit.test_cli_unmeshed import Istio
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
 OVER = job({"main": exited(0), "istio-proxy": RUNNING})
 NOBODY = "nobody looks after this pod: "
+FREE = "`istio-aux quit -n team {}`"
 AS_SELECTED = "pods are judged as if their namespace were selected"
 DONE = "every payload container is finished"
 
@@ -143,13 +144,15 @@ async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
     (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
     assert alone["reason"].startswith(f"{NOBODY}istio-aux is not installed in this cluster: ")
     assert "installation" not in alone
+    frees = FREE.format(alone["name"])
+    assert [each.get("free") for each in (alone, left, ours)] == [frees, frees, None]
     label = "`kubectl label namespace team io.datastrophic/istio-aux=enabled`"
     assert f"{NOBODY}namespace team is not selected: {label}" in left["reason"]
     assert left["installation"] == "kubeflow/istio-aux"
     assert (ours["action"], ours["installation"]) == ("quit", "shop/ours")
 
 
-async def test_who_may_not_read_webhooks_is_told_so_and_gets_the_defaults(
+async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_pod(
     run: Run, tmp_path: Path
 ) -> None:
     """As a data scientist, whose rights end at a namespace."""
@@ -158,11 +161,23 @@ async def test_who_may_not_read_webhooks_is_told_so_and_gets_the_defaults(
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
         shown = await explained(run, api, tmp_path)
-    assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
+    [pod] = objects(shown)
+    assert (shown.status, pod["action"], pod["free"]) == (0, "unknown", FREE.format(pod["name"]))
+    assert pod["reason"].startswith("not known whether anybody looks after this pod: the webhook ")
     assert shown.err.splitlines() == [
         "judged by the default settings: this account may not list mutatingwebhookconfigurations",
-        f"{AS_SELECTED}: this account may not get namespace team",
     ]
+
+
+async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(
+    run: Run, tmp_path: Path
+) -> None:
+    async with Istio() as api:
+        await api.install(KUBEFLOW)
+        api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
+        shown = await explained(run, api, tmp_path)
+    assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
+    assert shown.err == f"{AS_SELECTED}: this account may not get namespace team\n"
 
 
 async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(

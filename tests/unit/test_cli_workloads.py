@@ -173,6 +173,19 @@ async def test_owners_that_may_not_be_listed_are_named_where_no_pod_is_found() -
     ]
 
 
+async def test_an_object_that_may_not_be_read_is_found_by_its_name_in_its_pods() -> None:
+    """Who may free pods of a namespace need not have rights to its TFJobs."""
+    async with ApiServer() as api:
+        await fill(api)
+        for path in ("/tfjobs/mnist", "/tfjobs/none", "/tfjobs"):
+            api.refuse(path, 403, "Forbidden", "no")
+        found, problems = await find(api, "tfjob/mnist", "tfjob/none")
+    assert found == MNIST
+    assert problems == [
+        "tfjob/none: no pods in namespace team: 403 Forbidden: no; tfjobs: 403 Forbidden: no"
+    ]
+
+
 async def test_owners_in_a_circle_end_and_cost_one_list_for_each_kind() -> None:
     """Tenants write ownerReferences; of a Secret that they name, only metadata is read."""
     loop = [("batch/v1", "Job", "a"), ("batch/v1", "Job", "b"), ("v1", "Secret", "c")]

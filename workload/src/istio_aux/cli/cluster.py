@@ -94,7 +94,7 @@ def explain(
                     continue
                 if (where := each.metadata.namespace) not in known:
                     known[where], gap = await _namespace_labels(client, where)
-                    told(Installations(), [gap] if gap else [])
+                    told(Installations(), [gap] if gap and not found.gap else [])
                 show(each, found, known[where], system_clock())
         return status
 
@@ -122,7 +122,7 @@ def told(found: Installations, namespaces: Iterable[str] = ()) -> int:
     """Say on stderr what is not known, also of ``namespaces``; return the exit status."""
     if found.gap:
         report.complain(f"judged by the default settings: {found.gap}")
-    for gap in namespaces:
+    for gap in () if found.gap else namespaces:  # Labels would not say who looks after a pod.
         report.complain(f"pods are judged as if their namespace were selected: {gap}")
     for problem in found.problems:
         report.complain(problem)

@@ -116,7 +116,7 @@ class Installations(msgspec.Struct, frozen=True):
         """The installation that looks after a pod, or the first one with why none does."""
         candidates = [each for each in self.found if not each.problem]
         if not candidates and self.gap:
-            candidates = [Installation()]
+            return self.first, UNREADABLE
         reasons = [(each, each.left_out(pod, labels)) for each in candidates]
         for each, why in reasons:
             if why is None:
@@ -147,12 +147,13 @@ class Installations(msgspec.Struct, frozen=True):
         if not left_out or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason, "")
         action, why = "ignore", f"nobody looks after this pod: {left_out}"
-        if self.problems:
-            action, left_out = "unknown", "; ".join(self.problems)
+        if self.problems or self.gap:
+            action, left_out = "unknown", "; ".join(self.problems) or left_out
             why = f"not known whether anybody looks after this pod: {left_out}"
         return Judgement(ours, facts, decision, action, f"{why}; {decision.reason}", left_out)
 
 
+UNREADABLE = "the webhook configurations cannot be read"
 NOT_INSTALLED = (
     "istio-aux is not installed in this cluster: `istio-aux check --pre` says what it needs"
 )

@@ -47,6 +47,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str | None = None
     installation: str = ""  # Whose settings these are.
     state: State | None = None  # The word of `audit`.
+    free: str = ""  # The command that frees a pod which nobody looks after.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,12 +152,15 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanatio
         and not (decision.blocked_by or judged.left_out)
     ):
         reason = f"{PROXY} is told to exit once every payload container is finished"
+    free = ""
+    if isinstance(decision, quitting.Quit) and judged.left_out:
+        free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
     notes = filter(None, (start or effective_start(pod), *bad_values(pod)))
     return Explanation(
         **_identity(pod), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
         installation=judged.installation.name,
-        state=_state(decision) if pod.status.phase == "Running" else None,
+        state=_state(decision) if pod.status.phase == "Running" else None, free=free,
     )  # fmt: skip
 
 
@@ -274,7 +278,7 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     style = _ACTIONS.get(explanation.action, Style.PLAIN)
     action = Cell(f"{explanation.action.upper()}{state}", style)
     yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
-    for title in ("start", "installation"):
+    for title in ("free", "start", "installation"):
         if text := getattr(explanation, title):
             yield from terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
     rows = [
@@ -338,6 +342,8 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{whether} looks after {number} of these pods: {why}"
     if (more := len(counted) - MOST) > 0:
         yield f"and {more} more reasons"
+    if spaces := {each.namespace for each in findings if each.left_out and each.state == "stuck"}:
+        yield f"free them: `istio-aux quit {f'-n {min(spaces)}' if len(spaces) == 1 else '-A'}`"
 
 
 def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:

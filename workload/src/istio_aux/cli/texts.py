@@ -18,7 +18,8 @@ number of owners between them. Pods of the cluster are judged as of now, by the
 settings of the installation that looks after them; in files, grace periods
 count as over. Of a workload in a file the pods are shown that it will have.
 JSON has one object a line: namespace, name, uid, action (quit, wait, ignore,
-report, unknown), reason, containers; start, state, installation.
+report, unknown), reason, containers; start, state, installation,
+free.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 2 if a document is bad, or nothing of a file has known pods;

@@ -73,7 +73,8 @@ async def find(
 
     A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
     pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
-    have ``.GROUP`` at its end. Without targets it is all pods. A pod without a namespace of its own
+    have ``.GROUP`` at its end. An object that the account may not read is found by its name in the
+    ownerReferences of pods. Without targets it is all pods. A pod without a namespace of its own
     is in ``namespace``. The labels of a pod that is not named itself match ``selector``. Finished
     pods are yielded, too.
 
@@ -188,9 +189,12 @@ async def _owned_pods(
             body = await client.get(path)
             uid = _owned.read(body).metadata.uid
         except (ApiError, InvalidNameError, UnreadableError) as error:
-            yield NoPods(f"{target.namespace}: {target.text}: {error}")
-            return
-        why = _childless(body)
+            if not (isinstance(error, ApiError) and error.code == 403):
+                yield NoPods(f"{target.namespace}: {target.text}: {error}")
+                return
+            why = str(error)
+        else:
+            why = _childless(body)
     pods, parents = list[Pod](), _Parents()
     async for each in _listed(client, target.namespace, selector):
         if isinstance(each, NoPods):
@@ -202,7 +206,10 @@ async def _owned_pods(
     found = False
     for pod in pods:
         above = _ancestors(pod.metadata.uid, parents)
-        if any(each.uid == uid if uid else kind.is_of(each) for each in above):
+        if any(
+            each.uid == uid if uid else kind.is_of(each) and target.name in {"", each.name}
+            for each in above
+        ):
             found = True
             yield pod
     if not found:
