@@ -346,6 +346,19 @@ async def test_audit_watches_until_a_pod_must_not_be(
         assert shown.out.count("STATE") == 2
 
 
+async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(
+    run: Run, tmp_path: Path
+) -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        api.refuse("GET /api/v1/pods", 403, "Forbidden", "not you")
+        everywhere = await ask(run, api, tmp_path, "audit")
+        named = await ask(run, api, tmp_path, "audit", "-n", "training", "-o", "json")
+    why = "this account may not list pods in all namespaces: give -n NAMESPACE\n"
+    assert everywhere == (1, "", why)
+    assert objects(named)
+
+
 async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:
     """As by kubectl."""
     async with ApiServer() as api:
@@ -358,7 +371,7 @@ async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
     message = 'pods is forbidden: User "me" cannot list resource "pods"'
     async with ApiServer() as api:
         api.refuse("/pods", 403, "Forbidden", message)
-        shown = await ask(run, api, tmp_path, "audit")
+        shown = await ask(run, api, tmp_path, "audit", "-n", "training")
         assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
 
 

@@ -32,6 +32,7 @@ from istio_aux.repair import rules as repair
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 FOUND = 3  # Exit status of `audit` when pods are in a state that they must not be in.
+FORBIDDEN = 403  # HTTP status.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
@@ -150,7 +151,15 @@ def audit(
     async def work(access: Access) -> int:
         last: report.Audit | None = None
         while True:
-            pods = await audit_pods(access, scope, config)
+            try:
+                pods = await audit_pods(access, scope, config)
+            except ApiError as error:
+                if error.code != FORBIDDEN or scope.namespace:
+                    raise
+                report.complain(
+                    "this account may not list pods in all namespaces: give -n NAMESPACE"
+                )
+                return NO_ANSWER
             if last is None or pods.findings != last.findings:
                 told(pods.installations, pods.unlabelled)
                 shown = pods.since(last) if last and request.output == "json" else pods
@@ -261,7 +270,7 @@ async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, s
 
 def _gap(error: ApiError | UnreadableError, right: str) -> str:
     """Why something is not known; ``right`` is what reads it."""
-    forbidden = isinstance(error, ApiError) and error.code == 403
+    forbidden = isinstance(error, ApiError) and error.code == FORBIDDEN
     return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
 
 
