@@ -246,10 +246,9 @@ def test_explain_finds_the_pods_of_workloads_with_rights_in_one_namespace(
     cluster: lab.Cluster, client: lightkube.Client, late: Keeper
 ):
     """By discovery, as kubectl does it; the role `view` is enough."""
-    where = {"namespace": late.namespace}
     role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="view")
-    account = Subject(kind="ServiceAccount", name="default", **where)
-    metadata = ObjectMeta(name="viewer", **where)
+    account = Subject(kind="ServiceAccount", name="default", namespace=late.namespace)
+    metadata = ObjectMeta(name="viewer", namespace=late.namespace)
     client.create(RoleBinding(metadata=metadata, roleRef=role, subjects=[account]))
     kubeconfig = cluster.kubeconfig_for(late.namespace, "default")
 
