@@ -249,13 +249,15 @@ def owned(
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
+    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
 ) -> None:
     """Delete objects that have `labels` and are not in `keep`."""
+    # By the name of the kind: lightkube may have several classes of a kind.
+    kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
-        kept = {_name(resource) for resource in keep if isinstance(resource, kind)}
+        names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, labels, model, keep=kept)
+            delete(client, kind, labels, model, keep=names)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
