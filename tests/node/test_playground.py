@@ -19,6 +19,8 @@ from lab import tools
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
+pytestmark = pytest.mark.nightly("cluster/test_commands.py, and test_demo.py on this stage")
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/playground.md"
 # Seconds for the commands of a block. Measured on 2 busy cores: 15 s.
