@@ -31,7 +31,7 @@ Labels = Mapping[str, str]
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """One istio-aux. ``problem`` says why its settings are not known, if so.
+    """An installation of istio-aux. ``problem`` says why its settings are not known, if so.
 
     ``name`` is that of its Lease as NAMESPACE/NAME, or of the file with its settings.
     """
@@ -42,7 +42,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def scope(self, namespace: str, labels: Labels | None) -> QuitScope:
-        """What it may do in a namespace; one whose labels are None counts as selected."""
+        """What it may do in a namespace, which counts as selected if its labels are None."""
         options = self.settings.pod_options
         selected = labels is None or options.namespaces.matches(labels)
         return QuitScope(
@@ -93,27 +93,27 @@ class Installations(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> Installation:
-        """The one whose settings count where no pod is judged, if one must be taken."""
+        """The installation whose settings count where no pod is judged, or the defaults."""
         return next((each for each in self.found if not each.problem), Installation())
 
     @property
     def problems(self) -> list[str]:
-        """Why the settings of some are not known, one line each."""
+        """Why the settings of some installations are not known, a line each."""
         return [each.problem for each in self.found if each.problem]
 
     @property
     def names(self) -> list[str]:
-        """Their names, for people, with what is unusual about them."""
+        """The names of the installations, for people, with the option quit unless it is enabled."""
         known = [(each.name, each.settings.quit) for each in self.found if not each.problem]
         usual = QuitMode.ENABLED
         return [name if mode == usual else f"{name} (quit: {mode})" for name, mode in known]
 
     def selects(self, labels: Labels) -> bool:
-        """Whether one of them selects a namespace with these labels."""
+        """Whether an installation selects a namespace with these labels."""
         return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, str]:
-        """The installation that looks after a pod, or the first one with why none does."""
+        """The installation that looks after a pod; or the first one, and why none does."""
         candidates = [each for each in self.found if not each.problem]
         if not candidates and self.gap:
             return self.first, UNREADABLE
@@ -132,7 +132,7 @@ class Installations(msgspec.Struct, frozen=True):
         now: Moment | None,
         sidecars: tuple[SidecarRule, ...] | None = None,
     ) -> Judgement:
-        """Judge a pod by the installation that looks after it, as that does.
+        """Judge a pod as the installation that looks after the pod does.
 
         Every grace period counts as over without ``now``. A namespace whose ``labels`` are None
         counts as selected. ``sidecars`` count instead of those of the settings.
