@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 from aiohttp import web
+from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.screens import Shown
@@ -56,6 +57,14 @@ class Cluster:
         body["metadata"].update(name=name, namespace=namespace, uid=f"u-{name}")
         self._pods[namespace, name] = body
         await self.api.put("pods", body)
+
+    async def install(self, settings: dict[str, Any]) -> None:
+        """An installation that says these settings of itself."""
+        metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: json.dumps(settings)}}
+        hooks = [{"name": START_WEBHOOK}]
+        await self.api.put(
+            "mutatingwebhookconfigurations", {"metadata": metadata, "webhooks": hooks}
+        )
 
     async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
         self.at_once += 1
@@ -209,6 +218,22 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
         assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
         assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
         assert (await cluster.quits("none"))[:2] == (1, "")
+
+
+async def test_the_settings_of_the_installation_count_unless_a_file_overrides_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """An admin's word about a sidecar, and never a deletion."""
+    (tmp_path / "config.yaml").write_text("sidecars: ''\n")
+    async with cluster:
+        await cluster.pod("beside-vault", others={"vault": RUNNING})
+        await cluster.install({"sidecars": "vault=ignore", "dead-proxy": "delete"})
+        by_theirs = await cluster.quits("-n", "training", "-o", "json")
+        by_file = await cluster.quits(
+            "-n", "training", "-o", "json", "--config", str(tmp_path / "config.yaml")
+        )
+    assert outcomes(by_theirs) == {"beside-vault": "would-free"}
+    assert outcomes(by_file) == {"beside-vault": "kept"}
 
 
 async def test_a_pod_is_named_in_a_namespace(cluster: Cluster) -> None:
