@@ -13,7 +13,7 @@ from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
 
 CHECKOUT = Path(__file__).parents[2]
-pytestmark = pytest.mark.nightly("unit/test_benchmarks.py")
+pytestmark = pytest.mark.nightly("cluster/test_quit.py, cluster/test_admission.py")
 
 
 @WEBSOCKETS.needed
