@@ -35,7 +35,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="NUMBER",
-        help=f"burst: Jobs that end at once; default: {burst.WHOLE.jobs}, {burst.QUICK.jobs} if quick",
+        help=f"burst: Jobs that end at once, {burst.WHOLE.jobs} unless it is said",
     )  # fmt: skip
     options = parser.parse_args()
     if options.before and options.benchmark != "quit":

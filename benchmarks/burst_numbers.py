@@ -1,4 +1,4 @@
-"""The measurements of the burst benchmark: what was observed, joined by pod. Data and arithmetic only."""
+"""What the burst benchmark measures: observations joined by pod. Data and arithmetic only."""
 
 from __future__ import annotations
 

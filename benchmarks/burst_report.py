@@ -51,6 +51,12 @@ def _exits(results: Results) -> Iterator[tuple[str, ...]]:
         yield kind, *(f"{results.exited(kind, percent):.2f}" for percent in PERCENTS)
     ratios = (results.exited(CLASSIC, p) / results.exited(NATIVE, p) for p in PERCENTS)
     yield "native's = 1", *(f"{ratio:.2f}" for ratio in ratios)
+    pods = results.of(CLASSIC)
+    for what, took in (
+        ("until a status says that the payload is finished", [pod.stored for pod in pods]),
+        ("from that status to the exec", [(pod.sent or 0.0) - pod.stored for pod in pods]),
+    ):
+        yield f"{CLASSIC}: {what}", *(f"{percentile(took, p):.2f}" for p in PERCENTS)
 
 
 def _parts(results: Results) -> Iterator[tuple[str, ...]]:

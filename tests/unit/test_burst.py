@@ -24,7 +24,9 @@ def containerd(topic: str, seconds: float, **event: Any) -> str:
 
 def ended(container: str, seconds: float, task: str = "", status: int = 0) -> str:
     """The exit of a container, or of a command in it."""
-    exited = {"exited_at": f"{DAY}T{clock(seconds)}123Z"} | ({"exit_status": status} if status else {})
+    exited = {"exited_at": f"{DAY}T{clock(seconds)}123Z"} | (
+        {"exit_status": status} if status else {}
+    )
     return containerd("/tasks/exit", 59, container_id=container, id=task or container, **exited)
 
 
@@ -38,7 +40,9 @@ def status(pod: str, *, payload_ended: bool, native: bool = False) -> bytes:
     proxy = {"name": "istio-proxy", "containerID": f"containerd://{pod}-proxy", "state": {}}
     lists = ([payload], [proxy]) if native else ([payload, proxy], [])
     fields = dict(zip(("containerStatuses", "initContainerStatuses"), lists, strict=True))
-    return json.dumps({"type": "x", "object": {"metadata": {"name": pod}, "status": fields}}).encode()
+    return json.dumps(
+        {"type": "x", "object": {"metadata": {"name": pod}, "status": fields}}
+    ).encode()
 
 
 def audit(pod: str, stage: str, seconds: float) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def test_the_way_of_a_classic_proxy_is_told_in_seconds_since_the_exit_of_its_pay
     assert (spread, [rounded(pod) for pod in pods]) == (0, [told])
 
 
-def test_pods_stand_in_the_order_in_which_their_payloads_ended_and_native_ones_are_told_by_nobody() -> None:
+def test_pods_stand_in_the_order_of_their_payloads_ends_and_nobody_tells_a_native_proxy() -> None:
     watch = [(NOON + 3, status(pod, payload_ended=True, native=True)) for pod in ("late", "early")]
     lines = [
         line
