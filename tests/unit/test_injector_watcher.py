@@ -396,7 +396,7 @@ async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
         assert {capability for _, capability in seen} == {C, N}
 
 
-@pytest.mark.parametrize("code", [401, 429, 503, 504])
+@pytest.mark.parametrize("code", [401, 408, 429, 503, 504])
 async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
