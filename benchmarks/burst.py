@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import lab
 from lab import images, node_config, workloads
-from lab.creation import audited
+from lab.creation import audited, send
 from lab.fixtures import make_namespace
 from lab.istio.sidecar import Template, inject
 from lab.meshed import is_ready
@@ -33,7 +33,16 @@ from lightkube.types import CascadeType
 
 from benchmarks import burst_report as report
 from benchmarks import machine
-from benchmarks.burst_numbers import CLASSIC, NATIVE, Burst, Observed, Results, Sizes, join
+from benchmarks.burst_numbers import (
+    CLASSIC,
+    NATIVE,
+    Burst,
+    Observed,
+    Results,
+    Sizes,
+    join,
+    kubelet,
+)
 from benchmarks.conversation import MeasurementError
 from benchmarks.processes import Meter
 
@@ -159,6 +168,7 @@ class _Bench:
             pids["istio-aux"] = self._workload.process.pid
         with _watched(self._cluster) as lines:
             lab.until(lambda: len(lines) >= sizes.jobs, what="the watch", timeout=sizes.limit)
+            before = self._kubelet()
             meter, busy = Meter(pids), _busy()
             os.close(gate)
             succeeded = b'"phase":"Succeeded"'
@@ -168,11 +178,20 @@ class _Bench:
             )  # fmt: skip
             cpu, rest = meter.read(), _busy() - busy
             cpu["pods, shims and all else"] = rest - sum(cpu[name] for name in pids)
+            counted = {what: count - before[what] for what, count in self._kubelet().items()}
             spread, pods = lab.until(
                 lambda: join(self._observed(kind, lines)),
                 what="all that is observed of a burst", ignoring=(MeasurementError,), every=0.5,
             )  # fmt: skip
-        return Burst(kind=kind, spread=spread, pods=pods, cpu=cpu)
+        return Burst(kind=kind, spread=spread, pods=pods, cpu=cpu, kubelet=counted)
+
+    def _kubelet(self) -> dict[str, float]:
+        """What the kubelet has counted since its start."""
+        path = f"/api/v1/nodes/{node_config.NODE_NAME}/proxy/metrics"
+        status, body = send(self._cluster, "GET", path)
+        if status != 200:
+            raise MeasurementError(f"the kubelet's metrics: {status} {body[:200]!r}")
+        return kubelet(body.decode())
 
     def _observed(self, kind: str, lines: Iterable[tuple[float, bytes]]) -> Observed:
         """What is there so far."""

@@ -20,6 +20,17 @@ CLASSIC, NATIVE = "classic with istio-aux", "native"
 PAYLOAD, PROXY = "main", "istio-proxy"
 
 
+KUBELET = {
+    "requests": "rest_client_rate_limiter_duration_seconds_count",
+    "s that requests waited for the rate limit": "rest_client_rate_limiter_duration_seconds_sum",
+    "lists of all containers (PLEG)": "kubelet_pleg_relist_duration_seconds_count",
+    "s of these lists": "kubelet_pleg_relist_duration_seconds_sum",
+    "statuses stored": "kubelet_pod_status_sync_duration_seconds_count",
+}
+"""Metrics of the kubelet (k8s@1.36 pkg/kubelet/metrics, component-base/metrics/prometheus).
+It sends two requests for a status, one status after another (status_manager.go syncBatch)."""
+
+
 class Sizes(Numbers, frozen=True, kw_only=True):
     """How much of everything.
 
@@ -67,12 +78,14 @@ class Burst(Numbers, frozen=True, kw_only=True):
         spread: seconds from the first exit of a payload to the last.
         pods: in the order in which their payloads ended.
         cpu: seconds of CPU by process, and ``elapsed``.
+        kubelet: what the kubelet's metrics counted meanwhile, by the words of `KUBELET`.
     """
 
     kind: str
     spread: float
     pods: list[Freed]
     cpu: dict[str, float]
+    kubelet: dict[str, float]
 
 
 class Results(Numbers, frozen=True, kw_only=True):
@@ -196,6 +209,17 @@ def join(observed: Observed) -> tuple[float, list[Freed]]:
         found.append((ended, pod))
     found.sort(key=lambda each: each[0])
     return found[-1][0] - found[0][0], [pod for _, pod in found]
+
+
+def kubelet(metrics: str) -> dict[str, float]:
+    """The sums of `KUBELET` over all labels."""
+    found = dict.fromkeys(KUBELET, 0.0)
+    for line in metrics.splitlines():
+        series, _, value = line.rpartition(" ")
+        for what, name in KUBELET.items():
+            if series.partition("{")[0] == name:
+                found[what] += float(value)
+    return found
 
 
 def _containers(lines: Iterable[str]) -> _Containers:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import document, svg
-from benchmarks.burst_numbers import CLASSIC, NATIVE, Freed, Results
+from benchmarks.burst_numbers import CLASSIC, KUBELET, NATIVE, Freed, Results
 from benchmarks.document import curve, table
 from benchmarks.numbers import percentile
 from benchmarks.svg import Line, Panel
@@ -37,6 +37,11 @@ def markdown(results: Results) -> str:
             table(("", "p50", "p90", "most", "until then, p90"), _parts(results)),
             "## Each burst",
             table(("", "payloads end within s", "p50", "p90", "most"), _bursts(results)),
+            (
+                "## What the kubelet counted\n\nIn each burst; medians. Its requests are those of"
+                " all its clients."
+            ),
+            table(("", *KUBELET), _kubelet(results)),
             (
                 "## Who used the cores\n\nSeconds of CPU for each pod, from the first exit of a"
                 " payload until the API server has stored the last end; medians of the bursts."
@@ -95,6 +100,12 @@ def _bursts(results: Results) -> Iterator[tuple[str, ...]]:
         yield (
             burst.kind, f"{burst.spread:.2f}", *(f"{percentile(took, p):.2f}" for p in PERCENTS),
         )  # fmt: skip
+
+
+def _kubelet(results: Results) -> Iterator[tuple[str, ...]]:
+    for kind in KINDS:
+        bursts = [burst.kubelet for burst in results.bursts if burst.kind == kind]
+        yield kind, *(f"{percentile([one[what] for one in bursts], 50):.1f}" for what in KUBELET)
 
 
 def _cpu(results: Results) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.burst_numbers import Freed, Observed, join
+from benchmarks.burst_numbers import Freed, Observed, join, kubelet
 from benchmarks.conversation import MeasurementError
 
 NOON = 1795867200.0  # 2026-11-28T12:00:00Z
@@ -117,6 +117,13 @@ def test_a_pod_of_which_something_is_missing_or_whose_proxy_failed_is_no_number(
 ) -> None:
     with pytest.raises(MeasurementError, match=why):
         join(Observed(CLASSIC.watch, lines))
+
+
+def test_the_kubelets_requests_of_all_verbs_are_counted_together() -> None:
+    name = "rest_client_rate_limiter_duration_seconds_count"
+    text = f'# TYPE x counter\n{name}{{verb="GET"}} 3\n{name}{{verb="PATCH"}} 2e+00\nother 9\n'
+
+    assert kubelet(text)["requests"] == 5
 
 
 def rounded(pod: Freed) -> Freed:
