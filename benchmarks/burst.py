@@ -55,7 +55,7 @@ SELECTOR = "bench.istio-aux.io/burst=yes"
 MOST = 100
 """Jobs at once: a kubelet runs 110 pods."""
 
-WHOLE = Sizes(jobs=50, rounds=4, settle=8.0, limit=300.0)
+WHOLE = Sizes(jobs=50, rounds=3, settle=8.0, limit=600.0)
 QUICK = Sizes(jobs=3, rounds=1, settle=0.5, limit=300.0)
 
 ISTIO = Template("istio-system", images.PROXYV2, native="on request")
