@@ -21,7 +21,7 @@ from istio_aux.model.policy import QuitMode
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
 from istio_aux.quit.state import QuitScope, performed
 from istio_aux.settings import Settings
 
@@ -63,12 +63,14 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         options = self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
             missing = options.namespaces.missing(labels)
-            yield _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
+            command = _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
+            yield f"{command} (by an admin)"
         if not chosen:
             missing = options.pods.missing(pod.labels)
-            yield _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
+            command = _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
+            yield f"{command} (by {'an admin' if missing is None else 'whoever runs the pod'})"
         if self.settings.quit is QuitMode.DISABLED:
-            yield "set `quit` to `enabled`"
+            yield "set `quit` to `enabled` (by an admin)"
 
 
 class Judgement(NamedTuple):
@@ -131,6 +133,8 @@ class Installations(msgspec.Struct, frozen=True):
         labels: Labels | None,
         now: Moment | None,
         sidecars: tuple[SidecarRule, ...] | None = None,
+        *,
+        kubelet: Kubelet = OBEYS,
     ) -> Judgement:
         """Judge a pod as the installation that looks after the pod does.
 
@@ -141,7 +145,7 @@ class Installations(msgspec.Struct, frozen=True):
         policy = ours.settings.quit_policy
         if sidecars is not None:
             policy = msgspec.structs.replace(policy, sidecars=sidecars)
-        facts = PodFacts(pod, policy)
+        facts = PodFacts(pod, policy, kubelet)
         decision = quitting.decide(facts, now)
         action, reason = performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
