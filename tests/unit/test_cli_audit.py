@@ -226,6 +226,15 @@ def test_of_many_holders_the_first_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "where"), [("kubeflow/istio-aux", "installation: kubeflow/istio-aux; "), ("", "")]
+)
+def test_restarts_name_the_installation_whose_settings_count(name: str, where: str) -> None:
+    """As the summary of `audit` does; without an installation they are the defaults."""
+    restarts = report.Restarts([], dry_run=False, installation=name)
+    assert [*report.restarts_text(restarts, Terminal())] == [f"{where}restarted: 0, kept: 0"]
+
+
+@pytest.mark.parametrize(
     ("seconds", "age"),
     [
         (-3, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"),

@@ -35,10 +35,8 @@ QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_RUNG = "none"  # The rung of a quit that ended before its first attempt.
 
 RESOURCES = tuple(Requests().amounts)
-"""Values of a label ``resource``, as kube-state-metrics has it. Tenants invent names of devices, so
-that all GPUs count together."""
-
-KEEPERS: tuple[str, ...] = (PROXY, "other")  # What keeps a finished pod. Tenants name their containers.
+"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
+KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
 
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 
@@ -109,14 +107,11 @@ class Telemetry:
             registry=registry, buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
         )  # fmt: skip
         self.kept_seconds = counter(
-            "kept_resource_seconds",
-            "Requested GPUs, CPU cores and bytes of memory of freed pods, times the seconds from "
-            "the last payload container's exit to the proxy's.",
+            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
             resource=RESOURCES,
         )  # fmt: skip
         self.kept_resources = gauge(
-            "kept_resources",
-            "GPUs, CPU cores and bytes of memory that stuck and blocked pods request, by keeper.",
+            "kept_resources", "What stuck and blocked pods request, by what keeps them.",
             by=KEEPERS, resource=RESOURCES,
         )  # fmt: skip
         self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")

@@ -87,8 +87,7 @@ def explain(
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, the installations, the labels of its namespace, the present time, and
-    what is known of the pod's kubelet.
+    ``show`` gets each pod, the installations, the labels of its namespace, the time, its kubelet.
     What has no pods, and what cannot be read, is one line on stderr.
     """
 
@@ -96,7 +95,7 @@ def explain(
         known = dict[str, Labels | None]()
         async with Client(access, patient=True) as client:
             found = await find(client, config)
-            status, kubelets = told(found), _Kubelets(client)
+            status, kubelets = told(found), dict[str, Kubelet]()
             async for each in chosen.find(client, access):
                 if not isinstance(each, Pod):
                     report.complain(str(each))
@@ -105,7 +104,7 @@ def explain(
                 if (where := each.metadata.namespace) not in known:
                     known[where], gap = await _namespace_labels(client, where)
                     told(Installations(), [gap] if gap and not found.gap else [])
-                kubelet = await kubelets.of(each)
+                kubelet = await _kubelet(client, each, kubelets)
                 show(each, found, known[where], system_clock(), kubelet)
         return status
 
@@ -201,6 +200,7 @@ async def audit_pods(
     """
     findings, now = list[report.Finding](), system_clock()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
+    kubelets = dict[str, Kubelet]()
     path = actions.collection("v1", "pods", scope.namespace or "")
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
@@ -208,7 +208,6 @@ async def audit_pods(
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh, found = await survey(client), await find(client, config)
-        kubelets = _Kubelets(client)
         chosen = {"labelSelector": str(scope.labels)} if scope.labels.requirements else {}
         async for page in actions.pages(client, path, Pod, {**actions.NOT_TERMINAL, **chosen}):
             for lost in page.unreadable:
@@ -220,7 +219,7 @@ async def audit_pods(
                 if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
-                kubelet = await kubelets.of(pod)
+                kubelet = await _kubelet(client, pod, kubelets)
                 judged = found.judge(pod, labels.get(namespace), now, kubelet=kubelet)
                 match _audited(pod, labels.get(namespace), judged, mesh):
                     case report.Finding() as finding:
@@ -253,27 +252,19 @@ def _audited(
     return report.audit(new, judged, expectation)
 
 
-class _Kubelets:
-    """The kubelets of nodes: each is read once, if the judgement on a pod depends on its version.
-
-    What cannot be read is unknown, and one line on stderr.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client, self._known = client, dict[str, Kubelet]()
-
-    async def of(self, pod: Pod) -> Kubelet:
-        if not depends_on_kubelet(pod):
-            return OBEYS
-        node, version = pod.spec.node_name or "", ""
-        if node not in self._known:
-            try:
-                version = await actions.read_kubelet(self._client, node)
-            except (ApiError, InvalidNameError, UnreadableError) as error:
-                why = workloads.gap(error, f"get node {node}")
-                report.complain(f"restart rules of containers may or may not be obeyed: {why}")
-            self._known[node] = Kubelet(obeys(version))
-        return self._known[node]
+async def _kubelet(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
+    """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
+    if not depends_on_kubelet(pod):
+        return OBEYS
+    node, version = pod.spec.node_name or "", ""
+    if node not in known:
+        try:
+            version = await actions.read_kubelet(client, node)
+        except (ApiError, InvalidNameError, UnreadableError) as error:
+            why = workloads.gap(error, f"get node {node}")
+            report.complain(f"restart rules of containers may or may not be obeyed: {why}")
+        known[node] = Kubelet(obeys(version))
+    return known[node]
 
 
 async def _namespaces(

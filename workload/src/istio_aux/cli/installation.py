@@ -63,12 +63,10 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         options = self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
             missing = options.namespaces.missing(labels)
-            command = _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
-            yield f"{command} (by an admin)"
+            yield _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
         if not chosen:
             missing = options.pods.missing(pod.labels)
-            command = _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
-            yield f"{command} (by {'an admin' if missing is None else 'whoever runs the pod'})"
+            yield _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
         if self.settings.quit is QuitMode.DISABLED:
             yield "set `quit` to `enabled` (by an admin)"
 
@@ -200,10 +198,11 @@ def _read(configuration: Configuration) -> Installation:
 def _command(
     what: str, present: Labels, missing: Mapping[str, str | None] | None, option: str
 ) -> str:
-    """The command that gives an object the labels which a selector lacks."""
+    """The command that gives an object the labels which a selector lacks, and who may run it."""
     if missing is None:
-        return f"set `{option}`"
+        return f"set `{option}` (by an admin)"
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     changed = any(value is not None and key in present for key, value in missing.items())
     over = " --overwrite" if changed else ""
-    return f"`kubectl label{over} {what} {' '.join(words)}`"
+    who = "an admin" if what.startswith("namespace ") else "whoever runs the pod"
+    return f"`kubectl label{over} {what} {' '.join(words)}` (by {who})"

@@ -446,10 +446,10 @@ class QuitRecorder(Recorder):
             self._telemetry.quits_total += task.target == PROXY
             if end.after_payload is not None and task.target == PROXY:
                 self._telemetry.exit_to_exit.observe(end.after_payload)
-                amounts = task.requests.amounts if task.requests and self.leading else {}
-                for resource, amount in amounts.items():
-                    kept = self._telemetry.kept_seconds.labels(resource)
-                    kept.inc(amount * end.after_payload)
+                kept = task.requests.amounts if task.requests and self.leading else {}
+                for resource, amount in kept.items():
+                    seconds = self._telemetry.kept_seconds.labels(resource)
+                    seconds.inc(amount * end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
             note = f"every payload container is finished; {end}"
             self._event(state.key, kind, "ProxyQuit", note)
