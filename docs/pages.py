@@ -255,7 +255,7 @@ def _said(content: str) -> str:
     """The text of an alert, for an application that is called as the charm, without its labels."""
     named = content.strip().replace("{{ $labels.juju_application }}", "istio-aux")
     named = named.removeprefix("istio-aux: ")
-    return re.sub(r"\{\{[^}]*\}\}", "…", named)
+    return re.sub(r"\{\{.*?\}\}", "…", named)
 
 
 def commands() -> str:

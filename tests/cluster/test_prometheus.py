@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -214,7 +215,11 @@ def verdict(promtool: str, rules: Path, *expected: tuple[str, list[dict[str, str
             for alert, series, firing in expected
         ],
     }
-    path = rules.with_name(f"{expected[0][0]}.yaml")
+    return failure(promtool, rules.with_name(f"{expected[0][0]}.yaml"), test)
+
+
+def failure(promtool: str, path: Path, test: dict[str, Any]) -> str:
+    """What promtool says of a test that fails, else nothing."""
     path.write_text(yaml.safe_dump(test))
     command = [promtool, "test", "rules", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -244,6 +249,39 @@ def test_an_alert_fires_for_its_trouble_and_neither_when_all_is_well_nor_for_ano
     if alert != "IstioAuxMetricsMissing":
         expected.append((alert, scraped(trouble, OTHER), 0))
     assert verdict(promtool, rules, *expected) == ""
+
+
+def test_the_alert_for_stuck_pods_says_how_many_gpus_they_keep(promtool: str, rules: Path) -> None:
+    """One unit leads, and has stuck pods that request 24 GPUs."""
+    [rule] = [r for group in GROUPS for r in group["rules"] if r["alert"] == "IstioAuxJobsStuck"]
+    series = {
+        metric("stuck_pods"): FLAT,
+        metric("kept_resources", by="istio-proxy", resource="gpu"): "24+0x90",
+        metric("kept_resources", by="other", resource="gpu"): "5+0x90",
+        metric("kept_resources", by="istio-proxy", resource="cpu"): "99+0x90",
+    }
+    said = {
+        key: re.sub(r"{{ query .*? }}", "24", text) for key, text in rule["annotations"].items()
+    }
+    for label, value in (("$labels.juju_application", "istio-aux"), ("$value", "7")):
+        said = {key: text.replace(f"{{{{ {label} }}}}", value) for key, text in said.items()}
+    about = {"juju_model": TOPOLOGY.model, "juju_application": TOPOLOGY.application}
+    alert = {"exp_labels": {**rule["labels"], **about}, "exp_annotations": said}
+    test = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": scraped(series, TOPOLOGY),
+                "alert_rule_test": [
+                    {"eval_time": "85m", "alertname": rule["alert"], "exp_alerts": [alert]}
+                ],
+            }
+        ],
+    }
+    assert "24 GPUs" in said["description"]
+    assert failure(promtool, rules.with_name("gpus.yaml"), test) == ""
 
 
 def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(
@@ -305,17 +343,24 @@ def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
 
     # A rate needs a sample from before the first quit.
     await_answer('istio_aux_injectors{state="live"} > 0')
-    stuck = selected.start("stuck")
+    amount = {"nvidia.com/gpu": "2"}
+    gpus = {"main": {"resources": {"requests": amount, "limits": amount}}}
+    stuck = selected.start("stuck", more=gpus)
     selected.kubelet.misbehave(stuck, "lie")
-    blocked = selected.start("blocked", payload=["main", "uploader"])
+    blocked = selected.start("blocked", payload=["main", "uploader"], more=gpus)
     for pod in (stuck, blocked):
         selected.kubelet.finish(pod, "main")
     for number in range(JOBS):
-        pod = selected.start(f"train-{number}")
+        pod = selected.start(f"train-{number}", more=gpus)
         selected.kubelet.finish(pod, "main")
         selected.await_phase(pod, "Succeeded")
     freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
-    await_answer(freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0')
+    await_answer(
+        freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0',
+        'istio_aux_kept_resources{by="istio-proxy", resource="gpu"} == 2',
+        'istio_aux_kept_resources{by="other", resource="gpu"} == 2',
+        'istio_aux_kept_resource_seconds_total{resource="gpu"} > 0',
+    )  # fmt: skip
     return start, time.time()
 
 

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import lab
 from lab import keeping, node, sweep, tools
+from lab.clusters import CHECKOUT
 from lab.errors import LabError
 from lab.waiting import until
 
@@ -30,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     up = command(_up, help="leave a cluster running and print its kubeconfig")
     up.add_argument("--level", choices=["api", "node"], help="node where possible, else api")
     down = command(_down, help="end what `up` left running")
-    down.add_argument("name", nargs="*", help="the clusters to end; without names all of them")
+    down.add_argument(
+        "name", nargs="*", help="the clusters to end; without names all of this checkout"
+    )
     command(_status, help="the clusters that run, and what this machine can do")
     build = command(_build, help="build programs that are missing")
     build.add_argument("program", nargs="*", metavar="PROGRAM")
@@ -68,12 +71,17 @@ def _down(options: argparse.Namespace) -> int:
         there = ", ".join(held) or "none"
         print(f"lab: {min(unknown)}: not left running by `up`; there is {there}", file=sys.stderr)
         return 2
-    for name in options.name or held:
+    for name in options.name or of_this_checkout(held):
         os.kill(held[name]["harness"], signal.SIGTERM)
         # Not `running`, which knows a cluster no more while its last folder is being removed.
         until(partial(_gone, name), what=f"{name} to end")
         print(f"{name}: ended")
     return 0
+
+
+def of_this_checkout(running: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of the clusters that this checkout started, by their records."""
+    return [name for name, each in running.items() if each.get("checkout") == str(CHECKOUT)]
 
 
 def _gone(name: str) -> bool:

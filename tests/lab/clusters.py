@@ -27,6 +27,7 @@ from lab.waiting import ending, until
 
 Level = Literal["api", "node"]
 
+CHECKOUT = Path(__file__).parents[2]  # Several checkouts share the cache.
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # For the lab's own programs.
 PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -131,6 +132,7 @@ class Cluster:
             "level": self.level,
             "harness": os.getpid(),
             "held": held,
+            "checkout": str(CHECKOUT),
             "kubeconfig": str(self.kubeconfig),
         }
         # Renamed into place: a reader sees all of it or nothing.

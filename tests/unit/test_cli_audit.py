@@ -226,6 +226,15 @@ def test_of_many_holders_the_first_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "where"), [("kubeflow/istio-aux", "installation: kubeflow/istio-aux; "), ("", "")]
+)
+def test_restarts_name_the_installation_whose_settings_count(name: str, where: str) -> None:
+    """As the summary of `audit` does; without an installation they are the defaults."""
+    restarts = report.Restarts([], dry_run=False, installation=name)
+    assert [*report.restarts_text(restarts, Terminal())] == [f"{where}restarted: 0, kept: 0"]
+
+
+@pytest.mark.parametrize(
     ("seconds", "age"),
     [
         (-3, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"),
@@ -263,7 +272,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     ]  # fmt: skip
     assert "    not finished: vault (running)" in lines
     assert held.startswith("2 pods are kept by istio-proxy since ")
-    assert left_out.startswith("nobody looks after 4 of these pods: istio-aux is not")
+    assert left_out.startswith("nobody looks after 4 of these pods (24 GPUs): istio-aux is")
     assert left_out.splitlines()[-1].startswith("free them: `istio-aux quit -")
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 

@@ -43,17 +43,18 @@ def found(*told: Any) -> Any:
 @pytest.mark.parametrize(
     ("selectors", "labels", "remedy"),
     [
-        ("a=b", {}, "`kubectl label namespace training a=b`"),
-        ("a=b", {"a": "c"}, "`kubectl label --overwrite namespace training a=b`"),
-        ("a=", {"a": "c"}, "`kubectl label --overwrite namespace training a=`"),
-        ("a", {}, "`kubectl label namespace training a=true`"),
-        ("!a", {"a": ""}, "`kubectl label namespace training a-`"),
-        ("a=b,c=d; e=f", {}, "`kubectl label namespace training e=f`"),
-        ("a=b,c=d; e=f", {"a": "b"}, "`kubectl label namespace training c=d`"),
+        ("a=b", {}, "`kubectl label namespace training a=b` (by an admin)"),
+        ("a=b", {"a": "c"}, "`kubectl label --overwrite namespace training a=b` (by an admin)"),
+        ("a=", {"a": "c"}, "`kubectl label --overwrite namespace training a=` (by an admin)"),
+        ("a", {}, "`kubectl label namespace training a=true` (by an admin)"),
+        ("!a", {"a": ""}, "`kubectl label namespace training a-` (by an admin)"),
+        ("a=b,c=d; e=f", {}, "`kubectl label namespace training e=f` (by an admin)"),
+        ("a=b,c=d; e=f", {"a": "b"}, "`kubectl label namespace training c=d` (by an admin)"),
         ("kubernetes.io/metadata.name=x", {"kubernetes.io/metadata.name": "training"},
-         "set `namespace-selectors`"),
-        ("a,!a", {}, "set `namespace-selectors`"),
-        ("", {"kubernetes.io/metadata.name": "kube-system"}, "set `namespace-selectors`"),
+         "set `namespace-selectors` (by an admin)"),
+        ("a,!a", {}, "set `namespace-selectors` (by an admin)"),
+        ("", {"kubernetes.io/metadata.name": "kube-system"},
+         "set `namespace-selectors` (by an admin)"),
     ],
 )  # fmt: skip
 def test_the_label_is_named_that_has_a_namespace_selected(
@@ -69,8 +70,9 @@ def test_all_reasons_to_leave_a_pod_alone_have_what_changes_them() -> None:
     told = {"namespace-selectors": "a=b", "pod-selector": "c=d", "quit": "disabled"}
     judged = found(told).judge(OVER, {}, None)
     assert judged.left_out == (
-        "namespace training is not selected: `kubectl label namespace training a=b` and"
-        " `kubectl label pod job-x7k2p -n training c=d` and set `quit` to `enabled`"
+        "namespace training is not selected: `kubectl label namespace training a=b`"
+        " (by an admin) and `kubectl label pod job-x7k2p -n training c=d` (by whoever runs the pod)"
+        " and set `quit` to `enabled` (by an admin)"
     )
 
 
@@ -129,6 +131,38 @@ async def explained(run: Run, api: Istio, folder: Path, *more: str) -> Shown:
     pod["metadata"] |= {"name": "job", "namespace": "team"}
     await api.put("pods", pod)
     return await ask(run, api, folder, "explain", "team/job", "-o", "json", *more)
+
+
+@pytest.mark.parametrize(
+    ("version", "action"),
+    [("v1.35.1", "quit"), ("v1.34.2", "wait"), ("v1.33.0", "wait"), (None, "wait")],
+)
+@pytest.mark.parametrize("command", ["explain", "audit"])
+async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obeys_them(
+    command: str, version: str | None, action: str, run: Run, tmp_path: Path
+) -> None:
+    """KEP-5307: kubelets obey them from 1.35 on. The node is read once, also for two pods."""
+    async with Istio() as api:
+        await api.install({"namespace-selectors": "team=a"})
+        await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
+        kubelet = {"nodeInfo": {"kubeletVersion": version}}
+        await api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
+        for name in ("a", "b"):
+            pod = document(
+                {"main": exited(1), "istio-proxy": RUNNING}, restart="OnFailure",
+                details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
+            )  # fmt: skip
+            pod["metadata"] |= {"name": name, "namespace": "team", "uid": name}
+            await api.put("pods", pod)
+        if version is None:
+            api.refuse("/nodes/node-1", 403, "Forbidden", "no")
+        shown = await ask(run, api, tmp_path, command, "-n", "team", "-o", "json")
+        read = api.requests.count("GET /api/v1/nodes/node-1")
+    actions = [each["action"] for each in objects(shown)]
+    restarted = version == "v1.33.0"  # Nothing is wrong with such a pod.
+    assert actions == ([] if command == "audit" and restarted else [action] * 2)
+    unknown = "restart rules of containers may or may not be obeyed: this account may not get node"
+    assert (shown.err, read) == ("" if version else f"{unknown} node-1\n", 1)
 
 
 async def test_explain_says_which_installation_judges_and_a_file_overrides_it(

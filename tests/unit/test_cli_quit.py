@@ -48,13 +48,16 @@ class Cluster:
     async def pod(
         self, name: str, main: State = DONE, namespace: str = "training", **more: Any
     ) -> None:
-        """Create a pod that requests two GPUs."""
+        """Create a pod that requests two GPUs; ``job`` is the name of its TFJob."""
         others, phase = more.pop("others", {}), more.pop("phase", "Running")
+        job = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": more.pop("job", "")}
         body = document(
             {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
             details={"main": {"resources": {"requests": {"nvidia.com/gpu": "2"}}}}, **more,
         )  # fmt: skip
         body["metadata"].update(name=name, namespace=namespace, uid=f"u-{name}")
+        owners = [{**job, "uid": "j", "controller": True}] if job["name"] else []
+        body["metadata"]["ownerReferences"] = owners
         self._pods[namespace, name] = body
         await self.api.put("pods", body)
 
@@ -103,16 +106,18 @@ async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
     cluster: Cluster,
 ) -> None:
     async with cluster:
-        await cluster.pod("mnist-0")
-        await cluster.pod("mnist-1")
+        await cluster.pod("mnist-0", job="mnist")
+        await cluster.pod("mnist-1", job="mnist")
+        await cluster.pod("bare")
         await cluster.pod("at-work", main=RUNNING)
         shown = await cluster.quits("-n", "training")
+        why = "every payload container is finished"
         assert shown.out.splitlines() == [
-            "NAMESPACE  NAME     OUTCOME     REQUESTS  REASON",
-            "training   mnist-0  would-free  2 GPUs    every payload container is finished",
-            "training   mnist-1  would-free  2 GPUs    every payload container is finished",
+            "NAMESPACE  NAME         PODS  OUTCOME     REQUESTS  REASON",
+            f"training   pod/bare     1     would-free  2 GPUs    {why}",
+            f"training   tfjob/mnist  2     would-free  4 GPUs    {why}",
             "",
-            "would-free: 2 (4 GPUs)",
+            "would-free: 3 (6 GPUs)",
             "nothing is changed yet: add --yes",
         ]
         assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
@@ -123,7 +128,7 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
 ) -> None:
     """Whatever labels the namespace has, and with rights in it alone; JSON keys are a contract."""
     async with cluster:
-        await cluster.pod("mnist-0")
+        await cluster.pod("mnist-0", job="mnist")
         await cluster.pod("at-work", main=RUNNING)
         await cluster.pod("restarted", main=exited(1), restart="OnFailure")
         await cluster.pod("service", restart="Always")
@@ -132,8 +137,8 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
         shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
         assert json.loads(shown.out) == {
             "namespace": "training", "name": "mnist-0", "uid": "u-mnist-0", "outcome": "freed",
-            "reason": "istio-proxy exited with 0, 1 s after the payload",
-            "requests": {"gpus": 2},
+            "reason": "istio-proxy exited with 0", "requests": {"gpus": 2},
+            "owner": "TFJob/mnist", "seconds": 1.0,
         }  # fmt: skip
         assert (shown.status, shown.err, cluster.told) == (0, "", {"mnist-0"})
         assert [event["reason"] for event in cluster.api.events] == ["ProxyQuit"]
@@ -141,6 +146,20 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
         places = {"/namespaces/training/", "/selfsubjectaccessreviews", "webhookconfigurations"}
         asked = cluster.api.requests
         assert [path for path in asked if not any(each in path for each in places)] == []
+
+
+async def test_pods_of_a_job_that_are_freed_are_a_row_with_the_longest_wait(
+    cluster: Cluster,
+) -> None:
+    """Their proxies exited at 08:16:30."""
+    async with cluster:
+        for number, at in enumerate(("2026-11-21T08:16:29Z", "2026-11-21T07:16:30Z")):
+            await cluster.pod(f"mnist-{number}", main=exited(0, at=at), job="mnist")
+        shown = await cluster.quits("-n", "training", "--yes")
+    _, row, *rest = shown.out.splitlines()
+    assert row.split(maxsplit=4)[:4] == ["training", "tfjob/mnist", "2", "freed"]
+    assert row.endswith("4 GPUs    istio-proxy exited with 0, up to 3600 s after the payload")
+    assert rest == ["", "freed: 2 (4 GPUs)"]
 
 
 async def test_the_namespace_is_the_kubeconfigs_unless_all_are_asked_for(cluster: Cluster) -> None:
@@ -163,9 +182,10 @@ async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster:
         await cluster.pod("later", main=exited(0, at="2999-01-01T00:00:00Z"),
                           annotations={"istio-aux.io/quit-grace": "3600"})  # fmt: skip
         shown = await cluster.quits("-n", "training", "--yes", "--timeout", "2")
-        rows = [line.split(maxsplit=5) for line in shown.out.splitlines()[1:5]]
-        assert [(row[1], row[2]) for row in rows] == [
-            ("deaf", "stuck"), ("hears", "freed"), ("later", "stuck"), ("waits", "kept")
+        rows = [line.split(maxsplit=6) for line in shown.out.splitlines()[1:5]]
+        assert [(row[1], row[3]) for row in rows] == [
+            ("pod/deaf", "stuck"), ("pod/hears", "freed"), ("pod/later", "stuck"),
+            ("pod/waits", "kept"),
         ]  # fmt: skip
         assert "the grace period ends at" in rows[2][-1]
         assert "istio-aux.io/quit-grace" in rows[3][-1]
@@ -209,7 +229,9 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
         shown = await cluster.quits(
             "hangs", "training/at-work", "training/over", "--yes", "-o", "json"
         )
-        assert outcomes(shown) == {"hangs": "freed", "at-work": "kept", "over": "gone"}
+        assert outcomes(shown) == {"hangs": "freed", "at-work": "kept", "over": "ended"}
+        over = next(json.loads(line) for line in shown.out.splitlines() if '"over"' in line)
+        assert (over["reason"], over["requests"]) == ("it had ended before: Succeeded", {})
         assert "not finished: main (running)" in shown.out
         assert (shown.status, shown.err, cluster.told) == (1, "", {"hangs"})
         assert (await cluster.quits("hangs", "--yes")).status == 0

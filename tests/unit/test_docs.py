@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from istio_aux import settings
 from istio_aux.cli.commands import main, parser
 from istio_aux.model.names import EVENT_REASONS
 from istio_aux.repair.rollout import RolloutLimits
@@ -79,7 +80,9 @@ RUN_HERE = [block for block in SHELL if block.mark == f"run by {HERE}"]
 INLINE = {
     (str(file.relative_to(ROOT)), command)
     for file in DOCUMENTS
-    for command in re.findall(r"`((?:\.venv/bin/)?(?:tox|make) [^`]+)`", file.read_text())
+    for command in re.findall(
+        r"`((?:(?:\.venv/bin/)?tox|make|istio-aux|juju) [^`.…][^`…]*)`", file.read_text()
+    )
 }
 COMMANDS = sorted(
     INLINE | {(str(each), line.strip()) for each in SHELL for line in each.commands()}
@@ -204,11 +207,13 @@ def is_there(path: str) -> bool:
 def test_a_command_names_what_there_is(place: str, command: str) -> None:
     """Arguments of the program, options and actions of the charm, targets and environments."""
     match words(command):
+        case ["istio-aux", "serve"]:
+            pass  # The program, not a command.
         case ["istio-aux", *arguments]:
             parser().parse_args(arguments)
         case ["juju", "config", "istio-aux", *pairs]:
-            assert {pair.partition("=")[0] for pair in pairs} <= set(OPTIONS)
-        case ["juju", "run", _, action, *pairs]:
+            assert {pair.partition("=")[0] for pair in pairs} <= {*OPTIONS, "NAME", "--reset"}
+        case ["juju", "run", _, action, *pairs] if action != "NAME":
             known = set(ACTIONS[action].get("params", {}))
             assert {pair.partition("=")[0] for pair in pairs} <= known
         case ["make", target, *_]:
@@ -220,6 +225,36 @@ def test_a_command_names_what_there_is(place: str, command: str) -> None:
             assert [each for each in arguments if "/" in each and not is_there(each)] == []
         case _:
             pass
+
+
+# Of other programs: what prose says of them is not about istio-aux.
+OTHERS = {
+    "--api-versions", "--event-ttl", "--exit-zero-on-sigterm", "--force", "--kube-version",
+    "--max-request-bytes", "--quitquitquit", "--service-account-max-token-expiration", "--trust",
+    "service-mesh-mode",
+    "quit-deadline",  # The example of an option that somebody adds.
+}  # fmt: skip
+
+
+@cache
+def flags() -> set[str]:
+    """The flags of the program, and of those for tests and benchmarks."""
+    programs = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    named = {flag for each in programs for flag in re.findall(r'"(--[a-z-]+)"', each.read_text())}
+    return named | {*re.findall(r"--[a-z-]+", pages.commands())}
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_flags_and_options_that_prose_names_exist(file: Path) -> None:
+    """`--flag`, `option: value` with its value, and what stands behind the word option."""
+    said = re.sub(r"^ *```.*?^ *```$", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = set(re.findall(r"`(--[a-z-]+)[^`\n]*`", said)) - flags()
+    for names in re.findall(r"[Oo]ptions? ((?:`[a-z-]+`(?:, | and | or )?)+)", said):
+        found |= set(re.findall(r"[a-z-]{2,}(?=`)", names)) - {*OPTIONS} - {*settings.OPTIONS}
+    assert found - OTHERS == set()
+    for name, value in re.findall(r"`([a-z-]+): ([^`…\s]+)`", said):
+        if name in settings.OPTIONS:
+            settings.OPTIONS[name].read(value)
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))

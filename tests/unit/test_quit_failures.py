@@ -41,12 +41,14 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert stuck.requests == Requests(gpus=8)
         assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
         assert world.count("istio_aux_stuck_pods") == 1
+        assert world.count("istio_aux_kept_resources") == 8
         world.api.on_exec = freeing(world)
         await world.ended("exited")
         await until(
             lambda: not world.controller.troubled("stuck"), "it is not called stuck any more"
         )
         assert world.count("istio_aux_stuck_pods") == 0
+        assert world.count("istio_aux_kept_resources") == 0
 
 
 async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:

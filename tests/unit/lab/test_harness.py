@@ -8,8 +8,20 @@ from pathlib import Path
 
 import pytest
 from lab import tools
+from lab.__main__ import of_this_checkout
 
 TESTS = Path(__file__).parents[2]
+
+
+def test_make_lab_down_ends_the_clusters_of_this_checkout_alone() -> None:
+    """Others share the cache. `python -m lab down NAME` ends any."""
+    records = {
+        "ours": {"checkout": str(TESTS.parent)},
+        "theirs": {"checkout": "/x"},
+        "starting": {},
+    }
+    assert of_this_checkout(records) == ["ours"]
+
 
 # Threads change as often as they can while the first of them learns what a pod is.
 RACE = """

@@ -222,7 +222,7 @@ def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
 
     assert changed.what.startswith("7 would be held: team/web-0, ")
     assert changed.what.endswith(" and 2 more")
-    assert rest.what == "2 of 9 would not be changed"
+    assert rest.what == "2 of 9 need no change"
     assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
+from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
@@ -37,7 +38,7 @@ WELL, DOUBTFUL = (
     AttemptResult(False, True, "no exit code"),
 )
 FINISHED = "every payload container is finished"
-EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
+EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0", 1.0)
 GONE = End(QuitOutcome.GONE, "the pod is gone")
 
 
@@ -129,6 +130,40 @@ def test_the_wait_of_a_payload_whose_end_was_seen_has_fractions(
 
 
 @pytest.mark.parametrize(
+    ("payload", "proxy", "seconds"),
+    [
+        ("2026-11-21T08:16:29Z", "2026-11-21T08:16:33Z", 4.0),
+        ("2026-11-21T08:16:33Z", "2026-11-21T08:16:29Z", 0.0),
+        ("0001-01-01T00:00:00Z", "2026-11-21T08:16:33Z", 20.0),
+        ("2026-11-21T08:16:29Z", "9999-12-31T23:59:59Z", 20.0),
+    ],
+    ids=["believed", "backwards", "before the pod was created", "in the future"],
+)
+def test_a_pod_was_not_kept_for_longer_than_it_has_existed(
+    payload: str, proxy: str, seconds: float
+) -> None:
+    """Whatever the kubelet, or somebody in its place, writes. The pod is 20 s old."""
+    body = document({"istio-proxy": exited(0, at=proxy), "main": exited(0, at=payload)})
+    body["metadata"]["creationTimestamp"] = "2026-11-21T08:16:20Z"
+    story = Story().told()
+    story.watched(pods.convert(body))
+    end = story.awake()
+    assert isinstance(end, End)
+    assert end.after_payload == seconds
+
+
+def test_a_sidecar_that_ends_between_payload_and_proxy_shortens_no_wait() -> None:
+    policy = Policy(sidecars=sidecars.parse("vault-agent=ignore"))
+    story = Story(policy=policy).told()
+    late = {"vault-agent": exited(0, at="2026-11-21T08:16:39Z")}
+    proxy = {"istio-proxy": exited(0, at="2026-11-21T08:16:39Z")}
+    story.watched(pods.convert(document({**proxy, "main": DONE, **late})))
+    end = story.awake()
+    assert isinstance(end, End)
+    assert end.after_payload == 10.0
+
+
+@pytest.mark.parametrize(
     ("answer", "seconds"),
     [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],
     ids=["well", "doubtful", "refused"],
@@ -144,7 +179,7 @@ def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) 
     assert story.answered(answer) == Sleep(seconds)
     assert story.awake() == Look()
     assert story.looked(pod(proxy=exited(137))) == End(
-        QuitOutcome.EXITED_NONZERO, "istio-proxy exited with 137, 0 s after the payload", 0.0
+        QuitOutcome.EXITED_NONZERO, "istio-proxy exited with 137", 0.0
     )
 
 

@@ -7,11 +7,12 @@ import io
 import logging
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from itertools import product
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,15 +21,22 @@ from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.kube.events import Events
 from istio_aux.model.names import EventAction, EventReason
-from istio_aux.model.pod import Key
+from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import Outcome, Rung, State
+from istio_aux.model.resources import Requests
 from istio_aux.model.text import printable_json
 
 _log = logging.getLogger(__name__)
 
+M = TypeVar("M", Counter, Gauge)
+
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_RUNG = "none"  # The rung of a quit that ended before its first attempt.
+
+RESOURCES = tuple(Requests().amounts)
+"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
+KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
 
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 
@@ -64,22 +72,26 @@ class Closed(StrEnum):
 
 
 class Telemetry:
-    """All metrics of one process, in a registry of their own."""
+    """All metrics of one process, in a registry of their own.
+
+    Attributes:
+        measure: sets gauges, right before they are shown.
+    """
 
     def __init__(self) -> None:
+        self.measure: Callable[[], None] = lambda: None
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
 
-        def counter(name: str, meaning: str, **labels: Iterable[str]) -> Counter:
-            """Make a counter whose series exist from the start, at zero: alerts see them rise."""
-            made = Counter(f"istio_aux_{name}", meaning, [*labels], registry=registry)
+        def make(kind: type[M], name: str, meaning: str, **labels: Iterable[str]) -> M:
+            """Make a metric whose series exist from the start, at zero: alerts see them rise."""
+            made = kind(f"istio_aux_{name}", meaning, [*labels], registry=registry)
             for values in product(*labels.values()) if labels else ():
                 made.labels(*values)
             return made
 
-        def gauge(name: str, meaning: str) -> Gauge:
-            return Gauge(f"istio_aux_{name}", meaning, registry=registry)
+        counter, gauge = partial(make, Counter), partial(make, Gauge)
 
         self.quits = counter(
             "quits", "Quits that ended, by outcome and by the way tried last.",
@@ -93,6 +105,14 @@ class Telemetry:
             "istio_aux_payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's.",
             registry=registry, buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
+        )  # fmt: skip
+        self.kept_seconds = counter(
+            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
+            resource=RESOURCES,
+        )  # fmt: skip
+        self.kept_resources = gauge(
+            "kept_resources", "What stuck and blocked pods request, by what keeps them.",
+            by=KEEPERS, resource=RESOURCES,
         )  # fmt: skip
         self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")
         self.stuck_pods = gauge("stuck_pods", "Pods whose proxy runs on after several attempts.")
@@ -110,11 +130,7 @@ class Telemetry:
             action=DEAD_PROXY_ACTIONS,
         )  # fmt: skip
 
-        self.injectors = Gauge(
-            "istio_aux_injectors", "Istio's injectors, by state.", ["state"], registry=registry
-        )
-        for state in State:
-            self.injectors.labels(state)
+        self.injectors = gauge("injectors", "Istio's injectors, by state.", state=State)
         self.injector_probes = counter(
             "injector_probes", "Probes of Istio's injectors, by way.",
             way=PROBE_WAYS, outcome=PROBE_OUTCOMES,
@@ -166,6 +182,7 @@ class Telemetry:
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
+        self.measure()
         return generate_latest(self._registry)
 
 

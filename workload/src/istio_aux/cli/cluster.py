@@ -10,7 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iter
 import msgspec
 
 from istio_aux.cli import report, workloads
-from istio_aux.cli.installation import Installation, Installations, Labels, installations
+from istio_aux.cli.installation import (
+    Installation,
+    Installations,
+    Judgement,
+    Labels,
+    installations,
+)
 from istio_aux.injector.watcher import Survey, survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -19,6 +25,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     AccessError,
     ApiError,
+    InvalidNameError,
     KubeError,
     UnreadableError,
 )
@@ -27,6 +34,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.webhooks import Configuration, Namespace
+from istio_aux.quit.facts import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.repair import rules as repair
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
@@ -75,11 +83,11 @@ def explain(
     credentials: Credentials,
     chosen: Chosen,
     config: Installation | None,
-    show: Callable[[Pod, Installations, Labels | None, Moment], None],
+    show: Callable[[Pod, Installations, Labels | None, Moment, Kubelet], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, the installations, the labels of its namespace, and the present time.
+    ``show`` gets each pod, the installations, the labels of its namespace, the time, its kubelet.
     What has no pods, and what cannot be read, is one line on stderr.
     """
 
@@ -87,7 +95,7 @@ def explain(
         known = dict[str, Labels | None]()
         async with Client(access, patient=True) as client:
             found = await find(client, config)
-            status = told(found)
+            status, kubelets = told(found), dict[str, Kubelet]()
             async for each in chosen.find(client, access):
                 if not isinstance(each, Pod):
                     report.complain(str(each))
@@ -96,7 +104,8 @@ def explain(
                 if (where := each.metadata.namespace) not in known:
                     known[where], gap = await _namespace_labels(client, where)
                     told(Installations(), [gap] if gap and not found.gap else [])
-                show(each, found, known[where], system_clock())
+                kubelet = await _kubelet(client, each, kubelets)
+                show(each, found, known[where], system_clock(), kubelet)
         return status
 
     return run(credentials, work)
@@ -114,7 +123,7 @@ async def find(client: Client, config: Installation | None) -> Installations:
         pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
         read = [page async for page in pages]
     except ApiError as error:
-        return Installations(gap=_gap(error, "list mutatingwebhookconfigurations"))
+        return Installations(gap=workloads.gap(error, "list mutatingwebhookconfigurations"))
     items = {item.metadata.name: item for page in read for item in page.items}
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
@@ -191,6 +200,7 @@ async def audit_pods(
     """
     findings, now = list[report.Finding](), system_clock()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
+    kubelets = dict[str, Kubelet]()
     path = actions.collection("v1", "pods", scope.namespace or "")
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
@@ -209,7 +219,9 @@ async def audit_pods(
                 if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
-                match _audited(pod, labels.get(namespace), found, mesh, now):
+                kubelet = await _kubelet(client, pod, kubelets)
+                judged = found.judge(pod, labels.get(namespace), now, kubelet=kubelet)
+                match _audited(pod, labels.get(namespace), judged, mesh):
                     case report.Finding() as finding:
                         findings.append(finding)
                     case str(why):
@@ -231,14 +243,28 @@ async def audit_pods(
 
 
 def _audited(
-    pod: Pod, labels: Labels | None, found: Installations, mesh: Survey, now: Moment
+    pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
 ) -> report.Finding | str | None:
-    judged = found.judge(pod, labels, now)
     options, asking = judged.installation.settings.pod_options, judged.installation.applications
     new, expectation = repair.expectation(
         pod, labels or {}, options, asking, lambda new: mesh.expected(new, labels)
     )
     return report.audit(new, judged, expectation)
+
+
+async def _kubelet(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
+    """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
+    if not depends_on_kubelet(pod):
+        return OBEYS
+    node, version = pod.spec.node_name or "", ""
+    if node not in known:
+        try:
+            version = await actions.read_kubelet(client, node)
+        except (ApiError, InvalidNameError, UnreadableError) as error:
+            why = workloads.gap(error, f"get node {node}")
+            report.complain(f"restart rules of containers may or may not be obeyed: {why}")
+        known[node] = Kubelet(obeys(version))
+    return known[node]
 
 
 async def _namespaces(
@@ -265,13 +291,7 @@ async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, s
         body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(name)}")
         return _namespace.read(body).labels, ""
     except (ApiError, UnreadableError) as error:
-        return None, _gap(error, f"get namespace {name}")
-
-
-def _gap(error: ApiError | UnreadableError, right: str) -> str:
-    """Why something is not known; ``right`` is what reads it."""
-    forbidden = isinstance(error, ApiError) and error.code == FORBIDDEN
-    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
+        return None, workloads.gap(error, f"get namespace {name}")
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:

@@ -26,6 +26,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Start
 from istio_aux.model.text import quoted
+from istio_aux.quit.facts import OBEYS, Kubelet
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -75,12 +76,12 @@ def _explain(args: argparse.Namespace) -> int:
 
     def show(
         pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None,
-        *, start: str | None = None,
+        kubelet: Kubelet = OBEYS, *, start: str | None = None,
     ) -> None:  # fmt: skip
         nonlocal shown
         if shown and args.output == "text":
             report.write(sys.stdout, "")
-        judged = found.judge(pod, labels, now, args.sidecars)
+        judged = found.judge(pod, labels, now, args.sidecars, kubelet=kubelet)
         report.show(sys.stdout, report.explain(pod, judged, start), args.output)
         shown += 1
 

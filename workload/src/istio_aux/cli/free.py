@@ -40,6 +40,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import PATIENCE, Watches, running, until
 
 STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
+_GONE = "it ended without a quit"
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
 
 
@@ -100,6 +101,7 @@ class _FreeRun:
         self._client, self._request, self._policy = client, request, policy
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
+        self._owners: dict[Key, str] = {}
         self._held = list[QuitVerdict]()
         # The pods that count: those that are named, and those that hang once all are listed.
         self._chosen: Container[Key] | None = self._named or None
@@ -124,6 +126,7 @@ class _FreeRun:
         if key.namespace not in self._labels:
             self._labels[key.namespace] = {}  # Selected, whatever labels it has.
             self._quit.relabelled(key.namespace)
+        self._owners[key] = report.owner_of(resource)
         self._quit.apply(resource)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
@@ -175,7 +178,8 @@ class _FreeRun:
             self._quit.delete(key)
             if state.decision.blocked_by and not self._named:
                 reason = state.decision.reason
-                self._held.append(QuitVerdict(*key, "kept", reason, state.requests))
+                held, owner = state.requests, self._owners[key]
+                self._held.append(QuitVerdict(*key, "kept", reason, held, owner))
         self._chosen = self._hung
 
     async def _forbidden(self, scope: set[str]) -> str:
@@ -198,21 +202,25 @@ class _FreeRun:
     def _verdicts(self) -> Iterator[QuitVerdict]:
         """The pods that hung, those that were named, and those that other containers hold."""
         for key, requests in self._hung.items():
-            yield QuitVerdict(*key, *self._outcome(key), requests)
+            end, owner = self._ends.get(key), self._owners[key]
+            waited = end.after_payload if end else None
+            yield QuitVerdict(*key, *self._outcome(key), requests, owner, waited)
         for key, pod in self._named.items():
             if key not in self._hung:
                 decision = quitting.decide(PodFacts(pod, self._policy, None), system_clock())
-                # A pod that is not watched although it hung when it was read has ended since.
-                over = pod.status.phase in {"Succeeded", "Failed"} or isinstance(decision, Quit)
-                outcome, held = "gone" if over else "kept", resources.requests(pod)
-                yield QuitVerdict(*key, outcome, decision.reason, held)
+                outcome, reason, held = "kept", decision.reason, resources.requests(pod)
+                if (phase := pod.status.phase) in {"Succeeded", "Failed"}:
+                    outcome, reason, held = "ended", f"it had ended before: {phase}", Requests()
+                elif isinstance(decision, Quit):  # It is not watched although it hung when read.
+                    outcome, reason = "gone", _GONE
+                yield QuitVerdict(*key, outcome, reason, held, report.owner_of(pod))
         yield from self._held
 
     def _outcome(self, key: Key) -> tuple[QuitResult, str]:
         """What became of a pod that hung, or would, and why."""
         state = self._quit.known.get(key)
         if state is None:
-            end = self._ends.get(key, End(reason="it ended without a quit"))
+            end = self._ends.get(key, End(reason=_GONE))
             exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
             return "freed" if exited else "gone", end.reason
         decision = state.decision

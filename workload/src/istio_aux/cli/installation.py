@@ -21,7 +21,7 @@ from istio_aux.model.policy import QuitMode
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
 from istio_aux.quit.state import QuitScope, performed
 from istio_aux.settings import Settings
 
@@ -68,7 +68,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
             missing = options.pods.missing(pod.labels)
             yield _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
         if self.settings.quit is QuitMode.DISABLED:
-            yield "set `quit` to `enabled`"
+            yield "set `quit` to `enabled` (by an admin)"
 
 
 class Judgement(NamedTuple):
@@ -131,6 +131,8 @@ class Installations(msgspec.Struct, frozen=True):
         labels: Labels | None,
         now: Moment | None,
         sidecars: tuple[SidecarRule, ...] | None = None,
+        *,
+        kubelet: Kubelet = OBEYS,
     ) -> Judgement:
         """Judge a pod as the installation that looks after the pod does.
 
@@ -141,7 +143,7 @@ class Installations(msgspec.Struct, frozen=True):
         policy = ours.settings.quit_policy
         if sidecars is not None:
             policy = msgspec.structs.replace(policy, sidecars=sidecars)
-        facts = PodFacts(pod, policy)
+        facts = PodFacts(pod, policy, kubelet)
         decision = quitting.decide(facts, now)
         action, reason = performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
@@ -196,10 +198,11 @@ def _read(configuration: Configuration) -> Installation:
 def _command(
     what: str, present: Labels, missing: Mapping[str, str | None] | None, option: str
 ) -> str:
-    """The command that gives an object the labels which a selector lacks."""
+    """The command that gives an object the labels which a selector lacks, and who may run it."""
     if missing is None:
-        return f"set `{option}`"
+        return f"set `{option}` (by an admin)"
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     changed = any(value is not None and key in present for key, value in missing.items())
     over = " --overwrite" if changed else ""
-    return f"`kubectl label{over} {what} {' '.join(words)}`"
+    who = "an admin" if what.startswith("namespace ") else "whoever runs the pod"
+    return f"`kubectl label{over} {what} {' '.join(words)}` (by {who})"

@@ -318,7 +318,7 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
         yield _ok("pods", f"{len(names)} {what}: {listed(names, most=NAMED)}")
-    yield _ok("pods", f"{rest} of {seen} would not be changed" if seen else "there are none")
+    yield _ok("pods", f"{rest} of {seen} need no change" if seen else "there are none")
 
 
 def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:

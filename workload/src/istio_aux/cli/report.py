@@ -32,7 +32,7 @@ from istio_aux.start.plan import bad_values, effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 
-QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone"]  # `quit --help`, too.
+QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,6 +120,7 @@ class Restarts(msgspec.Struct, frozen=True):
 
     verdicts: list[RestartVerdict]
     dry_run: bool
+    installation: str = ""  # Whose settings these are.
 
 
 class QuitVerdict(msgspec.Struct, frozen=True):
@@ -131,6 +132,8 @@ class QuitVerdict(msgspec.Struct, frozen=True):
     outcome: QuitResult
     reason: str
     requests: Requests | None = None  # What the pod holds, or gave back; None: it is not known.
+    owner: str = ""  # As in `Finding`.
+    seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
 class Quits(msgspec.Struct, frozen=True):
@@ -226,9 +229,21 @@ def _identity(pod: Pod) -> dict[str, Any]:
 
 
 def _listed(pod: Pod) -> dict[str, Any]:
-    owner, created = controller(pod), pod.metadata.creation_timestamp
-    name = f"{owner.kind}/{owner.name}" if owner else ""
-    return {**_identity(pod), "owner": name, "created": created}
+    return {
+        **_identity(pod), "owner": owner_of(pod), "created": pod.metadata.creation_timestamp
+    }  # fmt: skip
+
+
+def owner_of(pod: Pod) -> str:
+    """Return the pod's controller, such as TFJob/mnist; empty if it has none."""
+    owner = controller(pod)
+    return f"{owner.kind}/{owner.name}" if owner else ""
+
+
+def _owner(each: Finding | QuitVerdict) -> str:
+    """Name the owner of a pod, or a pod without one, as commands take it."""
+    kind, _, name = each.owner.partition("/")
+    return f"{kind.lower()}/{name}" if name else f"pod/{each.name}"
 
 
 _ACTIONS = {
@@ -303,9 +318,7 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     moment = now or datetime.now(UTC)
     groups = defaultdict[tuple[str, str, State, str], list[Finding]](list)
     for each in audit.findings:
-        kind, _, owner = each.owner.partition("/")
-        name = f"{kind.lower()}/{owner}" if owner else f"pod/{each.name}"
-        groups[each.namespace, name, each.state, each.reason].append(each)
+        groups[each.namespace, _owner(each), each.state, each.reason].append(each)
     rows = [
         row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
              age(min((pod.created for pod in pods if pod.created), default=None), moment),
@@ -336,11 +349,16 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
 
 def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
     """Say of how many pods nobody looks after, by the reason."""
-    counted = Counter((each.left_out, each.action) for each in findings if each.left_out)
-    for (why, action), number in counted.most_common(MOST):
+    groups = defaultdict[tuple[str, str], list[Finding]](list)
+    for each in findings:
+        if each.left_out:
+            groups[each.left_out, each.action].append(each)
+    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for (why, action), pods in ranked[:MOST]:
         whether = "not known whether anybody" if action == "unknown" else "nobody"
-        yield f"{whether} looks after {number} of these pods: {why}"
-    if (more := len(counted) - MOST) > 0:
+        held = str(total(each.requests for each in pods if each.requests))
+        yield f"{whether} looks after {len(pods)} of these pods{held and f' ({held})'}: {why}"
+    if (more := len(ranked) - MOST) > 0:
         yield f"and {more} more reasons"
     if spaces := {each.namespace for each in findings if each.left_out and each.state == "stuck"}:
         yield f"free them: `istio-aux quit {f'-n {min(spaces)}' if len(spaces) == 1 else '-A'}`"
@@ -392,30 +410,49 @@ def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
         yield ""
     counts = Counter(verdict.outcome for verdict in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
-    yield ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
+    where = f"installation: {restarts.installation}; " if restarts.installation else ""
+    yield where + ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
 
 
 def quits_text(quits: Quits, terminal: Terminal) -> Iterator[str]:
-    """Yield a table, and a summary with what the pods gave back."""
+    """Yield a table, and a summary with what the pods gave back.
+
+    Pods of an owner with the same outcome for the same reason are one row.
+    """
     styles = {"stuck": Style.BAD, "kept": Style.ODD}
+    groups = defaultdict[tuple[str, str, QuitResult, str], list[QuitVerdict]](list)
+    for each in quits.verdicts:
+        groups[each.namespace, _owner(each), each.outcome, each.reason].append(each)
     rows = [
-        row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
-             "unknown" if each.requests is None else str(each.requests) or "none", each.reason)
-        for each in quits.verdicts
+        row(namespace, name, str(len(pods)), Cell(outcome, styles.get(outcome, Style.GOOD)),
+             _requested(pods), reason + _waited(pods))
+        for (namespace, name, outcome, reason), pods in groups.items()
     ]  # fmt: skip
     if rows:
-        yield from terminal.table([header("NAMESPACE NAME OUTCOME REQUESTS REASON"), *rows])
+        yield from terminal.table([header("NAMESPACE NAME PODS OUTCOME REQUESTS REASON"), *rows])
         yield ""
     counts = Counter(verdict.outcome for verdict in quits.verdicts)
     done = "would-free" if quits.dry_run else "freed"
     back = total(v.requests for v in quits.verdicts if v.requests and v.outcome == done)
-    kinds = (done, *(kind for kind in ("stuck", "kept", "gone") if counts[kind]))
+    kinds = (done, *(kind for kind in ("stuck", "kept", "gone", "ended") if counts[kind]))
     yield ", ".join(
         f"{kind}: {counts[kind]}" + (f" ({back})" if kind == done and str(back) else "")
         for kind in kinds
     )
     if quits.dry_run and counts[done]:
         yield "nothing is changed yet: add --yes"
+
+
+def _requested(pods: Sequence[QuitVerdict]) -> str:
+    if any(each.requests is None for each in pods):
+        return "unknown"
+    return str(total(each.requests for each in pods if each.requests)) or "none"
+
+
+def _waited(pods: Sequence[QuitVerdict]) -> str:
+    seconds = {round(each.seconds) for each in pods if each.seconds is not None}
+    most = "up to " if len(seconds) > 1 else ""
+    return f", {most}{max(seconds)} s after the payload" if seconds else ""
 
 
 def write(stream: TextIO, text: str) -> None:

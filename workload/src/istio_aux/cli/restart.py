@@ -72,7 +72,7 @@ class _Run:
     """One run of the command."""
 
     def __init__(self, client: Client, installation: Installation, request: RestartRequest) -> None:
-        settings = installation.settings
+        settings, self._installation = installation.settings, installation.name
         self._client, self._settings, self._request = client, settings, request
         self._done: dict[Key, Restart] = {}
         telemetry = Telemetry()
@@ -111,13 +111,13 @@ class _Run:
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await until(lambda: self._repair.finished, left(PATIENCE))
             if self._request.dry_run:
-                report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=True), output)
+                report.show(sys.stdout, self._restarts(), output)
                 return 0
             self._repair.lead(True)
             over = await until(lambda: self._repair.finished, left())
             await self._repair.stop(_END)
             await self._events.sent(_END)
-        report.show(sys.stdout, Restarts([*self._verdicts()], dry_run=False), output)
+        report.show(sys.stdout, self._restarts(), output)
         if over:
             return 0
         return _failed(f"not finished within {self._request.patience:g} s: run it again")
@@ -142,6 +142,9 @@ class _Run:
             f"this account may not {right}: the option race-policy: restart grants it to the"
             " workload, and the action restart-unmeshed for as long as it runs"
         )
+
+    def _restarts(self) -> Restarts:
+        return Restarts([*self._verdicts()], self._request.dry_run, self._installation)
 
     def _verdicts(self) -> Iterator[RestartVerdict]:
         """The pods that were restarted, or the first ones that would be, and why the others not."""

@@ -137,7 +137,10 @@ any namespace. A pod that still works is left alone. Outcomes:
   stuck       the pod is still there; the reason says why
   kept        the pod was left alone; the reason says why
   gone        the pod ended otherwise
-JSON has one object a line: namespace, name, uid, outcome, reason, requests.
+  ended       the pod had ended before, and holds nothing
+A row is for the pods of an owner that have one outcome for one reason. JSON has
+one object a line for each pod: namespace, name, uid, outcome, reason, requests,
+owner, and seconds (from the payload's end to the proxy's).
 
 The exit status is 1 if a pod is stuck or a named pod is kept, rights are
 missing or the API server does not answer; 2 if the credentials cannot be used.""",

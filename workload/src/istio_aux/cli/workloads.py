@@ -14,7 +14,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
+from istio_aux.kube.errors import ApiError, InvalidNameError, KubeError, UnreadableError
 from istio_aux.kube.objects import Reader
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
@@ -34,6 +34,12 @@ class NoPods(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.text
+
+
+def gap(error: KubeError, right: str) -> str:
+    """Say why something is not known; ``right`` is what reads it."""
+    forbidden = isinstance(error, ApiError) and error.code == 403
+    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
 
 
 class _Owned(Struct, frozen=True):
@@ -192,7 +198,7 @@ async def _owned_pods(
             if not (isinstance(error, ApiError) and error.code == 403):
                 yield NoPods(f"{target.namespace}: {target.text}: {error}")
                 return
-            why = str(error)
+            why = gap(error, f"get {target.text}")
         else:
             why = _childless(body)
     pods, parents = list[Pod](), _Parents()
@@ -247,25 +253,28 @@ async def _climb(
     by_kind: Mapping[tuple[str, str], ServedType] = {
         (each.group, each.kind): each for each in reversed(types)
     }
-    done, gaps = {("", "Pod")}, list[str]()
+    done, refused, gaps = {("", "Pod")}, list[str](), list[str]()
     while True:
         kinds = {(owners.group(each), each.kind) for above in parents.values() for each in above}
         # A kind that is not served has no objects.
         due = sorted(kinds.intersection(by_kind) - done)[: MOST_KINDS - len(done) + 1]
         if not due:
-            return gaps
+            return [*gaps, *([f"this account may not list {listed(refused)}"] if refused else [])]
         for kind in due:
             done.add(kind)
             of = by_kind[kind]
             path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
             try:
                 # Only metadata: somebody may name a Secret as the owner of a pod.
-                listed = actions.pages(client, path, _Owned, {}, accept=actions.ONLY_METADATA)
-                async for page in listed:
+                pages = actions.pages(client, path, _Owned, {}, accept=actions.ONLY_METADATA)
+                async for page in pages:
                     for item in page.items:
                         parents[item.metadata.uid] = item.metadata.owner_references or ()
             except ApiError as error:
-                gaps.append(f"{of.plural}: {error}")
+                if error.code == 403:
+                    refused.append(of.plural)
+                else:
+                    gaps.append(gap(error, f"list {of.plural}"))
 
 
 def _ancestors(uid: str, parents: _Parents) -> list[OwnerReference]:

@@ -40,6 +40,11 @@ class Requests(Struct, frozen=True):
     memory: int = 0
     gpus: int = 0
 
+    @property
+    def amounts(self) -> dict[str, float]:
+        """Devices, cores and bytes, by the value of a metric's label ``resource``."""
+        return {"gpu": self.gpus, "cpu": self.millicpu / 1000, "memory": self.memory}
+
     def __add__(self, other: Requests) -> Requests:
         """What both hold."""
         return Requests(

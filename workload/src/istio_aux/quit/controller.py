@@ -7,11 +7,11 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
-
-from prometheus_client import Gauge
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -33,6 +33,7 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
+from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import Kubelet, PodFacts, obeys
 from istio_aux.quit.slots import Slots, end_tasks
@@ -52,7 +53,7 @@ from istio_aux.quit.state import (
     Trouble,
     TroubledPod,
 )
-from istio_aux.telemetry import NO_RUNG, Recorder, Telemetry
+from istio_aux.telemetry import KEEPERS, NO_RUNG, Recorder, Telemetry
 
 FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
@@ -111,15 +112,7 @@ class Controller:
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         telemetry.watched_pods.set_function(lambda: self.watched)
-        # Only the leader shows the others, so that a sum over all units counts each pod once.
-        gauges: dict[Trouble, Gauge] = {
-            "stuck": telemetry.stuck_pods, "blocked": telemetry.blocked_pods,
-            "lost": telemetry.lost_pods, "would quit": telemetry.would_quit_pods,
-        }  # fmt: skip
-        for kind, gauge in gauges.items():
-            gauge.set_function(
-                lambda kind=kind: len(self.troubled(kind)) if self._scope.leading else 0
-            )
+        telemetry.measure = functools.partial(self._measure, telemetry)
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
@@ -192,6 +185,23 @@ class Controller:
         troubles = filter(None, (state.trouble(self._scope, now) for state in states))
         return sorted((pod for kind, pod in troubles if kind == trouble), key=order)
 
+    def _measure(self, telemetry: Telemetry) -> None:
+        """Only the leader shows these, so that a sum over all units counts each pod once."""
+        now, scope = self._clock(), self._scope
+        troubles, kept = Counter[str](), dict.fromkeys(KEEPERS, Requests())
+        for state in self._states.values() if scope.leading else ():
+            if trouble := state.trouble(scope, now):
+                troubles[trouble[0]] += 1
+            if state.requests and (by := state.kept_by(scope)):
+                kept[by] += state.requests
+        telemetry.stuck_pods.set(troubles["stuck"])
+        telemetry.blocked_pods.set(troubles["blocked"])
+        telemetry.lost_pods.set(troubles["lost"])
+        telemetry.would_quit_pods.set(troubles["would quit"])
+        for by, requests in kept.items():
+            for resource, amount in requests.amounts.items():
+                telemetry.kept_resources.labels(by, resource).set(amount)
+
     async def stop(self, patience: float) -> None:
         """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
         self._scope.stopping = True
@@ -257,6 +267,7 @@ class Controller:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
+            self._leads()  # What a process saw late that was frozen, the next leader may count.
             self._recorder.ended(state, task, action)
             self._ended(state.key, action)
 
@@ -429,14 +440,18 @@ class QuitRecorder(Recorder):
         self._log_pod(
             logging.INFO, "quit", state.key,
             container=task.target, outcome=outcome, way=rung, attempts=task.attempts,
-            reason=end.reason,
+            reason=str(end),
         )  # fmt: skip
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             self._telemetry.quits_total += task.target == PROXY
             if end.after_payload is not None and task.target == PROXY:
                 self._telemetry.exit_to_exit.observe(end.after_payload)
+                kept = task.requests.amounts if task.requests and self.leading else {}
+                for resource, amount in kept.items():
+                    seconds = self._telemetry.kept_seconds.labels(resource)
+                    seconds.inc(amount * end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"every payload container is finished; {end.reason}"
+            note = f"every payload container is finished; {end}"
             self._event(state.key, kind, "ProxyQuit", note)
 
     def _event_once(

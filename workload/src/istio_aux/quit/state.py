@@ -173,12 +173,19 @@ class Retry(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True):
     """The task is finished; there is nothing to record without an outcome.
 
-    ``after_payload``: seconds from the last exit of another container to the proxy's.
+    ``after_payload``: seconds from the last payload container's exit to that of the container that
+    was told to exit.
     """
 
     outcome: QuitOutcome | None = None
     reason: str = ""
     after_payload: float | None = None
+
+    def __str__(self) -> str:
+        """The reason, and how long the container ran on."""
+        if self.after_payload is None:
+            return self.reason
+        return f"{self.reason}, {round(self.after_payload, 1):.15g} s after the payload"
 
 
 Action = Sleep | Look | Send | Delete | Retry | End
@@ -242,7 +249,7 @@ class PodState:
         self.requests = facts.requests if held else None
         self.version, self.seen = version, now.monotonic
         if self.task:
-            self.task.exit = exit_of(self.task.target, facts, self.waited(now))
+            self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
         return decision
 
     def waited(self, now: Moment) -> float | None:
@@ -301,10 +308,21 @@ class PodState:
             return "another process leads"
         return self.left_out(scope) or self.decision.reason
 
+    def kept_by(self, scope: QuitScope) -> str | None:
+        """Which of `telemetry.KEEPERS` keeps the finished pod now, by the rules of `audit`."""
+        if not self._shown(scope):
+            return None
+        if self.decision.blocked_by:
+            return "other"
+        return PROXY if isinstance(self.decision, Quit) else None
+
+    def _shown(self, scope: QuitScope) -> bool:
+        disabled = scope.mode is QuitMode.DISABLED  # Then a pod is shown if it is watched at all.
+        return not self.left and (disabled or not self.left_out(scope))
+
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
-        disabled = scope.mode is QuitMode.DISABLED  # Then a pod is shown if it is watched at all.
-        if self.left or (self.left_out(scope) and not disabled):
+        if not self._shown(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
         begins = self.begins(scope.limits)
@@ -342,12 +360,13 @@ class Task:
     failure: str = ""
     exit: End | None = None  # By the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
+    requests: Requests | None = field(init=False)  # What the pod holds meanwhile.
     _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Remember the container, which the state forgets with its next decision."""
-        self.target = self.state.target
+        """Remember what the state forgets with its next decision."""
+        self.target, self.requests = self.state.target, self.state.requests
 
     @property
     def rung(self) -> Rung | None:
@@ -458,7 +477,8 @@ class Task:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
-        exited = exit_of(self.target, facts, self.state.waited(now)) if self.attempts else None
+        waited = self.state.waited(now)
+        exited = exit_of(self.target, facts, waited, now) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
@@ -473,20 +493,21 @@ class Task:
         return End(QuitOutcome.REPORTED, decision.reason)
 
 
-def exit_of(container: str, facts: PodFacts, waited: float | None) -> End | None:
+def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that.
 
     The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
-    took, and is believed as far as the kubelet's times allow.
+    took, and is believed as far as the kubelet's times allow. These are believed as far as the age
+    of the pod allows: a node's clock may step, and its status may be forged.
     """
     ended = facts.exits.get(container)
     if ended is None:
         return None
-    others = [other.finished_at for name, other in facts.exits.items() if name != container]
-    at, last = ended.finished_at, max(filter(None, others), default=None)
+    at, last, created = facts.ended(container), facts.payload_ended, facts.created
     after = max((at - last).total_seconds(), 0.0) if at and last else None
+    if after is not None and created:
+        after = min(after, max((now.date - created).total_seconds(), 0.0))
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
-    when = "" if after is None else f", {after:g} s after the payload"
     if after is not None and waited is not None:
         after = min(max(waited, after - 1, 0.0), after + 1)
-    return End(outcome, f"{container} exited with {ended.exit_code}{when}", after)
+    return End(outcome, f"{container} exited with {ended.exit_code}", after)
