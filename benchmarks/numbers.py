@@ -13,6 +13,9 @@ MIB = 1 << 20
 OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
 """The programs that quit: this checkout's, another one's, and what both stand beside."""
 
+FLOOR = "floor"
+"""The leanest client: what it costs is what the API server asks of any client."""
+
 PROGRAM = "program"
 """The one that is measured, among the names of processes."""
 
@@ -28,7 +31,9 @@ class Sizes(Numbers, frozen=True, kw_only=True):
         start: pods that are finished when the workload starts.
         steady: pods that finish one after another, ``rate`` a second.
         rate: see there.
-        again: the same again, for what quits leave behind.
+        paced: pods that finish ``pace`` a second: so few that none waits for another one.
+        pace: see there.
+        again: as many as ``steady`` again, for what quits leave behind.
         late: pods that finish at the same rate while the most pods are watched.
         watched: numbers of running pods for which watching is measured, ascending.
         events: changes of these pods, ``event_rate`` a second.
@@ -42,6 +47,8 @@ class Sizes(Numbers, frozen=True, kw_only=True):
     start: int
     steady: int
     rate: float
+    paced: int
+    pace: float
     again: int
     late: int
     watched: tuple[int, ...]
@@ -124,26 +131,23 @@ class Verdict(Numbers, frozen=True):
     met: bool
 
 
-class Measured(Numbers, frozen=True, kw_only=True):
-    """Everything about one program.
+class Quits(Numbers, frozen=True, kw_only=True):
+    """What one program's quits take.
 
     Attributes:
         name: of the program.
-        flatness: after the first quits, those of the latency, and as many again.
-        watched: by number of pods, ascending.
-        late: what it uses with the most pods watched and ``late`` quits behind it.
+        latency: at ``rate`` pods a second.
+        paced: at ``pace`` pods a second.
     """
 
     name: str
     freed: Freed
     latency: Latency
-    flatness: list[Flatness]
-    watched: list[Watched]
-    late: Usage
+    paced: Latency
 
-    def per_quit(self, scene: Freed | Latency) -> float:
-        """Seconds of its CPU for each quit of a scene."""
-        return scene.cpu[PROGRAM] / self._quits(scene)
+    def per_quit(self, scene: Freed | Latency, process: str = PROGRAM) -> float:
+        """Seconds of CPU of a process for each quit of a scene."""
+        return scene.cpu[process] / self._quits(scene)
 
     def beside_api_server(self, scene: Freed | Latency) -> float:
         """Its CPU in a scene as a share of the API server's: what slows both cancels out."""
@@ -153,6 +157,20 @@ class Measured(Numbers, frozen=True, kw_only=True):
     def _quits(scene: Freed | Latency) -> int:
         return len(scene.told if isinstance(scene, Freed) else scene.from_sent)
 
+
+class Measured(Quits, frozen=True, kw_only=True):
+    """Everything about one program.
+
+    Attributes:
+        flatness: after the first quits, those of the latency, and as many again.
+        watched: by number of pods, ascending.
+        late: what it uses with the most pods watched and ``late`` quits behind it.
+    """
+
+    flatness: list[Flatness]
+    watched: list[Watched]
+    late: Usage
+
     @property
     def most(self) -> int:
         """The most bytes that were ever resident with the most pods watched."""
@@ -160,10 +178,11 @@ class Measured(Numbers, frozen=True, kw_only=True):
 
 
 class Results(Numbers, frozen=True, kw_only=True):
-    """Everything of one run; ``programs`` has ours last."""
+    """Everything of one run; ``programs`` has controller-runtime first and ours last."""
 
     sizes: Sizes
     machine: dict[str, str]
+    floor: Quits
     programs: list[Measured]
 
     @property
@@ -173,17 +192,21 @@ class Results(Numbers, frozen=True, kw_only=True):
 
     def verdicts(self) -> Iterator[Verdict]:
         """Each target with what was measured."""
-        sizes, ours = self.sizes, self.ours
-        yield _below(
-            f"{sizes.start} finished pods at start-up freed", ours.freed.seconds, 10, "s", 1
-        )
+        sizes, ours, yardstick = self.sizes, self.ours, self.programs[0]
+        freed = f"{sizes.start} finished pods at start-up freed"
+        yield _below(freed, ours.freed.seconds, 10, "s", 1)
+        beside = ours.freed.seconds / self.floor.freed.seconds
+        yield _below(f"{freed}, the floor's = 1", beside, 1.3, "", 2)
         half, most = (percentile(ours.latency.from_sent, p) * 1e3 for p in (50, 99))
         at = f"status to quit at {sizes.rate:g} pods/s"
         yield _below(f"{at}, p50", half, 50, "ms", 1)
         yield _below(f"{at}, p99", most, 250, "ms", 1)
-        for scene, where in ((ours.freed, "at start-up"), (ours.latency, f"at {sizes.rate:g}/s")):
-            share = ours.beside_api_server(scene)
-            yield _below(f"CPU of quitting {where}, API server's = 1", share, 0.22, "", 2)
+        for mine, theirs, where in (
+            (ours.freed, yardstick.freed, "at start-up"),
+            (ours.latency, yardstick.latency, f"at {sizes.rate:g}/s"),
+        ):
+            share = ours.per_quit(mine) / yardstick.per_quit(theirs)
+            yield _below(f"CPU a quit {where}, {yardstick.name}'s = 1", share, 1, "", 2)
         pods = ours.watched[-1].pods
         yield _below(f"most memory watching {pods:,}", ours.most / MIB, 80, "MiB", 1)
         late = f"memory watching {pods:,} after {sizes.late:,} quits"

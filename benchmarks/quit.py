@@ -1,8 +1,8 @@
 """How fast proxies of finished pods are freed, and what watching costs; README.md says how.
 
 A real etcd and API server, a lean stand-in for the kubelet, and one program after another that
-quits: a controller on controller-runtime, then the workload as it ships. Nothing here is asserted:
-numbers stand beside targets.
+quits: a controller on controller-runtime, the leanest client, then the workload as it ships.
+Nothing here is asserted: numbers stand beside targets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import lab
+from istio_aux.model.policy import QuitLimits
 from lab import creation, toolchain
 from lab.fixtures import make_namespace
 from lab.workload import Workload
@@ -32,12 +33,13 @@ from benchmarks.numbers import (
     Freed,
     Latency,
     Measured,
+    Quits,
     Results,
     Sizes,
     Watched,
 )
 from benchmarks.processes import Meter, Usage, usage
-from benchmarks.quitters import SOURCE, Controller, IstioAux, Quitter
+from benchmarks.quitters import SOURCE, GoProgram, IstioAux, Quitter
 
 NAME = "istio-aux-bench"
 """Of the node, and of the namespace of the pods."""
@@ -46,12 +48,12 @@ SELECTOR = "bench.istio-aux.io/pods=yes"
 """Not the default one: other workloads of the cluster, if any, leave these pods alone."""
 
 WHOLE = Sizes(
-    start=1000, steady=1000, rate=50.0, again=1000, late=1000,
-    watched=(1000, 5000, 10000), events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
+    start=1000, steady=1000, rate=50.0, paced=50, pace=5.0, again=1000, late=1000,
+    watched=(1000, 10000), events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
     exit_delay=1.0,  # A real kubelet takes 0.8 to 1.1.
 )  # fmt: skip
 QUICK = Sizes(
-    start=5, steady=5, rate=50.0, again=5, late=5,
+    start=5, steady=5, rate=50.0, paced=5, pace=25.0, again=5, late=5,
     watched=(10,), events=10, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
     exit_delay=0.05,
 )  # fmt: skip
@@ -88,14 +90,22 @@ def measure(
         _played(cluster, sizes.exit_delay, alone=alone) as driver,
         tempfile.TemporaryDirectory() as folder,
     ):
-        quitters: list[Quitter] = [Controller(cluster, SELECTOR)]
-        for name, checkout in ((BEFORE, before), (OURS, None)):
-            if checkout or name is OURS:
-                place = Path(folder) / name.replace(" ", "-")
-                app = f"bench-{place.name}"
-                workload = Workload(cluster, place, name=app, model=app, selector=SELECTOR)
-                quitters.append(IstioAux(workload, name, checkout))
-        return _Bench(cluster, driver, sizes, quitters).run(on)
+        ours, *before = (
+            IstioAux(_deployed(cluster, Path(folder) / place), name, checkout)
+            for name, place, checkout in ((OURS, "ours", None), (BEFORE, "before", before))
+            if checkout or name is OURS
+        )
+        # It has our rights, and as many quits at once as ours.
+        floor = GoProgram(cluster, SELECTOR, ours.kubeconfig, floor=QuitLimits().at_once)
+        yardstick = GoProgram(cluster, SELECTOR)
+        return _Bench(cluster, driver, sizes, floor, [yardstick, *before, ours]).run(on)
+
+
+def _deployed(cluster: lab.Cluster, folder: Path) -> Workload:
+    app = f"bench-{folder.name}"
+    workload = Workload(cluster, folder, name=app, model=app, selector=SELECTOR)
+    workload.deploy()
+    return workload
 
 
 @contextmanager
@@ -119,10 +129,15 @@ class _Bench:
     """The scenes, each played for every program before the next one."""
 
     def __init__(
-        self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, quitters: Sequence[Quitter]
+        self,
+        cluster: lab.Cluster,
+        driver: Driver,
+        sizes: Sizes,
+        floor: Quitter,
+        quitters: Sequence[Quitter],
     ) -> None:
         self._driver, self._sizes, self._cluster = driver, sizes, cluster
-        self._quitters = quitters
+        self._floor, self._quitters = floor, quitters
         self._lab = {
             "kube-apiserver": cluster.process("kube-apiserver").pid,
             "etcd": cluster.process("etcd").pid,
@@ -131,7 +146,10 @@ class _Bench:
 
     def run(self, on: dict[str, str]) -> Results:
         """Measure everything."""
-        quits = [self._quits(quitter, number) for number, quitter in enumerate(self._quitters)]
+        first, *others = self._quitters
+        order = (first, self._floor, *others)
+        quits = [self._quits(quitter, number) for number, quitter in enumerate(order)]
+        floor, _ = quits.pop(1)
         watched: list[list[Watched]] = [[] for _ in self._quitters]
         late: list[Usage] = []
         for size in self._sizes.watched:
@@ -145,29 +163,34 @@ class _Bench:
         return Results(
             sizes=self._sizes,
             machine=on,
+            floor=floor,
             programs=[
                 Measured(
-                    name=quitter.name, freed=freed, latency=latency, flatness=rows,
-                    watched=watched[number], late=late[number],
+                    name=done.name, freed=done.freed, latency=done.latency, paced=done.paced,
+                    flatness=rows, watched=watched[number], late=late[number],
                 )
-                for number, (quitter, (freed, latency, rows)) in enumerate(
-                    zip(self._quitters, quits, strict=True)
-                )
+                for number, (done, rows) in enumerate(quits)
             ],
         )  # fmt: skip
 
-    def _quits(self, quitter: Quitter, number: int) -> tuple[Freed, Latency, list[Flatness]]:
-        """Quits at start-up, at a steady rate, and again for what they leave behind."""
-        sizes = self._sizes
+    def _quits(self, quitter: Quitter, number: int) -> tuple[Quits, list[Flatness]]:
+        """Quits at start-up, at a steady rate, one at a time, and what they leave behind.
+
+        What the floor leaves behind is of no interest.
+        """
+        sizes, rows = self._sizes, list[Flatness]()
         freed = self._start_up(quitter, number)
-        rows = [("after the first quits, at start-up", sizes.start, self._settled(quitter))]
-        latency = self._steady(quitter, f"steady-{number}", sizes.steady)
-        rows.append(("after those of the latency", sizes.steady, self._settled(quitter)))
-        self._steady(quitter, f"again-{number}", sizes.again)
-        rows.append(("after as many again", sizes.again, self._settled(quitter)))
+        if quitter is not self._floor:
+            rows.append(self._settled("after the first quits, at start-up", sizes.start, quitter))
+        latency = self._steady(quitter, f"steady-{number}", sizes.steady, sizes.rate)
+        if quitter is not self._floor:
+            rows.append(self._settled("after those of the latency", sizes.steady, quitter))
+            self._steady(quitter, f"again-{number}", sizes.again, sizes.rate)
+            rows.append(self._settled("after as many again", sizes.again, quitter))
+        paced = self._steady(quitter, f"paced-{number}", sizes.paced, sizes.pace)
         quitter.stop()
         self._clear()
-        return freed, latency, [Flatness(when, quits, used) for when, quits, used in rows]
+        return Quits(name=quitter.name, freed=freed, latency=latency, paced=paced), rows
 
     def _start_up(self, quitter: Quitter, number: int) -> Freed:
         """Pods that finished while nobody looked, then the program starts."""
@@ -188,9 +211,10 @@ class _Bench:
             cpu=cpu,
         )
 
-    def _steady(self, quitter: Quitter, prefix: str, count: int, running: int = 0) -> Latency:
+    def _steady(
+        self, quitter: Quitter, prefix: str, count: int, rate: float, running: int = 0
+    ) -> Latency:
         """Pods finish at a steady rate, beside others that run on."""
-        rate = self._sizes.rate
         _say(f"{quitter.name}: {count} pods finish, {rate:g} a second")
         self._driver.create(prefix, count, "running", light=True)
         quitter.await_pods(count + running, self._sizes.limit)
@@ -205,7 +229,7 @@ class _Bench:
             cpu=cpu,
         )
 
-    def _settled(self, quitter: Quitter, running: int = 0) -> Usage:
+    def _settled(self, when: str, quits: int, quitter: Quitter, running: int = 0) -> Flatness:
         """What the program uses once the quits are over and pooled connections are closed.
 
         aiohttp keeps an idle connection for 15 s.
@@ -213,12 +237,13 @@ class _Bench:
         quitter.await_pods(running, self._sizes.limit)
         # Nothing tells when the client closes its idle connections: only time does.
         time.sleep(self._sizes.settle)
-        return usage(quitter.process.pid)
+        return Flatness(when, quits, usage(quitter.process.pid))
 
     def _late(self, quitter: Quitter, number: int, running: int) -> Usage:
         """What the program uses after quits while it watches many pods."""
-        self._steady(quitter, f"late-{number}", self._sizes.late, running)
-        return self._settled(quitter, running)
+        sizes = self._sizes
+        self._steady(quitter, f"late-{number}", sizes.late, sizes.rate, running)
+        return self._settled("late", sizes.late, quitter, running).used
 
     @contextmanager
     def _watching(self, quitter: Quitter, size: int, made: int) -> Generator[Watched]:

@@ -13,11 +13,11 @@ from lab import ports
 from lab.juju import image
 from lab.workload import Workload
 
-from benchmarks.numbers import CONTROLLER
+from benchmarks.numbers import CONTROLLER, FLOOR
 from probe import connect
 
 SOURCE = lab.tools.BENCHMARKS / "quitter"
-"""Where the controller that stands beside istio-aux is built from."""
+"""Where the programs that stand beside istio-aux are built from."""
 
 
 class Quitter(Protocol):
@@ -51,9 +51,8 @@ class IstioAux:
     """`istio-aux serve` under the rights that it ships with."""
 
     def __init__(self, workload: Workload, name: str, checkout: Path | None = None) -> None:
-        """Deploy it. ``checkout``: run the workload that is there, with its own dependencies."""
-        workload.deploy()
-        self.name = name
+        """Prepare. ``checkout``: run the workload that is there, with its own dependencies."""
+        self.name, self.kubeconfig = name, workload.kubeconfig
         self._workload = workload
         self._argv = workload.argv
         if checkout:
@@ -89,15 +88,21 @@ class IstioAux:
         )
 
 
-class Controller:
-    """`bench-quitter`, as an administrator."""
+class GoProgram:
+    """`bench-quitter`: a controller on controller-runtime, or the leanest client."""
 
-    def __init__(self, cluster: lab.Cluster, selector: str) -> None:
-        """Build it, if need be."""
-        self.name = CONTROLLER
+    def __init__(
+        self, cluster: lab.Cluster, selector: str, kubeconfig: Path | None = None, *, floor: int = 0
+    ) -> None:
+        """Build it, if need be. ``floor``: the leanest client, with so many quits at once.
+
+        Without a ``kubeconfig`` it is an administrator.
+        """
+        self.name = FLOOR if floor else CONTROLLER
         self._cluster, self._address = cluster, f"{cluster.host}:{ports.reserve()}"
+        mode = ["-floor", str(floor)] if floor else []
         program = lab.tools.path("bench-quitter")
-        self._argv = [program, cluster.kubeconfig, self._address, selector]
+        self._argv = [program, *mode, kubeconfig or cluster.kubeconfig, self._address, selector]
         self._process: lab.Process | None = None
 
     @property

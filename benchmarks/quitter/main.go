@@ -2,14 +2,16 @@
 // one at a time, and runs `pilot-agent request POST quitquitquit` in the proxy's container with
 // client-go. It knows no retries but the work queue's, no Lease, no Events, no second way.
 //
-//	bench-quitter KUBECONFIG PROBE-ADDRESS SELECTOR
+//	bench-quitter [-floor N] KUBECONFIG PROBE-ADDRESS SELECTOR
 //
 // PROBE-ADDRESS answers /readyz with 200 once the cache has all pods and namespaces. SELECTOR is an
-// equality, KEY=VALUE, of the namespaces' labels.
+// equality, KEY=VALUE, of the namespaces' labels. With -floor it is another program, see floor.go,
+// which quits at most N proxies at once.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,6 +36,8 @@ const (
 	proxy    = "istio-proxy"
 	deadline = 10 * time.Second
 )
+
+var quitCommand = []string{"pilot-agent", "request", "POST", "quitquitquit"}
 
 type quitter struct {
 	client.Client
@@ -80,7 +84,7 @@ func (q *quitter) quit(ctx context.Context, pod *corev1.Pod) error {
 	request := q.pods.Get().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: proxy,
-			Command:   []string{"pilot-agent", "request", "POST", "quitquitquit"},
+			Command:   quitCommand,
 			Stdout:    true,
 			Stderr:    true,
 		}, scheme.ParameterCodec)
@@ -91,12 +95,15 @@ func (q *quitter) quit(ctx context.Context, pod *corev1.Pod) error {
 	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard, Stderr: io.Discard})
 }
 
-func run(kubeconfig, address, selector string) error {
-	log.SetLogger(logr.Discard())
+func run(kubeconfig, address, selector string, floor int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
 	}
+	if floor > 0 {
+		return runFloor(config, address, selector, floor)
+	}
+	log.SetLogger(logr.Discard())
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		HealthProbeBindAddress: address,
 		Metrics:                metrics.Options{BindAddress: "0"},
@@ -136,11 +143,16 @@ func synced(manager ctrl.Manager) func(*http.Request) error {
 }
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: bench-quitter KUBECONFIG PROBE-ADDRESS SELECTOR")
+	floor := flag.Int("floor", 0, "be the leanest client, with at most `N` quits at once")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: bench-quitter [-floor N] KUBECONFIG PROBE-ADDRESS SELECTOR")
+	}
+	flag.Parse()
+	if flag.NArg() != 3 {
+		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := run(flag.Arg(0), flag.Arg(1), flag.Arg(2), *floor); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-quitter:", err)
 		os.Exit(1)
 	}
