@@ -6,6 +6,8 @@ Functions raise a `ReconcileError` where the API server refuses a request or fai
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -29,7 +31,7 @@ from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+from lightkube.resources.core_v1 import Namespace, ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
@@ -64,6 +66,11 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }
+
+# Kinds of which those of others are read, too.
+_OF_OTHERS: Final = frozenset({admission.MutatingWebhookConfiguration, Namespace})
+# Annotation of every object that the application owns.
+_RENDERED: Final = "istio-aux.io/rendered"
 
 _REFUSALS: Final = frozenset({401, 403})
 # The message of a webhook or policy that refuses an object (apiserver plugin/webhook/errors,
@@ -202,12 +209,54 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
     return status is not None and status.allowed
 
 
+class Present:
+    """What the API server has: read once an event, each kind when it is first asked for.
+
+    Its methods raise a `ReconcileError`, each time until they succeed.
+    """
+
+    def __init__(self, client: Client, labels: Mapping[str, str], model: str) -> None:
+        """Look for objects of the application with these labels, in its model's namespace."""
+        self._client, self._labels, self._model = client, labels, model
+        self._documents: dict[type[Any], list[dict[str, Any]]] = {}
+
+    def every(self, kind: type[Any]) -> list[Found]:
+        """Return all objects of a kind, also those of others."""
+        return [_found(each) for each in self._read(kind)]
+
+    def owned(self, kind: type[Any]) -> dict[str, dict[str, Any]] | None:
+        """Return the application's objects of a kind by name; None if the kind is not served."""
+        try:
+            documents = self._read(kind)
+        except ReconcileError as error:
+            if _is_not_served(kind, error):
+                return None
+            raise
+        of = {each["metadata"]["name"]: each for each in documents}
+        # Others may have taken the labels away.
+        return {n: o for n, o in of.items() if _covers(o["metadata"].get("labels"), self._labels)}
+
+    def lacking(self, resources: Iterable[AnyResource]) -> Iterator[AnyResource]:
+        """Yield what is to be applied: missing, changed by somebody, or rendered otherwise now."""
+        for resource in map(_stamped, resources):
+            owned = self.owned(type(resource))
+            if owned is not None and not _covers(owned.get(_name(resource)), _as_dict(resource)):
+                yield resource
+
+    def _read(self, kind: type[Any]) -> list[dict[str, Any]]:
+        if kind not in self._documents:
+            labels = {} if kind in _OF_OTHERS else self._labels
+            documents = _list(self._client, kind, labels, namespace=self._model)
+            self._documents[kind] = [*documents]
+        return self._documents[kind]
+
+
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:
     """Write `resources` by server-side apply, in order, up to the first that fails.
 
     Resources of a kind that the API server does not serve are skipped.
     """
-    for resource in resources:
+    for resource in map(_stamped, resources):
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
@@ -219,45 +268,41 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
             logger.info("%s: skipped: %s", name, why)
 
 
-def differs(client: Client, wanted: AnyResource, model: str) -> bool:
-    """Tell whether the object is missing or has other labels or another spec than `wanted`."""
-    kind: type[Any] = type(wanted)
-    try:
-        with attempt(f"{wanted.kind} {_name(wanted)}"):
-            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
-    except ReconcileError as error:
-        if error.code != 404:
-            raise
-        return True
-    goal = _as_dict(wanted)
-    labels: dict[str, str] = stored["metadata"].get("labels", {})
-    return stored.get("spec") != goal["spec"] or not (
-        goal["metadata"]["labels"].items() <= labels.items()
-    )
+def _stamped(resource: AnyResource) -> AnyResource:
+    """Return the resource with a digest of itself, which tells when less is rendered than before.
+
+    The fields that are left out would stay otherwise, and look like those that others wrote.
+    """
+    metadata = resource.metadata
+    assert metadata
+    annotations: dict[str, str] = metadata.annotations or {}
+    if _RENDERED not in annotations:
+        digest = hashlib.sha256(json.dumps(_as_dict(resource), sort_keys=True).encode())
+        metadata.annotations = {**annotations, _RENDERED: digest.hexdigest()[:16]}
+    return resource
 
 
-def owned(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> list[Found] | None:
-    """Return the objects of `kind` with `labels`, None where the API server does not serve it."""
-    try:
-        return [*listed(client, kind, labels, namespace=model)]
-    except ReconcileError as error:
-        if _is_not_served(kind, error):
-            return None
-        raise
+def _covers(stored: Any, wanted: Any) -> bool:
+    """Tell whether `stored` is `wanted`, and perhaps more keys: defaults, and what others wrote."""
+    match wanted:
+        case Mapping():
+            same = (key in stored and _covers(stored[key], wanted[key]) for key in wanted)
+            return isinstance(stored, Mapping) and all(same)
+        case list():
+            alike = isinstance(stored, list) and len(stored) == len(wanted)
+            return alike and all(map(_covers, stored, wanted))
+        case _:
+            return stored == wanted
 
 
-def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
-) -> None:
-    """Delete objects that have `labels` and are not in `keep`."""
+def prune(client: Client, present: Present, model: str, keep: Iterable[AnyResource]) -> None:
+    """Delete the application's objects that are not in `keep`."""
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
         names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, labels, model, keep=names)
+            delete(client, kind, present, model, keep=names)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
@@ -266,15 +311,10 @@ def prune(
 
 
 def delete(
-    client: Client,
-    kind: type[Any],
-    labels: Mapping[str, str],
-    model: str,
-    keep: Collection[str] = (),
+    client: Client, kind: type[Any], present: Present, model: str, keep: Collection[str] = ()
 ) -> bool:
-    """Delete the objects with `labels` but those that `keep` names; tell whether there were any."""
-    present = owned(client, kind, labels, model) or ()
-    strays = [each.name for each in present if each.name not in keep]
+    """Delete the application's objects but those that `keep` names; tell whether there were any."""
+    strays = [name for name in present.owned(kind) or () if name not in keep]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)
@@ -290,11 +330,25 @@ def listed(
     namespace: str | None = None,
 ) -> Iterator[Found]:
     """Yield objects with these labels and fields; the namespace `*` stands for all."""
+    return map(_found, _list(client, kind, labels, fields, namespace))
+
+
+def _list(
+    client: Client,
+    kind: type[Any],
+    labels: Mapping[str, Any],
+    fields: Mapping[str, Any] = MappingProxyType({}),
+    namespace: str | None = None,
+) -> Iterator[dict[str, Any]]:
     with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            yield msgspec.convert(_as_dict(each)["metadata"], Found)
+            yield _as_dict(each)
+
+
+def _found(document: Mapping[str, Any]) -> Found:
+    return msgspec.convert(document["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:
