@@ -48,10 +48,13 @@ class IstioAuxCharm(ops.CharmBase):
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
     patience = objects.Patience()
+    _stored = ops.StoredState()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
+        # The last `cluster.Present.state` in which nothing was to be changed.
+        self._stored.set_default(settled="")
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
         self._problem: ReconcileError | None = None  # The first one.
@@ -126,7 +129,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _act(self, client: Client, inputs: Inputs) -> None:
         kubernetes, workloads = self.kubernetes_transport, self.workload_transport
-        present = objects.present(client, inputs)
+        present = objects.present(client, inputs, self._stored.settled)
         with self._step():
             self._inputs = inputs = objects.resolve(client, inputs, present)
             # The order matters. Rights and policies exist before the settings that need them, or
@@ -152,10 +155,13 @@ class IstioAuxCharm(ops.CharmBase):
                 self._notes.silent = units.silent
                 objects.complete(client, inputs, present, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(inputs, present, kubernetes)
+        self._notes.unapplied = objects.admit_api_server(client, inputs, present, kubernetes)
         with self._step():
             live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, present, live=live)
+        failed = self._problem or self._notes.unapplied
+        if present.state and self._serves and not (failed or present.changed):
+            self._stored.settled = present.state
 
     def _read_checks(self, answer: probe.Answer | None) -> None:
         """Note whether the workload, which said this, serves or starts."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -69,8 +68,6 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
 
 # Kinds of which those of others are read, too.
 _OF_OTHERS: Final = frozenset({admission.MutatingWebhookConfiguration, Namespace})
-# Annotation of every object that the application owns.
-_RENDERED: Final = "istio-aux.io/rendered"
 
 _REFUSALS: Final = frozenset({401, 403})
 # The message of a webhook or policy that refuses an object (apiserver plugin/webhook/errors,
@@ -183,13 +180,12 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "list", "", "namespaces", ""
     if not leader:
         return
-    yield "get", "", "namespaces", ""
     yield "patch", "", "namespaces", ""
     yield "list", "discovery.k8s.io", "endpointslices", model
     yield "get", "", "pods", model
     for kind in OWNED:
         known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        for verb in ("get", "list", "create", "patch", "delete"):
+        for verb in ("list", "create", "patch", "delete"):
             yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 
@@ -210,89 +206,93 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
 
 
 class Present:
-    """What the API server has: read once an event, each kind when it is first asked for.
+    """What the API server has: each kind is read once an event, when it is first asked for."""
 
-    Its methods raise a `ReconcileError`, each time until they succeed.
-    """
+    def __init__(
+        self, client: Client, labels: Mapping[str, str], model: str, settled: str = ""
+    ) -> None:
+        """Look for objects of the application with these labels, in its model's namespace.
 
-    def __init__(self, client: Client, labels: Mapping[str, str], model: str) -> None:
-        """Look for objects of the application with these labels, in its model's namespace."""
-        self._client, self._labels, self._model = client, labels, model
-        self._documents: dict[type[Any], list[dict[str, Any]]] = {}
+        `settled`: a state in which nothing was to be changed.
+        """
+        self._client, self._labels, self._model = client, labels.items(), model
+        self._settled = settled
+        self.state = ""  # Empty while it is unknown.
+        self._found: dict[type[Any], list[Found] | None] = {}
+        self.changed = False  # Something was written or deleted, with an effect.
 
-    def every(self, kind: type[Any]) -> list[Found]:
-        """Return all objects of a kind, also those of others."""
-        return [_found(each) for each in self._read(kind)]
+    def every(self, kind: type[Any]) -> list[Found] | None:
+        """Return all objects of a kind that others have, too; None if the kind is not served.
 
-    def owned(self, kind: type[Any]) -> dict[str, dict[str, Any]] | None:
-        """Return the application's objects of a kind by name; None if the kind is not served."""
-        try:
-            documents = self._read(kind)
-        except ReconcileError as error:
-            if _is_not_served(kind, error):
-                return None
-            raise
-        of = {each["metadata"]["name"]: each for each in documents}
-        # Others may have taken the labels away.
-        return {n: o for n, o in of.items() if _covers(o["metadata"].get("labels"), self._labels)}
+        Raises a `ReconcileError`, as the other methods do.
+        """
+        if kind not in self._found:
+            labels = {} if kind in _OF_OTHERS else dict(self._labels)
+            try:
+                found = [*listed(self._client, kind, labels, namespace=self._model)]
+            except ReconcileError as error:
+                if not _is_not_served(kind, error):
+                    raise
+                found = None
+            self._found[kind] = found
+        return self._found[kind]
 
-    def lacking(self, resources: Iterable[AnyResource]) -> Iterator[AnyResource]:
-        """Yield what is to be applied: missing, changed by somebody, or rendered otherwise now."""
-        for resource in map(_stamped, resources):
-            owned = self.owned(type(resource))
-            if owned is not None and not _covers(owned.get(_name(resource)), _as_dict(resource)):
-                yield resource
+    def owned(self, kind: type[Any]) -> list[Found] | None:
+        """Return the application's objects of a kind; None if the kind is not served."""
+        every = self.every(kind)
+        return every and [each for each in every if self._labels <= each.labels.items()]
 
-    def _read(self, kind: type[Any]) -> list[dict[str, Any]]:
-        if kind not in self._documents:
-            labels = {} if kind in _OF_OTHERS else self._labels
-            documents = _list(self._client, kind, labels, namespace=self._model)
-            self._documents[kind] = [*documents]
-        return self._documents[kind]
+    def is_settled(self, values: object) -> bool:
+        """Tell whether nothing is to be changed: the objects and what they depend on are the same.
+
+        The API server gives an object another version with each change, whoever makes it.
+        """
+        if not self.state:
+            with contextlib.suppress(ReconcileError):
+                found = {kind.__name__: self.owned(kind) for kind in OWNED}
+                digest = hashlib.sha256(f"{values} {found}".encode())
+                self.state = digest.hexdigest()
+        return self.state == self._settled != ""
 
 
-def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:
+def apply(
+    client: Client, resources: Iterable[AnyResource], manager: str, present: Present | None = None
+) -> None:
     """Write `resources` by server-side apply, in order, up to the first that fails.
 
-    Resources of a kind that the API server does not serve are skipped.
+    Resources of a kind that the API server does not serve are skipped. `present` learns whether any
+    has another version than before.
     """
-    for resource in map(_stamped, resources):
+    for resource in resources:
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
-                client.apply(resource, field_manager=manager, force=True)
+                written = client.apply(resource, field_manager=manager, force=True)
         except ReconcileError as error:
             if not _is_not_served(kind, error):
                 raise
             why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
             logger.info("%s: skipped: %s", name, why)
+        else:
+            if present and present.state:
+                present.changed |= _found(written) not in (present.owned(kind) or ())
 
 
-def _stamped(resource: AnyResource) -> AnyResource:
-    """Return the resource with a digest of itself, which tells when less is rendered than before.
-
-    The fields that are left out would stay otherwise, and look like those that others wrote.
-    """
-    metadata = resource.metadata
-    assert metadata
-    annotations: dict[str, str] = metadata.annotations or {}
-    if _RENDERED not in annotations:
-        digest = hashlib.sha256(json.dumps(_as_dict(resource), sort_keys=True).encode())
-        metadata.annotations = {**annotations, _RENDERED: digest.hexdigest()[:16]}
-    return resource
-
-
-def _covers(stored: Any, wanted: Any) -> bool:
-    """Tell whether `stored` is `wanted`, and perhaps more keys: defaults, and what others wrote."""
-    match wanted:
-        case Mapping():
-            same = (key in stored and _covers(stored[key], wanted[key]) for key in wanted)
-            return isinstance(stored, Mapping) and all(same)
-        case list():
-            alike = isinstance(stored, list) and len(stored) == len(wanted)
-            return alike and all(map(_covers, stored, wanted))
-        case _:
-            return stored == wanted
+def differs(client: Client, wanted: AnyResource, model: str) -> bool:
+    """Tell whether the object is missing or has other labels or another spec than `wanted`."""
+    kind: type[Any] = type(wanted)
+    try:
+        with attempt(f"{wanted.kind} {_name(wanted)}"):
+            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
+    except ReconcileError as error:
+        if error.code != 404:
+            raise
+        return True
+    goal = _as_dict(wanted)
+    labels: dict[str, str] = stored["metadata"].get("labels", {})
+    return stored.get("spec") != goal["spec"] or not (
+        goal["metadata"]["labels"].items() <= labels.items()
+    )
 
 
 def prune(client: Client, present: Present, model: str, keep: Iterable[AnyResource]) -> None:
@@ -314,11 +314,12 @@ def delete(
     client: Client, kind: type[Any], present: Present, model: str, keep: Collection[str] = ()
 ) -> bool:
     """Delete the application's objects but those that `keep` names; tell whether there were any."""
-    strays = [name for name in present.owned(kind) or () if name not in keep]
+    strays = [each.name for each in present.owned(kind) or () if each.name not in keep]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)
         logger.info("%s %s: deleted", kind.__name__, name)
+    present.changed |= bool(strays)
     return bool(strays)
 
 
@@ -330,25 +331,15 @@ def listed(
     namespace: str | None = None,
 ) -> Iterator[Found]:
     """Yield objects with these labels and fields; the namespace `*` stands for all."""
-    return map(_found, _list(client, kind, labels, fields, namespace))
-
-
-def _list(
-    client: Client,
-    kind: type[Any],
-    labels: Mapping[str, Any],
-    fields: Mapping[str, Any] = MappingProxyType({}),
-    namespace: str | None = None,
-) -> Iterator[dict[str, Any]]:
     with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            yield _as_dict(each)
+            yield _found(each)
 
 
-def _found(document: Mapping[str, Any]) -> Found:
-    return msgspec.convert(document["metadata"], Found)
+def _found(resource: AnyResource) -> Found:
+    return msgspec.convert(_as_dict(resource)["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:

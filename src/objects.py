@@ -84,9 +84,10 @@ class Patience:
     webhook_gone: float = 1.0
 
 
-def present(client: Client, inputs: Inputs) -> Present:
-    """Return what reads the application's objects once for an event."""
-    return Present(client, manifests.labels(inputs.app, inputs.model), inputs.model)
+def present(client: Client, inputs: Inputs, settled: str = "") -> Present:
+    """Return what reads the application's objects once for an event; see `Present.settled`."""
+    labels = manifests.labels(inputs.app, inputs.model)
+    return Present(client, labels, inputs.model, settled)
 
 
 def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
@@ -95,20 +96,21 @@ def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
     The cluster is asked on every event, because it may be upgraded.
     """
     if not all(one.application or one.refusal for one in inputs.requesters):
-        namespaces = present.every(Namespace)
+        namespaces = present.every(Namespace) or ()
         requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
         inputs = dataclasses.replace(inputs, requesters=requesters)
     if not inputs.leader:
         return inputs
-    owners = [each.uid for each in present.every(Namespace) if each.name == inputs.model]
+    namespaces = present.every(Namespace) or ()
+    owner = next((each.uid for each in namespaces if each.name == inputs.model), "")
     inputs = _with_admission(inputs, present)
-    webhooks = present.every(admission.MutatingWebhookConfiguration)
+    webhooks = present.every(admission.MutatingWebhookConfiguration) or ()
     revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     return dataclasses.replace(
         inputs,
-        owner="".join(owners),
+        owner=owner,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
@@ -130,21 +132,20 @@ def _with_admission(inputs: Inputs, present: Present) -> Inputs:
     # While the workload or istiod restarts, nothing is known, without a reason: the policy stays as
     # it is. `unknown` with a reason is an answer: the workload cannot find out.
     known = status.capability if status and status.capability_why else None
-    annotations = [each["metadata"].get("annotations", {}) for each in policies.values()]
-    rendered = filter(None, (each.get(manifests.CAPABILITY) for each in annotations))
-    capability = known or next(rendered, Capability.UNKNOWN)
+    rendered = [each.annotations.get(manifests.CAPABILITY) for each in policies]
+    capability = known or next(filter(None, rendered), Capability.UNKNOWN)
     return dataclasses.replace(inputs, admission="policy", capability=capability)
 
 
 def ensure(client: Client, inputs: Inputs, present: Present) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
     values = inputs.values()
-    if values is None:
+    if values is None or present.is_settled(values):
         return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
     if inputs.has_webhook:
         standing += manifests.render_webhook(values)
-    cluster.apply(client, present.lacking(standing), manager=inputs.app)
+    cluster.apply(client, standing, inputs.app, present)
 
 
 @contextlib.contextmanager
@@ -180,17 +181,19 @@ def complete(client: Client, inputs: Inputs, present: Present, waits: str) -> No
     restarts.
     """
     values = inputs.values()
-    if values is None:
+    if values is None or present.is_settled(values):
         return
     if inputs.has_webhook:
         cluster.prune(client, present, inputs.model, keep=manifests.render(values))
     elif waits:
         raise ReconcileError(waits)
     else:
-        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
+        cluster.apply(client, manifests.render_webhook(values), inputs.app, present)
 
 
-def admit_api_server(inputs: Inputs, present: Present, transport: Transport = None) -> str:
+def admit_api_server(
+    client: Client, inputs: Inputs, present: Present, transport: Transport = None
+) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
@@ -201,10 +204,13 @@ def admit_api_server(inputs: Inputs, present: Present, transport: Transport = No
         Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
+    if values is None or present.is_settled(values):
+        return ""
     try:
-        if wanted := [*present.lacking(manifests.render_mesh(values) if values else ())]:
-            with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                cluster.apply(hasty, wanted, manager=inputs.app)
+        for wanted in manifests.render_mesh(values):
+            if cluster.differs(client, wanted, inputs.model):
+                with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
+                    cluster.apply(hasty, [wanted], inputs.app, present)
     except ReconcileError as error:
         logger.warning("%s: not applied", error)
         return str(error)
@@ -226,7 +232,7 @@ def label_namespaces(
     if not inputs.leader or inputs.config is None:
         return ()
     wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
-    found = {namespace.name: namespace for namespace in present.every(Namespace)}
+    found = {namespace.name: namespace for namespace in present.every(Namespace) or ()}
     changes = [
         (namespace, False) for namespace in found.values() if _is_stray(namespace, owner, wanted)
     ]
