@@ -43,7 +43,7 @@ def main() -> int:
             sizes = quitting.QUICK if options.quick else quitting.WHOLE
             quitting.main(sizes, folder, options.before)
         elif options.benchmark == "hooks":
-            hooks.main(3 if options.quick else 15, folder, options.before)
+            hooks.main(quick=options.quick, results=folder, before=options.before)
         else:
             admission.main(admission.QUICK if options.quick else admission.WHOLE, folder)
     except (MeasurementError, LabError, TimeoutError, ChildProcessError) as error:
