@@ -1,6 +1,6 @@
-"""The command line: ``python -m benchmarks quit|admission|burst [--quick] [--results FOLDER]``.
+"""The command line: ``python -m benchmarks BENCHMARK [--quick] [--results FOLDER]``.
 
-``quit`` also takes ``--before CHECKOUT``, and ``burst`` ``--jobs NUMBER``.
+Each benchmark has flags of its own: ``python -m benchmarks BENCHMARK --help``.
 """
 
 from __future__ import annotations
@@ -12,54 +12,105 @@ from pathlib import Path
 from lab.errors import LabError
 from msgspec import structs
 
-from benchmarks import admission, burst
+from benchmarks import admission, burst, hooks, scale, scale_knobs
 from benchmarks import quit as quitting
 from benchmarks.conversation import MeasurementError
 
 RESULTS = Path(__file__).parent / "results"
+FEWEST = 100  # Pods of which there are some of each kind.
 
 
 def main() -> int:
     """Run one benchmark; returns 0 when it could measure, whatever it measured, and 1 if not."""
-    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("benchmark", choices=("quit", "admission", "burst"), help="what to measure")
-    parser.add_argument(
-        "--quick", action="store_true", help="a few pods, in seconds: shows that it runs, no more"
-    )
-    parser.add_argument(
-        "--results", type=Path, help="where the files go; default: benchmarks/results, if not quick"
-    )
-    parser.add_argument(
-        "--before", type=Path, metavar="CHECKOUT",
-        help="quit: measure the workload of another checkout as well, in the same run",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, metavar="NUMBER",
-        help=f"burst: Jobs that end at once, {burst.WHOLE.jobs} unless it is said",
-    )  # fmt: skip
-    options = parser.parse_args()
-    if options.before and options.benchmark != "quit":
-        parser.error("--before: only the quit benchmark compares checkouts")
-    if options.before and not (options.before / "workload/src/istio_aux").is_dir():
-        parser.error(f"--before: {options.before} has no workload/src/istio_aux")
-    if options.jobs is not None and options.benchmark != "burst":
-        parser.error("--jobs: only the burst benchmark has Jobs")
-    if options.jobs is not None and not 1 <= options.jobs <= burst.MOST:
-        parser.error(f"--jobs: {options.jobs}: expected 1 to {burst.MOST}")
-    folder = options.results or (None if options.quick else RESULTS)
+    options = _parser().parse_args()
+    if not options.results and not options.quick:
+        options.results = RESULTS
     try:
-        if options.benchmark == "quit":
-            sizes = quitting.QUICK if options.quick else quitting.WHOLE
-            quitting.main(sizes, folder, options.before)
-        elif options.benchmark == "burst":
-            sizes = burst.QUICK if options.quick else burst.WHOLE
-            burst.main(structs.replace(sizes, jobs=options.jobs or sizes.jobs), folder)
-        else:
-            admission.main(admission.QUICK if options.quick else admission.WHOLE, folder)
-    except (MeasurementError, TimeoutError, ChildProcessError, LabError) as error:
+        options.run(options)
+    except (MeasurementError, LabError, TimeoutError, ChildProcessError) as error:
         print(f"benchmarks: could not measure: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    every = argparse.ArgumentParser(add_help=False)
+    every.add_argument("--quick", action="store_true", help="in seconds: shows that it runs")
+    every.add_argument("--results", type=Path, help="where the files go, if not to the kept ones")
+    compared = argparse.ArgumentParser(add_help=False, parents=[every])
+    compared.add_argument(
+        "--before", type=_checkout, metavar="CHECKOUT",
+        help="measure another checkout as well, in the same run",
+    )  # fmt: skip
+
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    kinds = parser.add_subparsers(required=True, metavar="BENCHMARK")
+    for name, run, parent in (
+        ("quit", _quit, compared),
+        ("admission", _admission, every),
+        ("scale", _scale, compared),
+        ("burst", _burst, every),
+        ("hooks", _hooks, compared),
+    ):
+        kind = kinds.add_parser(name, parents=[parent], help=f"see README.md, {name}")
+        kind.set_defaults(run=run)
+        if run is _scale:
+            at_least = _number(FEWEST, None)
+            kind.add_argument("--pods", type=at_least, metavar="N", help="how many pods")
+            kind.add_argument(
+                "--knob", choices=scale_knobs.LADDERS, help="turn it until something gives"
+            )
+        if run is _burst:
+            up_to = _number(1, burst.MOST)
+            kind.add_argument("--jobs", type=up_to, metavar="N", help="Jobs that end at once")
+    return parser
+
+
+def _checkout(text: str) -> Path:
+    folder = Path(text)
+    if not (folder / "workload/src/istio_aux").is_dir():
+        raise argparse.ArgumentTypeError(f"{text} has no workload/src/istio_aux")
+    return folder
+
+
+class _number:  # noqa: N801 - argparse shows the name.
+    """An integer within bounds."""
+
+    def __init__(self, least: int, most: int | None) -> None:
+        self._least, self._most = least, most
+
+    def __call__(self, text: str) -> int:
+        number = int(text)
+        if number < self._least or (self._most is not None and number > self._most):
+            most = "" if self._most is None else f" and at most {self._most}"
+            raise argparse.ArgumentTypeError(f"{text}: expected at least {self._least}{most}")
+        return number
+
+
+def _quit(options: argparse.Namespace) -> None:
+    sizes = quitting.QUICK if options.quick else quitting.WHOLE
+    quitting.main(sizes, options.results, options.before)
+
+
+def _admission(options: argparse.Namespace) -> None:
+    admission.main(admission.QUICK if options.quick else admission.WHOLE, options.results)
+
+
+def _scale(options: argparse.Namespace) -> None:
+    if options.knob:
+        scale_knobs.main(options.knob, options.results, quick=options.quick)
+        return
+    whole = scale.sized(options.pods) if options.pods else scale.WHOLE
+    scale.main(scale.QUICK if options.quick else whole, options.results, options.before)
+
+
+def _burst(options: argparse.Namespace) -> None:
+    sizes = burst.QUICK if options.quick else burst.WHOLE
+    burst.main(structs.replace(sizes, jobs=options.jobs or sizes.jobs), options.results)
+
+
+def _hooks(options: argparse.Namespace) -> None:
+    hooks.main(quick=options.quick, results=options.results, before=options.before)
 
 
 if __name__ == "__main__":

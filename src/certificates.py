@@ -25,26 +25,22 @@ wrote.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import ops
-from charmlibs.interfaces.tls_certificates import (
-    Certificate,
-    CertificateRequestAttributes,
-    CertificateSigningRequest,
-    PrivateKey,
-    TLSCertificatesRequiresV4,
-)
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509 import verification
-from istio_aux.model.text import quoted
 
 import cluster
-from relations import active, write
+from relations import write
+
+if TYPE_CHECKING:
+    from relations.pki import Requirer
 
 ENDPOINT: Final = "certificates"
 PEERS: Final = "peers"
@@ -75,8 +71,6 @@ _TRUSTED: Final = "trusted-issuers"
 _ISSUERS: Final = "issuers"  # A key of units.
 _REMOVED: Final = "removed-secret-revisions"  # A key of both.
 _LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +121,11 @@ def parse_bundle(text: str) -> list[str]:
         parsed = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
         return []
-    return [Certificate(x509_object=each).raw for each in parsed]
+    return [_pem(each) for each in parsed]
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode().strip()
 
 
 def service_names(app: str, model: str) -> tuple[str, ...]:
@@ -137,21 +135,25 @@ def service_names(app: str, model: str) -> tuple[str, ...]:
 
 def make_authority(app: str, model: str) -> Authority:
     """Return a new self-signed authority."""
-    key = PrivateKey.generate(key_algorithm="ecdsa")
+    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  it brings pydantic
+
+    key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
-    name = CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
-    certificate = Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
+    name = tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
+    certificate = tls.Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
     return Authority(certificate.raw, key.raw)
 
 
 def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     """Return a new leaf for `names`, signed by `authority`."""
-    key = PrivateKey.generate(key_algorithm="ecdsa")
-    attributes = CertificateRequestAttributes(common_name=names[0], sans_dns=names)
-    certificate = Certificate.generate(
-        CertificateSigningRequest.generate(attributes, key),
-        Certificate.from_string(authority.certificate),
-        PrivateKey.from_string(authority.key),
+    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  likewise
+
+    key = tls.PrivateKey.generate(key_algorithm="ecdsa")
+    attributes = tls.CertificateRequestAttributes(common_name=names[0], sans_dns=names)
+    certificate = tls.Certificate.generate(
+        tls.CertificateSigningRequest.generate(attributes, key),
+        tls.Certificate.from_string(authority.certificate),
+        tls.PrivateKey.from_string(authority.key),
         LEAF_VALIDITY,
     )
     return Leaf(f"{certificate}\n{authority.certificate}\n", key.raw)
@@ -182,15 +184,16 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
         found = verifier.verify(leaf, [])
     except verification.VerificationError as error:
         raise ValueError(str(error).partition("\n")[0][:100]) from error
-    if not Certificate(x509_object=leaf).matches_private_key(PrivateKey.from_string(key)):
+    if load_pem_private_key(key.encode(), None).public_key() != leaf.public_key():
         raise ValueError("it has another key")
-    return Leaf("".join(f"{Certificate(x509_object=each)}\n" for each in found), key)
+    return Leaf("".join(f"{_pem(each)}\n" for each in found), key)
 
 
 def life_left(certificate: str, now: datetime) -> float:
     """Return which part of the life of a PEM certificate is left."""
-    parsed = Certificate.from_string(certificate)
-    return (parsed.expiry_time - now) / (parsed.expiry_time - parsed.validity_start_time)
+    parsed = x509.load_pem_x509_certificate(certificate.encode())
+    begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    return (ends - now) / (ends - begins)
 
 
 class OwnAuthority:
@@ -270,66 +273,13 @@ class OwnAuthority:
         _note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
 
 
-class Requirer(TLSCertificatesRequiresV4):
-    """The relation `certificates` (interface `tls-certificates`): a certificate of a PKI.
+def requirer(charm: ops.CharmBase) -> Requirer | None:
+    """Return the relation `certificates` of the charm, None while there is none."""
+    if not charm.model.relations[ENDPOINT]:
+        return None
+    from relations.pki import Requirer  # noqa: PLC0415  likewise
 
-    The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both.
-    Bad data of a provider, or a failing secret, makes it raise errors, which would fail the hook
-    until the other side changes. Here such an error becomes the reason, and the next event tries
-    again.
-    """
-
-    def __init__(self, charm: ops.CharmBase) -> None:
-        self._failure = ""
-        names = service_names(charm.app.name, cluster.namespace())
-        self._request = CertificateRequestAttributes(common_name=names[0], sans_dns=names)
-        super().__init__(charm, ENDPOINT, [self._request], key_algorithm="ecdsa")
-
-    def offer(self, names: tuple[str, ...], now: datetime) -> Offer:
-        """Return what the PKI has issued to this unit, or why that cannot be served."""
-        if not (relations := active(self.model, ENDPOINT)):
-            return Offer()
-        provider = relations[-1].app.name
-        found = None if self._failure else self._attempt(self._offer, provider, names, now)
-        return found or Offer(reason=self._failure)
-
-    def _offer(self, provider: str, names: tuple[str, ...], now: datetime) -> Offer:
-        given, key = self.get_assigned_certificate(self._request)
-        if given and given.revoked:
-            return Offer(reason=f"{provider} has revoked the certificate")
-        if given and key:
-            # The issuer is mostly `ca`. Of a chain that is longer, it is the second certificate.
-            issuers = [one for one in (given.ca, *given.chain) if one != given.certificate]
-            chain = "\n".join(map(str, (given.certificate, *issuers)))
-            try:
-                return Offer(verified(chain, key.raw, names, now))
-            except ValueError as error:
-                return Offer(reason=f"the certificate of {provider} is refused: {error}")
-        for request in self.get_csrs_from_requirer_relation_data():
-            if denied := self.get_request_error(request.certificate_signing_request):
-                why = quoted(f"{denied.error.name}: {denied.error.message}")
-                return Offer(reason=f"{provider} denies the certificate: {why}")
-        return Offer(reason=f"waiting for the certificate of {provider}")
-
-    def _configure(self, _: ops.EventBase | None = None) -> None:
-        self._attempt(super()._configure)
-
-    def _on_relation_broken(self, event: ops.RelationBrokenEvent) -> None:
-        self._attempt(super()._on_relation_broken, event)
-
-    def _on_secret_expired(self, event: ops.SecretExpiredEvent) -> None:
-        self._attempt(super()._on_secret_expired, event)
-
-    def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
-        """Leave it to `remove_revision`, which removes a revision once."""
-
-    def _attempt(self, work: Callable[..., T], *given: Any) -> T | None:
-        try:
-            return work(*given)
-        except Exception as error:  # Of several libraries.
-            self._failure = f"the certificate cannot be read: {quoted(str(error) or repr(error))}"
-            logger.warning("%s: %s", ENDPOINT, self._failure)
-            return None
+    return Requirer(charm)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ follows, and the status shows the first one.
 
 from __future__ import annotations
 
+import tracing  # First: it decides what `import ops` imports.  # isort: split  # noqa: F401
 import contextlib
 import gc
 import logging
@@ -47,10 +48,13 @@ class IstioAuxCharm(ops.CharmBase):
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
     patience = objects.Patience()
+    _stored = ops.StoredState()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
+        # The last `cluster.Present.state` in which nothing was to be changed.
+        self._stored.set_default(settled="")
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
         self._problem: ReconcileError | None = None  # The first one.
@@ -59,7 +63,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._pki = certificates.Requirer(self)
+        self._pki = certificates.requirer(self)
         names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
@@ -90,7 +94,8 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        self._pki.sync()
+        if self._pki:
+            self._pki.sync()
         own = certificates.OwnAuthority(self.model)
         self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
@@ -124,13 +129,14 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _act(self, client: Client, inputs: Inputs) -> None:
         kubernetes, workloads = self.kubernetes_transport, self.workload_transport
+        present = objects.present(client, inputs, self._stored.settled)
         with self._step():
-            self._inputs = inputs = objects.resolve(client, inputs)
+            self._inputs = inputs = objects.resolve(client, inputs, present)
             # The order matters. Rights and policies exist before the settings that need them, or
             # the first quits would be refused. The API server trusts an issuer before a unit serves
             # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
             # for the leader; they retry their quits.)
-            objects.ensure(client, inputs)
+            objects.ensure(client, inputs, present)
         granted = self._problem is None
         applied = granted and inputs.values() is not None
         if applied:
@@ -147,12 +153,15 @@ class IstioAuxCharm(ops.CharmBase):
             with self._step():
                 units = probe.look(client, inputs.app, inputs.model, inputs.now, workloads)
                 self._notes.silent = units.silent
-                objects.complete(client, inputs, units.waits)
+                objects.complete(client, inputs, present, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(client, inputs, kubernetes)
+        self._notes.unapplied = objects.admit_api_server(client, inputs, present, kubernetes)
         with self._step():
             live = bool(process and process.injector_live)
-            self._notes.labels = objects.label_namespaces(client, inputs, live=live)
+            self._notes.labels = objects.label_namespaces(client, inputs, present, live=live)
+        failed = self._problem or self._notes.unapplied
+        if present.state and self._serves and not (failed or present.changed):
+            self._stored.settled = present.state
 
     def _read_checks(self, answer: probe.Answer | None) -> None:
         """Note whether the workload, which said this, serves or starts."""

@@ -6,6 +6,7 @@ Functions raise a `ReconcileError` where the API server refuses a request or fai
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+from lightkube.resources.core_v1 import Namespace, ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
@@ -64,6 +65,9 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }
+
+# Kinds of which those of others are read, too.
+_OF_OTHERS: Final = frozenset({admission.MutatingWebhookConfiguration, Namespace})
 
 _REFUSALS: Final = frozenset({401, 403})
 # The message of a webhook or policy that refuses an object (apiserver plugin/webhook/errors,
@@ -176,13 +180,12 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "list", "", "namespaces", ""
     if not leader:
         return
-    yield "get", "", "namespaces", ""
     yield "patch", "", "namespaces", ""
     yield "list", "discovery.k8s.io", "endpointslices", model
     yield "get", "", "pods", model
     for kind in OWNED:
         known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        for verb in ("get", "list", "create", "patch", "delete"):
+        for verb in ("list", "create", "patch", "delete"):
             yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 
@@ -202,21 +205,77 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
     return status is not None and status.allowed
 
 
-def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:
+class Present:
+    """What the API server has: each kind is read once an event, when it is first asked for."""
+
+    def __init__(
+        self, client: Client, labels: Mapping[str, str], model: str, settled: str = ""
+    ) -> None:
+        """Look for objects of the application with these labels, in its model's namespace.
+
+        `settled`: a state in which nothing was to be changed.
+        """
+        self._client, self._labels, self._model = client, labels.items(), model
+        self._settled = settled
+        self.state = ""  # Empty while it is unknown.
+        self._found: dict[type[Any], list[Found] | None] = {}
+        self.changed = False  # Something was written or deleted, with an effect.
+
+    def every(self, kind: type[Any]) -> list[Found] | None:
+        """Return all objects of a kind that others have, too; None if the kind is not served.
+
+        Raises a `ReconcileError`, as the other methods do.
+        """
+        if kind not in self._found:
+            labels = {} if kind in _OF_OTHERS else dict(self._labels)
+            try:
+                found = [*listed(self._client, kind, labels, namespace=self._model)]
+            except ReconcileError as error:
+                if not _is_not_served(kind, error):
+                    raise
+                found = None
+            self._found[kind] = found
+        return self._found[kind]
+
+    def owned(self, kind: type[Any]) -> list[Found] | None:
+        """Return the application's objects of a kind; None if the kind is not served."""
+        every = self.every(kind)
+        return every and [each for each in every if self._labels <= each.labels.items()]
+
+    def is_settled(self, values: object) -> bool:
+        """Tell whether nothing is to be changed: the objects and what they depend on are the same.
+
+        The API server gives an object another version with each change, whoever makes it.
+        """
+        if not self.state:
+            with contextlib.suppress(ReconcileError):
+                found = {kind.__name__: self.owned(kind) for kind in OWNED}
+                digest = hashlib.sha256(f"{values} {found}".encode())
+                self.state = digest.hexdigest()
+        return self.state == self._settled != ""
+
+
+def apply(
+    client: Client, resources: Iterable[AnyResource], manager: str, present: Present | None = None
+) -> None:
     """Write `resources` by server-side apply, in order, up to the first that fails.
 
-    Resources of a kind that the API server does not serve are skipped.
+    Resources of a kind that the API server does not serve are skipped. `present` learns whether any
+    has another version than before.
     """
     for resource in resources:
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
-                client.apply(resource, field_manager=manager, force=True)
+                written = client.apply(resource, field_manager=manager, force=True)
         except ReconcileError as error:
             if not _is_not_served(kind, error):
                 raise
             why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
             logger.info("%s: skipped: %s", name, why)
+        else:
+            if present and present.state:
+                present.changed |= _found(written) not in (present.owned(kind) or ())
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool:
@@ -236,28 +295,14 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool:
     )
 
 
-def owned(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> list[Found] | None:
-    """Return the objects of `kind` with `labels`, None where the API server does not serve it."""
-    try:
-        return [*listed(client, kind, labels, namespace=model)]
-    except ReconcileError as error:
-        if _is_not_served(kind, error):
-            return None
-        raise
-
-
-def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
-) -> None:
-    """Delete objects that have `labels` and are not in `keep`."""
+def prune(client: Client, present: Present, model: str, keep: Iterable[AnyResource]) -> None:
+    """Delete the application's objects that are not in `keep`."""
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
         names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, labels, model, keep=names)
+            delete(client, kind, present, model, keep=names)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
@@ -266,19 +311,15 @@ def prune(
 
 
 def delete(
-    client: Client,
-    kind: type[Any],
-    labels: Mapping[str, str],
-    model: str,
-    keep: Collection[str] = (),
+    client: Client, kind: type[Any], present: Present, model: str, keep: Collection[str] = ()
 ) -> bool:
-    """Delete the objects with `labels` but those that `keep` names; tell whether there were any."""
-    present = owned(client, kind, labels, model) or ()
-    strays = [each.name for each in present if each.name not in keep]
+    """Delete the application's objects but those that `keep` names; tell whether there were any."""
+    strays = [each.name for each in present.owned(kind) or () if each.name not in keep]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)
         logger.info("%s %s: deleted", kind.__name__, name)
+    present.changed |= bool(strays)
     return bool(strays)
 
 
@@ -294,7 +335,11 @@ def listed(
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            yield msgspec.convert(_as_dict(each)["metadata"], Found)
+            yield _found(each)
+
+
+def _found(resource: AnyResource) -> Found:
+    return msgspec.convert(_as_dict(resource)["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import ops
 from istio_aux.model import sidecars
@@ -14,10 +14,13 @@ import certificates
 import cluster
 import config
 import probe
-from certificates import Issuers, OwnAuthority, Requirer
+from certificates import Issuers, OwnAuthority
 from config import Applications, Config, union
 from manifests import Values, webhook_configuration
 from relations import active, istio, sidecar
+
+if TYPE_CHECKING:
+    from relations.pki import Requirer
 
 CONTAINER: Final = "istio-aux"
 

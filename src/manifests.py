@@ -104,6 +104,10 @@ class Values:
     ambient: bool = False  # An ambient mesh is related.
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # All of the workload's.
 
+    def __hash__(self) -> int:
+        """Let an event render each template once."""
+        return hash(repr(self))
+
 
 def service_account(app: str) -> str:
     """Name of the workload's own ServiceAccount, in the model's namespace."""
@@ -164,9 +168,13 @@ def _environment() -> jinja2.Environment:
 
 
 def _render(values: Values, *templates: str) -> list[AnyResource]:
-    context = _context(values)
-    texts = [_environment().get_template(f"{name}.yaml.j2").render(context) for name in templates]
-    documents = [each for text in texts for each in yaml.load_all(text, Loader=LOADER)]
+    return [each for name in templates for each in _rendered(values, name)]
+
+
+@functools.lru_cache(maxsize=32)
+def _rendered(values: Values, name: str) -> list[AnyResource]:
+    text = _environment().get_template(f"{name}.yaml.j2").render(_context(values))
+    documents = [*yaml.load_all(text, Loader=LOADER)]
     # A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is
     # in its Namespace goes with it anyway.
     # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
@@ -191,6 +199,7 @@ def _published(settings: Mapping[str, Any]) -> str:
     return text if len(text) <= LONGEST_SETTINGS else ""
 
 
+@functools.lru_cache(maxsize=4)
 def _context(values: Values) -> dict[str, Any]:
     """Return every name that is in a template."""
     app, model = values.app, values.model

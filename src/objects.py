@@ -33,7 +33,7 @@ from lightkube.types import PatchType
 
 import cluster
 import manifests
-from cluster import Found, ReconcileError, attempt
+from cluster import Found, Present, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
@@ -84,41 +84,46 @@ class Patience:
     webhook_gone: float = 1.0
 
 
-def resolve(client: Client, inputs: Inputs) -> Inputs:
+def present(client: Client, inputs: Inputs, settled: str = "") -> Present:
+    """Return what reads the application's objects once for an event; see `Present.settled`."""
+    labels = manifests.labels(inputs.app, inputs.model)
+    return Present(client, labels, inputs.model, settled)
+
+
+def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
     """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
     if not all(one.application or one.refusal for one in inputs.requesters):
-        namespaces = [*cluster.listed(client, Namespace)]
+        namespaces = present.every(Namespace) or ()
         requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
         inputs = dataclasses.replace(inputs, requesters=requesters)
     if not inputs.leader:
         return inputs
-    with attempt(f"Namespace {inputs.model}"):
-        model = client.get(Namespace, inputs.model).metadata
-    inputs = _with_admission(client, inputs)
-    webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
+    namespaces = present.every(Namespace) or ()
+    owner = next((each.uid for each in namespaces if each.name == inputs.model), "")
+    inputs = _with_admission(inputs, present)
+    webhooks = present.every(admission.MutatingWebhookConfiguration) or ()
     revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
     return dataclasses.replace(
         inputs,
-        owner=(model and model.uid) or "",
+        owner=owner,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
 
 
-def _with_admission(client: Client, inputs: Inputs) -> Inputs:
+def _with_admission(inputs: Inputs, present: Present) -> Inputs:
     """Return `inputs` with who changes new pods, and what Istio can do."""
     if inputs.config is None:
         return inputs
-    by, labels = inputs.config.admission, manifests.labels(inputs.app, inputs.model)
-    narrowing = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
+    by, policies = inputs.config.admission, present.owned(admission.MutatingAdmissionPolicy)
+    narrowing = present.owned(admission.ValidatingAdmissionPolicy)
     inputs = dataclasses.replace(inputs, dry_runs=narrowing is not None)
-    policies = cluster.owned(client, admission.MutatingAdmissionPolicy, labels, inputs.model)
     if by == "policy" and policies is None:
         return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
     if policies is None or by == "webhook":
@@ -132,15 +137,15 @@ def _with_admission(client: Client, inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, admission="policy", capability=capability)
 
 
-def ensure(client: Client, inputs: Inputs) -> None:
+def ensure(client: Client, inputs: Inputs, present: Present) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
     values = inputs.values()
-    if values is None:
+    if values is None or present.is_settled(values):
         return
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
-    cluster.apply(client, standing, manager=inputs.app)
     if inputs.has_webhook:
-        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
+        standing += manifests.render_webhook(values)
+    cluster.apply(client, standing, inputs.app, present)
 
 
 @contextlib.contextmanager
@@ -150,7 +155,7 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    inputs = resolve(client, inputs)
+    inputs = resolve(client, inputs, present(client, inputs))
     values = inputs.values()
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
@@ -168,7 +173,7 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
             logger.warning("%s: the next event takes the right to evict away", error)
 
 
-def complete(client: Client, inputs: Inputs, waits: str) -> None:
+def complete(client: Client, inputs: Inputs, present: Present, waits: str) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration is created unless the unit `waits` for its
@@ -176,18 +181,19 @@ def complete(client: Client, inputs: Inputs, waits: str) -> None:
     restarts.
     """
     values = inputs.values()
-    if values is None:
+    if values is None or present.is_settled(values):
         return
     if inputs.has_webhook:
-        labels = manifests.labels(inputs.app, inputs.model)
-        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+        cluster.prune(client, present, inputs.model, keep=manifests.render(values))
     elif waits:
         raise ReconcileError(waits)
     else:
-        cluster.apply(client, manifests.render_webhook(values), manager=inputs.app)
+        cluster.apply(client, manifests.render_webhook(values), inputs.app, present)
 
 
-def admit_api_server(client: Client, inputs: Inputs, transport: Transport = None) -> str:
+def admit_api_server(
+    client: Client, inputs: Inputs, present: Present, transport: Transport = None
+) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
@@ -198,18 +204,22 @@ def admit_api_server(client: Client, inputs: Inputs, transport: Transport = None
         Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
+    if values is None or present.is_settled(values):
+        return ""
     try:
-        for wanted in manifests.render_mesh(values) if values else ():
+        for wanted in manifests.render_mesh(values):
             if cluster.differs(client, wanted, inputs.model):
                 with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                    cluster.apply(hasty, [wanted], manager=inputs.app)
+                    cluster.apply(hasty, [wanted], inputs.app, present)
     except ReconcileError as error:
         logger.warning("%s: not applied", error)
         return str(error)
     return ""
 
 
-def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...]:
+def label_namespaces(
+    client: Client, inputs: Inputs, present: Present, *, live: bool
+) -> tuple[str, ...]:
     """Set Istio's label on `inject-namespaces` when an injector is live; remove it elsewhere.
 
     The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
@@ -222,18 +232,18 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     if not inputs.leader or inputs.config is None:
         return ()
     wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
-    present = {namespace.name: namespace for namespace in cluster.listed(client, Namespace)}
+    found = {namespace.name: namespace for namespace in present.every(Namespace) or ()}
     changes = [
-        (namespace, False) for namespace in present.values() if _is_stray(namespace, owner, wanted)
+        (namespace, False) for namespace in found.values() if _is_stray(namespace, owner, wanted)
     ]
     reasons: list[str] = []
     for name in wanted:
-        if name not in present:
+        if name not in found:
             reasons.append(f"{name}: not found")
-        elif why := _obstacle(present[name].labels, live=live):
+        elif why := _obstacle(found[name].labels, live=live):
             reasons.append(f"{name}: {why}")
-        elif INJECTION not in present[name].labels:
-            changes.append((present[name], True))
+        elif INJECTION not in found[name].labels:
+            changes.append((found[name], True))
     for namespace, enabled in changes:
         try:
             _label(client, namespace, owner, enabled=enabled)
@@ -309,10 +319,10 @@ def remove(
 
 def _delete(client: Client, app: str, model: str, kinds: Iterable[type[Any]]) -> bool:
     """Delete what the application owns of these kinds, in this order; tell if there was any."""
-    labels, deleted = manifests.labels(app, model), False
+    present, deleted = Present(client, manifests.labels(app, model), model), False
     for kind in kinds:
         with cluster.tolerating_refusals():
-            deleted |= cluster.delete(client, kind, labels, model)
+            deleted |= cluster.delete(client, kind, present, model)
     return deleted
 
 

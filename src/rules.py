@@ -69,6 +69,7 @@ def environment() -> jinja2.Environment:
     )
 
 
+@functools.lru_cache(maxsize=4)
 def _cel(values: Values) -> Any:
     """Return the expressions of `templates/cel.j2` for these values, as attributes."""
     selector, labels = values.inject_selector, "object.metadata.?labels.orValue({})"

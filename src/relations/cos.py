@@ -23,13 +23,14 @@ import yaml
 from istio_aux.model.names import STATUS_PORT
 from istio_aux.model.text import quoted
 
+import tracing
 from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
 LOGGING: Final = "logging"
 # ops itself serves these two.
-TRACING: Final = "charm-tracing"
+TRACING: Final = tracing.ENDPOINT
 CA: Final = "receive-ca-cert"
 ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
 
@@ -68,9 +69,11 @@ class Topology:
 def trace(charm: ops.CharmBase) -> ops.Object | None:
     """Return what sends traces of the charm's events to Tempo; the charm keeps it.
 
-    None while it would fail each hook: its library writes to a relation that may be gone, expects
+    None without that relation (`tracing`), and while it would fail each hook: its library writes to a relation that may be gone, expects
     an argument of each error, and does not expect JSON that is nested too deeply.
     """
+    if not ops.tracing:
+        return None
     related = [each for endpoint in (TRACING, CA) for each in active(charm.model, endpoint)]
     texts = (
         text

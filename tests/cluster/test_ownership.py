@@ -293,6 +293,12 @@ def naming(*namespaces: str) -> Inputs:
     return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, Issuers())
 
 
+def label_all(client: lightkube.Client, inputs: Inputs) -> tuple[str, ...]:
+    """What the charm does for `inject-namespaces` while an injector is live."""
+    present = objects.present(client, inputs)
+    return objects.label_namespaces(client, inputs, present, live=True)
+
+
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:
     """Istio's label, and the annotation that says who set it."""
     metadata = client.get(Namespace, namespace).metadata
@@ -310,19 +316,19 @@ def label(client: lightkube.Client, namespace: str, value: str | None) -> None:
 def test_what_was_set_is_taken_back_and_a_second_time_changes_nothing(
     client: lightkube.Client, namespace: str
 ):
-    assert objects.label_namespaces(client, naming(namespace), live=True) == ()
+    assert label_all(client, naming(namespace)) == ()
     assert labels(client, namespace) == OURS
 
     before = client.get(Namespace, namespace)
-    assert objects.label_namespaces(client, naming(namespace), live=True) == ()
+    assert label_all(client, naming(namespace)) == ()
     assert client.get(Namespace, namespace) == before
 
-    assert objects.label_namespaces(client, naming(), live=True) == ()
+    assert label_all(client, naming()) == ()
     assert labels(client, namespace) == {}
 
 
 def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, namespace: str):
-    objects.label_namespaces(client, naming(namespace), live=True)
+    label_all(client, naming(namespace))
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 
@@ -332,10 +338,10 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
 
 
 def test_a_label_that_somebody_has_changed_is_theirs(client: lightkube.Client, namespace: str):
-    objects.label_namespaces(client, naming(namespace), live=True)
+    label_all(client, naming(namespace))
     label(client, namespace, "disabled")
 
-    said = objects.label_namespaces(client, naming(namespace), live=True)
+    said = label_all(client, naming(namespace))
     objects.take_back_labels(client, LONG_APP, LONG_MODEL)
 
     assert said == (f"{namespace}: has istio-injection=disabled",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import json
 import math
 import time
@@ -186,7 +187,14 @@ class ApiServer:
             self.leaving[at] -= 1
             if self.leaving[at] <= 0:
                 del self.leaving[at], self.objects[at]
-        return httpx2.Response(200, json={"items": found, "metadata": {}})
+        items = [self._versioned(o) for o in found]
+        return httpx2.Response(200, json={"items": items, "metadata": {}})
+
+    @staticmethod
+    def _versioned(found: dict[str, Any]) -> dict[str, Any]:
+        """The object with a version, which is another one when anything else is."""
+        version = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        return found | {"metadata": {"resourceVersion": version, **found["metadata"]}}
 
     @staticmethod
     def _collections(path: str) -> set[str]:
@@ -218,7 +226,7 @@ class ApiServer:
         body["metadata"] |= {"uid": uid, "manager": request.url.params["fieldManager"]}
         self.objects[path] = body
         self.applied.append(copy.deepcopy(body))
-        return httpx2.Response(200 if present else 201, json=body)
+        return httpx2.Response(200 if present else 201, json=self._versioned(body))
 
     def _standing(self) -> dict[str, dict[str, Any]]:
         """What Juju and Kubernetes make: the Service's endpoints and the model's namespace."""

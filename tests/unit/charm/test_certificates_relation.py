@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from charmlibs.interfaces.tls_certificates import CertificateSigningRequest, PrivateKey
 from lab import pki
 from lab.pki import YEAR, Provider
 from ops import testing
@@ -83,7 +84,7 @@ def provided(related: tuple[Copies, Copies], tmp_path: Path) -> Iterator[Unit]:
 
 def test_the_unit_asks_for_the_names_of_its_service(asking: Unit) -> None:
     (request,) = requested(asking)
-    found = certificates.CertificateSigningRequest.from_string(request)
+    found = CertificateSigningRequest.from_string(request)
 
     assert found.sans_dns == set(NAMES)
     assert len(found.common_name) <= 64
@@ -122,7 +123,7 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
 ) -> None:
     assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca]
     assert handshake(served(provided), trusted(provided.api), NAMES[2], tmp_path)
-    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256
+    assert PrivateKey.from_string(served(provided).private_key).key_size == 256
     files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
     assert provided.run() == active()
     assert (provided.files, provided.api.objects) == (files, objects)
@@ -273,9 +274,10 @@ def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
 
 def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
     """The library observes events by private methods, whose errors would fail the hook."""
-    with unit.ctx(unit.on.update_status(), unit.state) as manager:
+    related = dataclasses.replace(unit.state, relations={*unit.state.relations, RELATION})
+    with unit.ctx(unit.on.update_status(), related) as manager:
         observers = manager.charm.framework._observers
         path = manager.charm._pki.handle.path
         handlers = {method for observer, method, _, _ in observers if observer == path}
     assert handlers
-    assert handlers <= vars(certificates.Requirer).keys()
+    assert handlers <= vars(type(manager.charm._pki)).keys()

@@ -17,7 +17,7 @@ BEFORE_1_30 = {"validatingadmissionpolicies", "validatingadmissionpolicybindings
     "permission",
     [
         "patch mutatingwebhookconfigurations",
-        "get namespaces",
+        "patch namespaces",
         "patch peerauthentications",
         "create clusterroles",
         "create serviceaccounts/token",

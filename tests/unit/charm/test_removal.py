@@ -171,11 +171,11 @@ def test_nothing_cluster_wide_is_applied_while_the_namespace_cannot_be_read(
     new_unit: Unit,
 ) -> None:
     body = {"kind": "Status", "code": 503, "message": "etcd is slow"}
-    new_unit.api.answers = {"get namespaces kubeflow": httpx2.Response(503, json=body)}
+    new_unit.api.answers = {"list namespaces": httpx2.Response(503, json=body)}
 
     status = new_unit.configure()
 
-    assert status == testing.WaitingStatus("Namespace kubeflow: etcd is slow")
+    assert status == testing.WaitingStatus("Namespace: etcd is slow")
     assert new_unit.api.objects
     assert all("/namespaces/" in path for path in new_unit.api.objects)
 

@@ -110,7 +110,7 @@ def test_a_failure_that_passes_is_waited_for(
     unit.api.failures = [failure]
     waiting = unit.run()
     assert isinstance(waiting, testing.WaitingStatus)
-    assert waiting.message.startswith("Namespace kubeflow: ")
+    assert waiting.message.startswith("Namespace: ")
     assert len(waiting.message.splitlines()) == 1
     assert unit.api.objects == objects
 
