@@ -20,6 +20,15 @@ SOURCE = lab.tools.BENCHMARKS / "quitter"
 """Where the controller that stands beside istio-aux is built from."""
 
 
+def installed(argv: list[str], checkout: Path | None) -> list[str]:
+    """The command line of `istio-aux`, run from another checkout with its own dependencies."""
+    if not checkout:
+        return argv
+    python = Path(sys.executable).resolve()
+    place = image.environment(checkout.resolve() / "workload", python)
+    return [str(place / "bin/istio-aux"), *argv[1:]]
+
+
 class Quitter(Protocol):
     """A program that quits the proxies of finished pods in selected namespaces."""
 
@@ -55,11 +64,7 @@ class IstioAux:
         workload.deploy()
         self.name = name
         self._workload = workload
-        self._argv = workload.argv
-        if checkout:
-            python = Path(sys.executable).resolve()
-            installed = image.environment(checkout.resolve() / "workload", python)
-            self._argv[0] = str(installed / "bin/istio-aux")
+        self._argv = installed(workload.argv, checkout)
 
     @property
     def process(self) -> lab.Process:
