@@ -23,8 +23,10 @@ class Judged(Protocol):
 
 
 def write(folder: Path, name: str, results: Judged, markdown: str, plot: str = "") -> None:
-    """Write ``<name>.json``, ``.md`` and, if there is a plot, ``.svg`` to the folder, made when it
-    is missing."""
+    """Write ``<name>.json``, ``.md`` and, if there is a plot, ``.svg`` to the folder.
+
+    The folder is made when it is missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     numbers = {**msgspec.to_builtins(results), "verdicts": list(results.verdicts())}
     text = msgspec.json.format(msgspec.json.encode(_rounded(numbers)), indent=1)

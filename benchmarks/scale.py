@@ -77,7 +77,11 @@ def main(sizes: Sizes, results: Path | None, before: Path | None = None) -> Resu
     with crowded(sizes) as crowd:
         etcd = sum(f.stat().st_size for f in crowd.cluster.state.glob("**/member/snap/db"))
         server = usage(crowd.cluster.process("kube-apiserver").pid).rss
-        programs = [crowd.measure(name, before) for name in (CONTROLLER, BEFORE, OURS) if before or name is not BEFORE]
+        programs = [
+            crowd.measure(name, before)
+            for name in (CONTROLLER, BEFORE, OURS)
+            if before or name is not BEFORE
+        ]
     measured = Results(
         sizes=sizes, machine=on, made=crowd.made, etcd=etcd, server=server, programs=programs,
         seconds=time.monotonic() - began,
@@ -109,9 +113,7 @@ class Crowd:
         made: seconds that making the pods took.
     """
 
-    def __init__(
-        self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, folder: Path
-    ) -> None:
+    def __init__(self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, folder: Path) -> None:
         self.cluster, self.driver, self.sizes, self._folder = cluster, driver, sizes, folder
         self.made = 0.0
         self._istio: lab.istio.Istio | None = None
@@ -169,7 +171,7 @@ class Crowd:
         name = f"{NAME}-before" if checkout else f"{NAME}-ours"
         workload = Workload(
             self.cluster, self._folder / name, name=name, model=name, selector=f"{KEY}=yes",
-            more={"lease": f"{name}/{name}", "log-level": "warning"},
+            more={"lease": f"{name}/{name}"},
         )  # fmt: skip
         workload.deploy()
         return workload
@@ -254,8 +256,9 @@ class Scenes:
         time.sleep(sizes.seconds)  # What is measured is that nothing happens for so long.
         spent = meter.read()
         idle = self.numbers["idle"] = spent["cpu"] / spent["elapsed"]
+        others = sizes.others - sizes.others // 2
         for kind, count, where in (
-            ("other", sizes.others - sizes.others // 2, crowd.plain), ("job", sizes.jobs, crowd.mesh),
+            ("other", others, crowd.plain), ("job", sizes.jobs, crowd.mesh),
         ):  # fmt: skip
             for rate in sizes.rates:
                 events, meter = round(rate * sizes.seconds), Meter({"cpu": self._pid})
@@ -299,7 +302,10 @@ class Scenes:
         crowd, sizes = self._crowd, self._sizes
         with self._reviewed("idle", sizes.seconds):
             pass
-        with self._reviewed("events", sizes.seconds), self._eventful(sizes.rates[-1], sizes.seconds):
+        with (
+            self._reviewed("events", sizes.seconds),
+            self._eventful(sizes.rates[-1], sizes.seconds),
+        ):
             pass
         policy = Workload(
             crowd.cluster, crowd.cluster.state / f"{workload.name}-policy",
@@ -327,7 +333,7 @@ class Scenes:
         sizes, unit = self._sizes, self._unit
         name = f"{NAME}-{self._crowd.large['first']}"
 
-        def label(value: str | None, key: str = KEY) -> None:
+        def label(value: str | None) -> None:
             with self._crowd.cluster.client() as client:
                 labels = {KEY: value and "yes", "istio-injection": value}
                 client.patch(Namespace, name, {"metadata": {"labels": labels}})
@@ -411,7 +417,7 @@ class Scenes:
         self.numbers["rss-follower"] = usage(self._units[1].process.pid).rss
         for key, number in (("kill", signal.SIGKILL), ("term", signal.SIGTERM)):
             alive = [unit for unit in self._units if unit.process.running]
-            if len(alive) < 2:  # noqa: PLR2004
+            if len(alive) < 2:
                 return
             leader = lab.until(
                 lambda alive=alive: next((unit for unit in alive if unit.leads), None),
@@ -423,7 +429,9 @@ class Scenes:
             began = time.time()
             leader.end(number)
             self._driver.patch(prefix, 1, "finish", **self._crowd.mesh)
-            told = self._driver.await_exits(prefix, 1, self._sizes.limit, **self._crowd.mesh)["told"]
+            told = self._driver.await_exits(prefix, 1, self._sizes.limit, **self._crowd.mesh)[
+                "told"
+            ]
             self.numbers[key] = told[0] - began
             leader.process.wait(30)
 

@@ -89,7 +89,7 @@ def markdown(turned: Turned) -> str:
     lines = [
         (
             f"{step.value:,}",
-            *(f"{step.numbers[key]:.2f}" if key in step.numbers else "–" for key in keys),
+            *(f"{step.numbers[key]:.2f}" if key in step.numbers else "-" for key in keys),
             step.gave or "nothing",
         )
         for step in turned.steps

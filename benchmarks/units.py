@@ -118,7 +118,10 @@ class YardstickUnit(Unit):
         """``lease``: the namespace of its Lease."""
         self._cluster = cluster
         probes, metrics = (f"{cluster.host}:{ports.reserve()}" for _ in range(2))
-        self.answers = {"/readyz": f"http://{probes}/readyz", "/metrics": f"http://{metrics}/metrics"}
+        self.answers = {
+            "/readyz": f"http://{probes}/readyz",
+            "/metrics": f"http://{metrics}/metrics",
+        }
         program = lab.tools.path("bench-quitter")
         self._argv = [program, cluster.kubeconfig, probes, selector, lease, metrics]
 
@@ -151,4 +154,3 @@ def ours(workload: Workload, count: int, checkout: Path | None) -> list[Unit]:
 def yardsticks(cluster: lab.Cluster, count: int, selector: str, lease: str) -> Sequence[Unit]:
     """So many units of the yardstick."""
     return [YardstickUnit(cluster, selector, lease) for _ in range(count)]
-
