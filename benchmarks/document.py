@@ -1,4 +1,4 @@
-"""Writes results as documents: three files with tables, verdicts and curves."""
+"""Writes results as documents: files with tables, verdicts and curves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ class Judged(Protocol):
         ...
 
 
-def write(folder: Path, name: str, results: Judged, markdown: str, plot: str) -> None:
-    """Write ``<name>.json``, ``.md`` and ``.svg`` to the folder, made when it is missing."""
+def write(folder: Path, name: str, results: Judged, markdown: str, plot: str = "") -> None:
+    """Write ``<name>.json``, ``.md`` and, if there is a plot, ``.svg`` to the folder.
+
+    The folder is made when it is missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     numbers = {**msgspec.to_builtins(results), "verdicts": list(results.verdicts())}
     text = msgspec.json.format(msgspec.json.encode(_rounded(numbers)), indent=1)
     (folder / f"{name}.json").write_bytes(text + b"\n")
-    (folder / f"{name}.md").write_text(f"{markdown}\n\n![the same as curves]({name}.svg)\n")
-    (folder / f"{name}.svg").write_text(plot)
+    picture = f"\n![the same as curves]({name}.svg)\n" if plot else ""
+    (folder / f"{name}.md").write_text(f"{markdown}\n{picture}")
+    if plot:
+        (folder / f"{name}.svg").write_text(plot)
 
 
 def verdicts(results: Judged) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lab
@@ -22,39 +23,76 @@ CONNECTIONS = 24
 
 
 class Driver:
-    """The running program; every method returns once it has done its part."""
+    """The running program; every method returns once it has done its part.
 
-    def __init__(self, program: Conversation) -> None:
-        self._program = program
+    ``first`` and ``spread``: pods go, one after another, to so many namespaces that have the name
+    of the plan's and a number, from the first number; by default all go to the plan's.
+    """
+
+    def __init__(self, program: Conversation, plan: Path) -> None:
+        self._program, self._plan = program, plan
         self.pid = program.pid
         self.execs = 0  # Quits that had arrived when `await_exits` returned last.
 
-    def create(self, prefix: str, count: int, body: str, *, light: bool = False) -> None:
-        """Make pods ``<prefix>-0`` and so on, whose status is then that of ``body``.
+    @contextmanager
+    def twin(self) -> Generator[Driver]:
+        """Another program of this plan, for a second order at the same time: it answers no exec."""
+        with started(PROGRAM, self._plan) as program:
+            program.answer()
+            yield Driver(program, self._plan)
+
+    def namespaces(self, kind: str, count: int, *, first: int = 0) -> None:
+        """Make namespaces whose body is ``kind``."""
+        self._program.order(do="namespaces", pod=kind, spread=count, first=first)
+
+    def create(
+        self, prefix: str, count: int, body: str, *, light: bool = False, pod: str = "pod",
+        first: int = 0, spread: int = 0,
+    ) -> None:  # fmt: skip
+        """Make pods ``<prefix>-0`` and so on from ``pod``, whose status is then that of ``body``.
 
         ``light``: without managedFields, a sixth of their bytes. The API server then spends half as
         much on each patch, which is the lab's part of the load.
         """
-        self._program.order(do="create", prefix=prefix, count=count, body=body, light=light)
+        self._program.order(
+            do="create", prefix=prefix, count=count, pod=pod, body=body, light=light,
+            first=first, spread=spread,
+        )  # fmt: skip
+
+    def admit(
+        self, prefix: str, count: int, pod: str, *, rate: float, first: int, spread: int
+    ) -> list[float]:
+        """Have pods admitted and not stored, ``rate`` a second; returns the seconds of each."""
+        reply = self._program.order(
+            do="dry", prefix=prefix, count=count, pod=pod, rate=rate, first=first, spread=spread
+        )
+        return [end - start for start, end in zip(reply["sent"], reply["stored"], strict=True)]
 
     def patch(
-        self, prefix: str, count: int, body: str, *, events: int = 0, rate: float = 0
-    ) -> dict[str, list[float]]:
+        self, prefix: str, count: int, body: str, *, events: int = 0, rate: float = 0,
+        first: int = 0, spread: int = 0, whole: bool = False,
+    ) -> dict[str, list[float]]:  # fmt: skip
         """Patch the status of these pods, ``rate`` a second; ``events`` 0: each of them once.
 
-        Returns when each patch was ``sent`` and ``stored``, in seconds of the wall clock.
+        ``whole``: patch the pods themselves. Returns when each patch was ``sent`` and ``stored``,
+        in seconds of the wall clock.
         """
         return self._program.order(
-            do="patch", prefix=prefix, count=count, body=body, events=events, rate=rate
-        )
+            do="patch", prefix=prefix, count=count, body=body, events=events, rate=rate,
+            first=first, spread=spread, whole=whole,
+        )  # fmt: skip
 
-    def await_exits(self, prefix: str, count: int, limit: float) -> dict[str, Any]:
+    def await_exits(
+        self, prefix: str, count: int, limit: float, *, first: int = 0, spread: int = 0
+    ) -> dict[str, Any]:
         """Wait until all proxies of these pods have exited.
 
         Returns when each was ``told`` and had ``ended``, in seconds of the wall clock, and how many
         ``execs`` there were in all. Raises MeasurementError when ``limit`` seconds did not suffice.
         """
-        reply = self._program.order(do="await", prefix=prefix, count=count, limit=limit)
+        reply = self._program.order(
+            do="await", prefix=prefix, count=count, limit=limit, first=first, spread=spread
+        )
         if missing := reply["ended"].count(0):
             raise MeasurementError(
                 f"{missing} of {count} proxies have not exited after {limit:g} s"
@@ -65,11 +103,15 @@ class Driver:
 
 @contextmanager
 def running(
-    cluster: lab.Cluster, namespace: str, name: str, exit_delay: float
+    cluster: lab.Cluster,
+    namespace: str,
+    name: str,
+    exit_delay: float,
+    more: Mapping[str, str] | None = None,
 ) -> Generator[Driver]:
     """Play the node ``name`` and its pods in ``namespace``, which is there; ends with the block.
 
-    ``exit_delay``: seconds from the quit to the proxy's end in the API.
+    ``exit_delay``: seconds from the quit to the proxy's end in the API. ``more``: other bodies.
     """
     folder = cluster.state / name
     folder.mkdir()
@@ -83,14 +125,14 @@ def running(
         "namespace": namespace,
         "connections": CONNECTIONS,
         "exit-delay": exit_delay,
-        "bodies": pods.bodies(namespace, name),
+        "bodies": {**pods.bodies(name), **(more or {})},
     }
     plan.write_text(json.dumps(text))
     tls = ssl.create_default_context(cafile=str(cluster.ca))
     tls.load_cert_chain(pair.certificate, pair.key)
     with started(PROGRAM, plan) as program:
         asyncio.run(_register(cluster.server, tls, name, program.answer()["port"]))
-        yield Driver(program)
+        yield Driver(program, plan)
 
 
 async def _register(server: str, tls: ssl.SSLContext, name: str, port: int) -> None:

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
 
 RECORDING = Path(__file__).parents[1] / "tests/data/demo/pod-classic-before-quit.json"
-NAME, NOW, NUMBER = "@NAME@", "@NOW@", "@NUMBER@"
-"""The driver replaces these in every body: pod name, present second, number of the patch."""
+NAME, NAMESPACE, NOW, NUMBER = "@NAME@", "@NAMESPACE@", "@NOW@", "@NUMBER@"
+"""The driver replaces these in every body: names of pod and namespace, present second, number of
+the patch."""
+OWNER = "@OWNER@"
+"""A name that ten pods share."""
+INJECT = "sidecar.istio.io/inject"
 
 PROXY, PAYLOAD = "istio-proxy", "main"
+HOSTILE = 250_000  # Bytes; all annotations of an object may have 256 KiB.
 _LEFT_OUT = frozenset(
     {
         "creationTimestamp", "finalizers", "generateName", "generation", "managedFields",
@@ -26,7 +32,7 @@ _LEFT_OUT = frozenset(
 )  # fmt: skip
 
 
-def bodies(namespace: str, node: str) -> dict[str, str]:
+def bodies(node: str) -> dict[str, str]:
     """The pod to create, bound to ``node``, and what it is patched with, as JSON by name.
 
     ``light``: no managedFields. All others are of the status.
@@ -41,7 +47,7 @@ def bodies(namespace: str, node: str) -> dict[str, str]:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**metadata, "name": NAME, "namespace": namespace},
+        "metadata": {**metadata, "name": NAME, "namespace": NAMESPACE},
         "spec": {**recorded["spec"], "nodeName": node},
     }
     status = recorded["status"]
@@ -62,6 +68,57 @@ def bodies(namespace: str, node: str) -> dict[str, str]:
         "light": json.dumps({"metadata": {"managedFields": [{}]}}),
         **{name: json.dumps({"status": patch}) for name, patch in patches.items()},
     }
+
+
+def crowd(node: str, selected: Mapping[str, str]) -> dict[str, str]:
+    """What a large cluster has beside `bodies`, as JSON by name.
+
+    Namespaces: ``mesh`` is selected and injected, ``selected`` is not injected, ``plain`` neither;
+    ``account`` is the account of each. Pods, ten of a controller each: ``job`` has a proxy,
+    ``unmeshed`` lacks it, ``other`` is no Job's and needs none, ``refusing`` needs none in a
+    namespace that is injected. ``alone``: the status of those without a proxy. ``hostile``: the
+    largest annotation that a pod may have, another one each time.
+    """
+    made = json.loads(bodies(node)["pod"])
+    status = json.loads(bodies(node)["running"])["status"]
+    alone = {k: v for k, v in status.items() if k not in {"qosClass", "initContainerStatuses"}}
+    alone["containerStatuses"] = [c for c in status["containerStatuses"] if c["name"] != PROXY]
+    mesh = {**selected, "istio-injection": "enabled"}
+    labels = {"mesh": mesh, "selected": dict(selected), "plain": {}}
+    objects: dict[str, Object] = {
+        "account": {"metadata": {"name": "default"}},
+        "job": _owned(made, "batch/v1", "Job"),
+        "unmeshed": _owned(_without_proxy(made), "batch/v1", "Job"),
+        "other": _owned(_without_proxy(made), "apps/v1", "ReplicaSet"),
+        "refusing": _owned(_without_proxy(made), "apps/v1", "ReplicaSet"),
+        "alone": {"status": alone},
+        "hostile": {"metadata": {"annotations": {"hostile": NUMBER + "x" * HOSTILE}}},
+        **{
+            name: {"metadata": {"name": NAMESPACE, "labels": given}}
+            for name, given in labels.items()
+        },
+    }
+    for name in ("other", "refusing"):
+        objects[name]["spec"]["restartPolicy"] = "Always"
+    objects["refusing"]["metadata"]["labels"][INJECT] = "false"
+    return {name: json.dumps(each) for name, each in objects.items()}
+
+
+def _owned(pod: Object, api: str, kind: str) -> Object:
+    made = copy.deepcopy(pod)
+    owner = {"apiVersion": api, "kind": kind, "name": OWNER, "uid": f"{OWNER}-{NAMESPACE}"}
+    made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return made
+
+
+def _without_proxy(pod: Object) -> Object:
+    """The pod as it would be if Istio had not changed it."""
+    made = copy.deepcopy(pod)
+    made["metadata"]["annotations"] = {}
+    made["metadata"]["labels"] = {"app": OWNER}
+    made["spec"].pop("initContainers")
+    made["spec"]["containers"] = [c for c in made["spec"]["containers"] if c["name"] != PROXY]
+    return made
 
 
 def _with_payload(status: Object, *, ended: bool) -> Object:

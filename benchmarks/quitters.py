@@ -20,6 +20,15 @@ SOURCE = lab.tools.BENCHMARKS / "quitter"
 """Where the programs that stand beside istio-aux are built from."""
 
 
+def installed(argv: list[str], checkout: Path | None) -> list[str]:
+    """The command line of `istio-aux`, run from another checkout with its own dependencies."""
+    if not checkout:
+        return argv
+    python = Path(sys.executable).resolve()
+    place = image.environment(checkout.resolve() / "workload", python)
+    return [str(place / "bin/istio-aux"), *argv[1:]]
+
+
 class Quitter(Protocol):
     """A program that quits the proxies of finished pods in selected namespaces."""
 
@@ -54,11 +63,7 @@ class IstioAux:
         """Prepare. ``checkout``: run the workload that is there, with its own dependencies."""
         self.name, self.kubeconfig = name, workload.kubeconfig
         self._workload = workload
-        self._argv = workload.argv
-        if checkout:
-            python = Path(sys.executable).resolve()
-            installed = image.environment(checkout.resolve() / "workload", python)
-            self._argv[0] = str(installed / "bin/istio-aux")
+        self._argv = installed(workload.argv, checkout)
 
     @property
     def process(self) -> lab.Process:

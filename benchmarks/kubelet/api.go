@@ -16,10 +16,13 @@ import (
 // For one call with its wait for a free connection; it takes milliseconds unless the machine is busy.
 const patience = 2 * time.Minute
 
+// Pods of a controller, whose name stands for @OWNER@.
+const ownedBy = 10
+
 // api is the API server, over connections that are kept.
 type api struct {
 	client *http.Client
-	pods   string // URL of the collection
+	server string // URL
 	bodies map[string]string
 }
 
@@ -45,36 +48,75 @@ func newAPI(given plan) (*api, error) {
 	}
 	return &api{
 		client: &http.Client{Transport: transport, Timeout: patience},
-		pods:   fmt.Sprintf("%s/api/v1/namespaces/%s/pods", given.Server, given.Namespace),
+		server: given.Server,
 		bodies: given.Bodies,
 	}, nil
 }
 
-func (server *api) create(name string) error {
-	return server.call("POST", server.pods, "application/json", "pod", name, 0)
+// create makes a pod from the body of that name; dry: it is admitted and not stored.
+func (server *api) create(pod, body string, number int, dry bool) error {
+	place, _ := server.place(pod)
+	if dry {
+		place += "?dryRun=All"
+	}
+	return server.call("POST", place, "application/json", body, pod, number)
 }
 
 // lighten makes the API server keep no account of who set which field of the pod: it then does
 // without for good (apimachinery managedfields/internal/skipnonapplied.go), and a patch of the status
 // costs it half as much.
-func (server *api) lighten(name string) error {
-	url := server.pods + "/" + name
-	return server.call("PATCH", url, "application/merge-patch+json", "light", name, 0)
+func (server *api) lighten(pod string) error {
+	_, url := server.place(pod)
+	return server.call("PATCH", url, "application/merge-patch+json", "light", pod, 0)
 }
 
-// patch moves the status of a pod as the body of that name says.
-func (server *api) patch(name, body string, number int) error {
-	url := server.pods + "/" + name + "/status"
-	return server.call("PATCH", url, "application/strategic-merge-patch+json", body, name, number)
+// patch moves the status of a pod as the body of that name says; whole: not its status, but the pod.
+func (server *api) patch(pod, body string, number int, whole bool) error {
+	_, url := server.place(pod)
+	if !whole {
+		url += "/status"
+	}
+	return server.call("PATCH", url, "application/strategic-merge-patch+json", body, pod, number)
 }
 
-func (server *api) call(method, url, kind, body, name string, number int) error {
+// namespace makes a namespace from the body of that name, and the account that its pods run as.
+func (server *api) namespace(name, body string) error {
+	place, kind := server.server+"/api/v1/namespaces", "application/json"
+	if err := server.call("POST", place, kind, body, name+"/", 0); err != nil {
+		return err
+	}
+	err := server.call("POST", place+"/"+name+"/serviceaccounts", kind, "account", name+"/", 0)
+	if refused, ok := err.(refusal); ok && refused.code == http.StatusConflict {
+		return nil
+	}
+	return err
+}
+
+// place returns the URLs of the collection and of the pod, which is named <namespace>/<name>.
+func (server *api) place(pod string) (collection, object string) {
+	namespace, name, _ := strings.Cut(pod, "/")
+	collection = server.server + "/api/v1/namespaces/" + namespace + "/pods"
+	return collection, collection + "/" + name
+}
+
+// refusal is an answer of the API server that is no success.
+type refusal struct {
+	code int
+	text string
+}
+
+func (err refusal) Error() string { return err.text }
+
+func (server *api) call(method, url, kind, body, pod string, number int) error {
 	text, ok := server.bodies[body]
 	if !ok {
 		return fmt.Errorf("body %q: the plan has none of that name", body)
 	}
+	namespace, name, _ := strings.Cut(pod, "/")
 	filled := strings.NewReplacer(
 		"@NAME@", name,
+		"@NAMESPACE@", namespace,
+		"@OWNER@", fmt.Sprintf("%s-%d", strings.TrimRight(name, "0123456789-"), number/ownedBy),
 		"@NOW@", time.Now().UTC().Format(time.RFC3339),
 		"@NUMBER@", strconv.Itoa(number),
 	).Replace(text)
@@ -93,7 +135,7 @@ func (server *api) call(method, url, kind, body, name string, number int) error 
 		return err
 	}
 	if answer.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %.300s", method, url, answer.Status, said)
+		return refusal{answer.StatusCode, fmt.Sprintf("%s %s: %s: %.300s", method, url, answer.Status, said)}
 	}
 	return nil
 }

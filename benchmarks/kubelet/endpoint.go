@@ -49,7 +49,7 @@ func (all *pods) exec(answer http.ResponseWriter, request *http.Request) {
 		http.Error(answer, "not a quit: "+strings.Join(command, " "), http.StatusInternalServerError)
 		return
 	}
-	if err := all.quit(request.PathValue("pod")); err != nil {
+	if err := all.quit(request.PathValue("namespace") + "/" + request.PathValue("pod")); err != nil {
 		http.Error(answer, err.Error(), http.StatusNotFound)
 		return
 	}

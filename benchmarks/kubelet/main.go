@@ -30,18 +30,21 @@ type plan struct {
 	Connections int `json:"connections"`
 	// ExitDelay is the time in seconds from a quit to the proxy's end in the API.
 	ExitDelay float64 `json:"exit-delay"`
-	// Bodies by name, as text in which @NAME@, @NOW@ and @NUMBER@ are replaced: "pod" is the object
-	// to create, all others are strategic merge patches of its status; "exited" is the one that ends
-	// the proxy.
+	// Bodies by name, as text in which @NAME@, @NAMESPACE@, @OWNER@, @NOW@ and @NUMBER@ are replaced:
+	// objects to create, and strategic merge patches of pods; "exited" is the one that ends the proxy.
 	Bodies map[string]string `json:"bodies"`
 }
 
 // order is one line of stdin; which fields count depends on do.
 type order struct {
-	Do     string  `json:"do"`     // create, patch or await
+	Do     string  `json:"do"`     // namespaces, create, patch, dry or await
 	Prefix string  `json:"prefix"` // pods are named <prefix>-<number from 0>
 	Count  int     `json:"count"`  // of pods
+	First  int     `json:"first"`  // number of the first namespace, see spread
+	Spread int     `json:"spread"` // pods go to <namespace>-<number> in turn, so many; 0: <namespace>
+	Pod    string  `json:"pod"`    // which body to create
 	Body   string  `json:"body"`   // which body to patch with
+	Whole  bool    `json:"whole"`  // patch the pod, not its status
 	Light  bool    `json:"light"`  // create pods without managedFields, see api.lighten
 	Events int     `json:"events"` // patches to make, round and round the pods; 0: one a pod
 	Rate   float64 `json:"rate"`   // patches a second on a fixed schedule; 0: as fast as it goes

@@ -12,9 +12,10 @@ type record struct {
 	ended time.Time // the API server had stored its end
 }
 
-// pods are all that were ever created, by name.
+// pods are all that were ever created, by <namespace>/<name>.
 type pods struct {
 	server      *api
+	namespace   string
 	delay       time.Duration
 	connections int
 	lock        sync.Mutex
@@ -27,6 +28,7 @@ type pods struct {
 func newPods(server *api, given plan) *pods {
 	return &pods{
 		server:      server,
+		namespace:   given.Namespace,
 		delay:       time.Duration(given.ExitDelay * float64(time.Second)),
 		connections: given.Connections,
 		changed:     make(chan struct{}, 1),
@@ -37,48 +39,54 @@ func newPods(server *api, given plan) *pods {
 func (all *pods) obey(what order) (reply, error) {
 	names := make([]string, what.Count)
 	for number := range names {
-		names[number] = fmt.Sprintf("%s-%d", what.Prefix, number)
+		names[number] = fmt.Sprintf("%s/%s-%d", all.place(what, number), what.Prefix, number)
 	}
 	switch what.Do {
+	case "namespaces":
+		return reply{}, all.atOnce(what.Spread, func(number int) error {
+			return all.server.namespace(all.place(what, number), what.Pod)
+		})
 	case "create":
 		return reply{}, all.create(names, what)
 	case "patch":
-		return all.patch(names, what)
+		return all.scheduled(names, what, func(name string, number int) error {
+			return all.server.patch(name, what.Body, number, what.Whole)
+		})
+	case "dry":
+		return all.scheduled(names, what, func(name string, number int) error {
+			return all.server.create(name, what.Pod, number, true)
+		})
 	case "await":
 		return all.await(names, time.Duration(what.Limit*float64(time.Second)))
 	}
-	return reply{}, fmt.Errorf("order %q: expected create, patch or await", what.Do)
+	return reply{}, fmt.Errorf("order %q: expected namespaces, create, patch, dry or await", what.Do)
 }
 
-// create makes pods and gives them their first status.
-func (all *pods) create(names []string, what order) error {
-	work := make(chan string)
+// place names the namespace of the pod with this number.
+func (all *pods) place(what order, number int) string {
+	if what.Spread == 0 {
+		return all.namespace
+	}
+	return fmt.Sprintf("%s-%d", all.namespace, what.First+number%what.Spread)
+}
+
+// atOnce does something for each number below count over all connections; returns a failure, if any.
+func (all *pods) atOnce(count int, act func(number int) error) error {
+	work := make(chan int)
 	failures := make(chan error, all.connections)
 	for range all.connections {
 		go func() {
 			var failure error
-			for name := range work {
-				if failure != nil {
-					continue
-				}
-				failure = all.server.create(name)
-				if failure == nil && what.Light {
-					failure = all.server.lighten(name)
-				}
+			for number := range work {
 				if failure == nil {
-					failure = all.server.patch(name, what.Body, 0)
+					failure = act(number)
 				}
 			}
 			failures <- failure
 		}()
 	}
-	all.lock.Lock()
-	for _, name := range names {
-		all.records[name] = &record{}
-	}
-	all.lock.Unlock()
-	for _, name := range names {
-		work <- name
+	for number := range count {
+		work <- number
 	}
 	close(work)
 	var failure error
@@ -90,9 +98,29 @@ func (all *pods) create(names []string, what order) error {
 	return failure
 }
 
-// patch moves the status of one pod after another. A rate is a schedule that a slow answer does not
-// shift, so slowness shows as latency and not as fewer events.
-func (all *pods) patch(names []string, what order) (reply, error) {
+// create makes pods and gives them their first status, if there is one.
+func (all *pods) create(names []string, what order) error {
+	all.lock.Lock()
+	for _, name := range names {
+		all.records[name] = &record{}
+	}
+	all.lock.Unlock()
+	return all.atOnce(len(names), func(number int) error {
+		name := names[number]
+		err := all.server.create(name, what.Pod, number, false)
+		if err == nil && what.Light {
+			err = all.server.lighten(name)
+		}
+		if err == nil && what.Body != "" {
+			err = all.server.patch(name, what.Body, number, false)
+		}
+		return err
+	})
+}
+
+// scheduled does something with one pod after another. A rate is a schedule that a slow answer does
+// not shift, so slowness shows as latency and not as fewer events.
+func (all *pods) scheduled(names []string, what order, act func(string, int) error) (reply, error) {
 	events := what.Events
 	if events == 0 {
 		events = len(names)
@@ -109,7 +137,7 @@ func (all *pods) patch(names []string, what order) (reply, error) {
 		}
 		go func() {
 			sent[number] = seconds(time.Now())
-			failure := all.server.patch(names[number%len(names)], what.Body, number)
+			failure := act(names[number%len(names)], number)
 			stored[number] = seconds(time.Now())
 			if what.Rate == 0 {
 				<-free
@@ -178,10 +206,10 @@ func (all *pods) quit(name string) error {
 }
 
 func (all *pods) end(name string, found *record) {
-	err := all.server.patch(name, "exited", 0)
+	err := all.server.patch(name, "exited", 0, false)
 	ended := time.Now()
 	if err == nil {
-		err = all.server.patch(name, "over", 0)
+		err = all.server.patch(name, "over", 0, false)
 	}
 	all.lock.Lock()
 	defer all.lock.Unlock()

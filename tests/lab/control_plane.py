@@ -85,6 +85,7 @@ def etcd(program: Path, state: Path, endpoints: Endpoints) -> list[str]:
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
         "--unsafe-no-fsync",
+        "--quota-backend-bytes=8589934592",  # 50,000 pods and their events have more than 2 GiB.
         "--log-level=warn",
     ]
 

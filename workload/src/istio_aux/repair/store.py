@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
@@ -25,7 +26,7 @@ from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Container, OwnerReference, Pod, shared
+from istio_aux.model.pod import Container, OwnerReference, Pod, PodStatus, Struct, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair
@@ -89,6 +90,8 @@ class Recalled:
         late = self._now().monotonic >= self._read + self._limits.unreplaced
         return {} if late else dict(self._replaced)
 
+
+S = TypeVar("S", bound=Struct)
 
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
@@ -359,19 +362,31 @@ def _reduced(pod: Pod) -> Pod:
     every = pod.metadata.annotations or {}
     notes = {name: every[name][:_LONGEST] for name in _ANNOTATIONS if name in every}
     labels = {shared(name): shared(value) for name, value in pod.labels.items()}
-    owners = tuple(owner for owner in pod.metadata.owner_references or () if owner.controller)
+    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     metadata = structs.replace(
-        pod.metadata, labels=labels, annotations=notes, owner_references=owners[:_MOST_OWNERS]
-    )
+        pod.metadata, labels=labels, annotations=notes or None,
+        generate_name=shared(pod.metadata.generate_name),
+        owner_references=tuple(map(_alike, owners[:_MOST_OWNERS])),
+    )  # fmt: skip
     containers, init = _names(pod.containers), _names(pod.init_containers)
-    spec = structs.replace(
-        pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE
+    spec = _alike(
+        structs.replace(
+            pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE
+        )
     )
-    return structs.replace(pod, metadata=metadata, spec=spec)
+    ready = tuple(_alike(each) for each in pod.status.conditions or () if each.type == "Ready")
+    status = PodStatus(phase=shared(pod.status.phase or "") or None, conditions=ready)
+    return Pod(metadata=metadata, spec=spec, status=status)
+
+
+def _alike(struct: S) -> S:
+    """The struct with texts that others hold, too."""
+    fields = structs.asdict(struct).items()
+    return structs.replace(struct, **{k: shared(v) for k, v in fields if isinstance(v, str)})
 
 
 def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
     return tuple(
-        structs.replace(container, args=None, env=None, ports=None, resources=_NONE)
+        _alike(structs.replace(container, args=None, env=None, ports=None, resources=_NONE))
         for container in containers
     )
