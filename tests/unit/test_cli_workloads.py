@@ -177,11 +177,11 @@ async def test_an_object_that_may_not_be_read_is_found_by_its_name_in_its_pods()
     """Who may free pods of a namespace need not have rights to its TFJobs."""
     async with ApiServer() as api:
         await fill(api)
-        for path in ("/tfjobs/mnist", "/tfjobs/none", "/tfjobs"):
+        for path in ("/tfjobs/mnist", "/tfjobs/none", "/tfjobs", "/jobs"):
             api.refuse(path, 403, "Forbidden", "no")
         found, problems = await find(api, "tfjob/mnist", "tfjob/none")
     assert found == MNIST
-    why = "this account may not get tfjob/none; this account may not list tfjobs"
+    why = "this account may not get tfjob/none; this account may not list jobs, tfjobs"
     assert problems == [f"tfjob/none: no pods in namespace team: {why}"]
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.cli.cluster import Scope, audit_pods
+from istio_aux.cli.installation import Installation
 from istio_aux.model import sidecars
 from istio_aux.model.answers import group
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import KATIB_FIX
+from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import RESOURCES
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
@@ -131,6 +134,7 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         return world.count(series)
 
     async with cluster(mode=QuitMode.DRY_RUN, policy=Policy(grace=3600)) as world:
+        await world.select("other", selected=False)
         at_once = {"istio-aux.io/quit-grace": "0"}
         await world.pod("done", details=details(HELD), annotations=at_once)
         just_now = exited(0, at=datetime.now(UTC).isoformat())
@@ -142,6 +146,12 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         await world.pod("not-selected", namespace="other", details=gpu, annotations=at_once)
         await settled(world, pods=6)
         assert (kept("istio-proxy"), kept("other")) == (8, 2)
+        told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=Policy(grace=3600))
+        audit = await audit_pods(world.api.access(), Scope(), Installation(settings=told))
+        ours = [each for each in audit.findings if not each.left_out and each.requests]
+        gpus = [sum(e.requests.gpus for e in ours if e.requests and bool(e.by) is other)
+                for other in (False, True)]  # fmt: skip
+        assert gpus == [8, 2], "as `audit` counts them"
         world.controller.lead(False)
         assert (kept("istio-proxy"), kept("other")) == (0, 0)
 
