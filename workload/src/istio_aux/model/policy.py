@@ -122,7 +122,7 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_retry: float = 1.0
     last_retry: float = 300.0
     last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
-    at_once: int = 24  # First attempts.
+    at_once: int = 48  # First attempts: 12 in a namespace, for Jobs of which many end together.
     slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
     retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
     # Before the second check of a dead proxy: a payload that ends with its proxy is no loss. The
