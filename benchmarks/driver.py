@@ -45,6 +45,17 @@ class Driver:
         """Make namespaces whose body is ``kind``."""
         self._program.order(do="namespaces", pod=kind, spread=count, first=first)
 
+    def copy(
+        self, prefix: str, count: int, body: str, *, pod: str, first: int, spread: int
+    ) -> None:
+        """Make pods as `create` does, a hundred times as fast.
+
+        The API server makes the first one; copies of what it stored go to etcd, with other names.
+        """
+        self._program.order(
+            do="copy", prefix=prefix, count=count, pod=pod, body=body, first=first, spread=spread
+        )
+
     def create(
         self, prefix: str, count: int, body: str, *, light: bool = False, pod: str = "pod",
         first: int = 0, spread: int = 0,
@@ -119,6 +130,7 @@ def running(
     plan = folder / "plan.json"
     text = {
         "server": cluster.server,
+        "etcd": cluster.etcd,
         "ca": str(cluster.ca),
         "certificate": str(pair.certificate),
         "key": str(pair.key),

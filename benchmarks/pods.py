@@ -19,7 +19,7 @@ NAME, NAMESPACE, NOW, NUMBER = "@NAME@", "@NAMESPACE@", "@NOW@", "@NUMBER@"
 """The driver replaces these in every body: names of pod and namespace, present second, number of
 the patch."""
 OWNER = "@OWNER@"
-"""A name that ten pods share."""
+"""The name of a controller."""
 INJECT = "sidecar.istio.io/inject"
 
 PROXY, PAYLOAD = "istio-proxy", "main"
@@ -74,7 +74,7 @@ def crowd(node: str, selected: Mapping[str, str]) -> dict[str, str]:
     """What a large cluster has beside `bodies`, as JSON by name.
 
     Namespaces: ``mesh`` is selected and injected, ``selected`` is not injected, ``plain`` neither;
-    ``account`` is the account of each. Pods, ten of a controller each: ``job`` has a proxy,
+    ``account`` is the account of each. Pods, each of a controller: ``job`` has a proxy,
     ``unmeshed`` lacks it, ``other`` is no Job's and needs none, ``refusing`` needs none in a
     namespace that is injected. ``alone``: the status of those without a proxy. ``hostile``: the
     largest annotation that a pod may have, another one each time.

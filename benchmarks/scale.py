@@ -33,6 +33,7 @@ from benchmarks.processes import Meter, cpu, usage
 from benchmarks.quitters import SOURCE, installed
 from benchmarks.scale_numbers import Measured, Results, Sizes
 from benchmarks.units import Unit
+from probe import connect
 
 NAME = "scale"
 """Of the node, of applications, and the beginning of the namespaces' names."""
@@ -47,7 +48,7 @@ WHOLE = Sizes(
 )  # fmt: skip
 QUICK = Sizes(
     namespaces=10, jobs=40, unmeshed=10, others=40, large=20,
-    finished=3, rates=(20, 50), seconds=0.5, quits=5, rate=50.0, looks=3, units=2,
+    finished=3, rates=(20, 50), seconds=0.5, quits=5, rate=50.0, looks=3, units=3,
     exit_delay=0.05, limit=60.0,
 )  # fmt: skip
 
@@ -156,7 +157,7 @@ class Crowd:
             ("other", sizes.others - refusing, "alone", "other", self.plain),
             ("large", sizes.large, "alone", "other", self.large),
         ):
-            driver.create(kind + batch, count, status, pod=pod, **where)
+            driver.copy(kind + batch, count, status, pod=pod, **where)
         self.made = time.monotonic() - began
         say(f"made in {self.made:.0f} s, {sizes.pods / self.made:.0f} a second")
         self._istio = lab.istio.install(self.cluster)
@@ -315,7 +316,7 @@ class Scenes:
         published = (("webhook", workload), ("policy", policy))
         for form, one in published:
             one.publish()
-            one.await_admission(f"{NAME}-{crowd.form(form)['first']}")
+            one.await_admission(f"{NAME}-{crowd.form(form)['first']:05}")
         events = round(sizes.seconds * 100)
         try:
             with self._driver.twin() as twin, self._eventful(sizes.rates[0], 4 * sizes.seconds):
@@ -331,7 +332,7 @@ class Scenes:
     def relabel(self) -> None:
         """A large namespace is selected, and no longer."""
         sizes, unit = self._sizes, self._unit
-        name = f"{NAME}-{self._crowd.large['first']}"
+        name = f"{NAME}-{self._crowd.large['first']:05}"
 
         def label(value: str | None) -> None:
             with self._crowd.cluster.client() as client:
@@ -356,7 +357,11 @@ class Scenes:
         self._settle()
         meter = Meter({"cpu": self._pid})
         expired = unit.metric('istio_aux_watch_restarts_total{reason="expired"}')
-        self._crowd.cluster.process("kube-apiserver").restart()
+        server = self._crowd.cluster.process("kube-apiserver")
+        server.kill()
+        server.wait(30)
+        self._compact()
+        server.start()
         self._crowd.cluster.await_api()
         ready, began = time.time(), time.monotonic()
         # controller-runtime ends a process that could not renew its Lease; a kubelet restarts it.
@@ -379,6 +384,14 @@ class Scenes:
             self.numbers["relist"] = time.monotonic() - began
             self.numbers["relist-cpu"] = meter.read()["cpu"]
 
+    def _compact(self) -> None:
+        """Make etcd forget what changed, as it does every five minutes."""
+        etcd = f"{self._crowd.cluster.etcd}/v3/kv"
+        with connect() as client:
+            found = client.post(f"{etcd}/range", json={"key": "AA=="}).json()
+            revision = {"revision": found["header"]["revision"]}
+            client.post(f"{etcd}/compaction", json=revision).raise_for_status()
+
     def remains(self) -> None:
         """What is resident after all of this."""
         self._settle()
@@ -391,7 +404,7 @@ class Scenes:
             return
         access = ("--kubeconfig", str(self._crowd.cluster.kubeconfig))
         for command, more in (
-            ("audit", ("-A",)), ("explain", ("-n", f"{NAME}-0", "pod/job-0")),
+            ("audit", ("-A",)), ("explain", ("-n", f"{NAME}-00000", "pod/job-000000")),
         ):  # fmt: skip
             argv = [*installed([self._workload.argv[0]], self._checkout), command, *access, *more]
             began = time.monotonic()

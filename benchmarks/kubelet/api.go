@@ -16,13 +16,11 @@ import (
 // For one call with its wait for a free connection; it takes milliseconds unless the machine is busy.
 const patience = 2 * time.Minute
 
-// Pods of a controller, whose name stands for @OWNER@.
-const ownedBy = 10
-
 // api is the API server, over connections that are kept.
 type api struct {
 	client *http.Client
 	server string // URL
+	etcd   string // URL
 	bodies map[string]string
 }
 
@@ -49,6 +47,7 @@ func newAPI(given plan) (*api, error) {
 	return &api{
 		client: &http.Client{Transport: transport, Timeout: patience},
 		server: given.Server,
+		etcd:   given.Etcd,
 		bodies: given.Bodies,
 	}, nil
 }
@@ -94,9 +93,24 @@ func (server *api) namespace(name, body string) error {
 
 // place returns the URLs of the collection and of the pod, which is named <namespace>/<name>.
 func (server *api) place(pod string) (collection, object string) {
-	namespace, name, _ := strings.Cut(pod, "/")
-	collection = server.server + "/api/v1/namespaces/" + namespace + "/pods"
-	return collection, collection + "/" + name
+	collection = server.server + "/api/v1/namespaces/" + namespaceOf(pod) + "/pods"
+	return collection, collection + "/" + podOf(pod)
+}
+
+func namespaceOf(pod string) string {
+	namespace, _, _ := strings.Cut(pod, "/")
+	return namespace
+}
+
+func podOf(pod string) string {
+	_, name, _ := strings.Cut(pod, "/")
+	return name
+}
+
+// ownerOf names the controller of the pod: ten whose names differ in the last digit share it.
+func ownerOf(pod string) string {
+	name := podOf(pod)
+	return name[:max(0, len(name)-1)]
 }
 
 // refusal is an answer of the API server that is no success.
@@ -112,11 +126,10 @@ func (server *api) call(method, url, kind, body, pod string, number int) error {
 	if !ok {
 		return fmt.Errorf("body %q: the plan has none of that name", body)
 	}
-	namespace, name, _ := strings.Cut(pod, "/")
 	filled := strings.NewReplacer(
-		"@NAME@", name,
-		"@NAMESPACE@", namespace,
-		"@OWNER@", fmt.Sprintf("%s-%d", strings.TrimRight(name, "0123456789-"), number/ownedBy),
+		"@NAME@", podOf(pod),
+		"@NAMESPACE@", namespaceOf(pod),
+		"@OWNER@", ownerOf(pod),
 		"@NOW@", time.Now().UTC().Format(time.RFC3339),
 		"@NUMBER@", strconv.Itoa(number),
 	).Replace(text)

@@ -22,6 +22,7 @@ import (
 // plan is what the benchmark says before the first order.
 type plan struct {
 	Server      string `json:"server"`      // URL of the API server
+	Etcd        string `json:"etcd"`        // URL, for copies
 	CA          string `json:"ca"`          // PEM file
 	Certificate string `json:"certificate"` // PEM file, of an administrator and of this server
 	Key         string `json:"key"`         // PEM file
@@ -37,7 +38,7 @@ type plan struct {
 
 // order is one line of stdin; which fields count depends on do.
 type order struct {
-	Do     string  `json:"do"`     // namespaces, create, patch, dry or await
+	Do     string  `json:"do"`     // namespaces, create, copy, patch, dry or await
 	Prefix string  `json:"prefix"` // pods are named <prefix>-<number from 0>
 	Count  int     `json:"count"`  // of pods
 	First  int     `json:"first"`  // number of the first namespace, see spread

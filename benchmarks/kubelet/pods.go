@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"time"
@@ -39,7 +40,7 @@ func newPods(server *api, given plan) *pods {
 func (all *pods) obey(what order) (reply, error) {
 	names := make([]string, what.Count)
 	for number := range names {
-		names[number] = fmt.Sprintf("%s/%s-%d", all.place(what, number), what.Prefix, number)
+		names[number] = fmt.Sprintf("%s/%s-%06d", all.place(what, number), what.Prefix, number)
 	}
 	switch what.Do {
 	case "namespaces":
@@ -48,6 +49,8 @@ func (all *pods) obey(what order) (reply, error) {
 		})
 	case "create":
 		return reply{}, all.create(names, what)
+	case "copy":
+		return reply{}, all.copies(names, what)
 	case "patch":
 		return all.scheduled(names, what, func(name string, number int) error {
 			return all.server.patch(name, what.Body, number, what.Whole)
@@ -59,7 +62,7 @@ func (all *pods) obey(what order) (reply, error) {
 	case "await":
 		return all.await(names, time.Duration(what.Limit*float64(time.Second)))
 	}
-	return reply{}, fmt.Errorf("order %q: expected namespaces, create, patch, dry or await", what.Do)
+	return reply{}, fmt.Errorf("order %q: expected namespaces, create, copy, patch, dry or await", what.Do)
 }
 
 // place names the namespace of the pod with this number.
@@ -67,7 +70,7 @@ func (all *pods) place(what order, number int) string {
 	if what.Spread == 0 {
 		return all.namespace
 	}
-	return fmt.Sprintf("%s-%d", all.namespace, what.First+number%what.Spread)
+	return fmt.Sprintf("%s-%05d", all.namespace, what.First+number%what.Spread)
 }
 
 // atOnce does something for each number below count over all connections; returns a failure, if any.
@@ -116,6 +119,41 @@ func (all *pods) create(names []string, what order) error {
 		}
 		return err
 	})
+}
+
+// copies makes the first pod, and stores copies of it in etcd under the other names. All names have
+// the same length, and so has what is encoded.
+func (all *pods) copies(names []string, what order) error {
+	if err := all.create(names[:1], what); err != nil {
+		return err
+	}
+	first := names[0]
+	value, uid, err := all.server.stored(first)
+	if err != nil {
+		return err
+	}
+	all.lock.Lock()
+	for _, name := range names {
+		all.records[name] = &record{}
+	}
+	all.lock.Unlock()
+	err = all.atOnce(len(names)-1, func(index int) error {
+		name := names[index+1]
+		made := value
+		for _, change := range [][2]string{
+			{podOf(first), podOf(name)},
+			{ownerOf(first), ownerOf(name)},
+			{namespaceOf(first), namespaceOf(name)},
+			{uid, newUID()},
+		} {
+			made = bytes.ReplaceAll(made, []byte(change[0]), []byte(change[1]))
+		}
+		return all.server.put(name, made)
+	})
+	if err != nil {
+		return err
+	}
+	return all.server.awaitCached(names[len(names)-1])
 }
 
 // scheduled does something with one pod after another. A rate is a schedule that a slow answer does

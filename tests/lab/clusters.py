@@ -68,6 +68,7 @@ class Cluster:
         level: `api` or `node`.
         name: unique on this machine; also that of its network interface and its cgroup.
         server: the URL of the API server, good inside and outside of the cluster's namespaces.
+        etcd: the URL of etcd, for the harness on the level `api`.
         ca: the certificate of its authority.
         kubeconfig: a file that gives all rights.
         host: the address at which the API server and pods reach what `spawn` started; the harness
@@ -97,6 +98,7 @@ class Cluster:
         self.host = self._endpoints.public
         self.harness = cable.outside if cable else "127.0.0.1"
         self.server = self._endpoints.server
+        self.etcd = f"http://127.0.0.1:{self._endpoints.etcd}"
         self.ca = self._files.authority.pair.certificate
         self.kubeconfig = kubeconfig.write(
             tree.state / "kubeconfig", self.server, self.ca, user="admin", has=self._files.admin
