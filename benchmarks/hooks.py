@@ -149,7 +149,7 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         apps: dict[str, lab.juju.App] = {}
         for name, charm in charms.items():
-            # The lab's audit policy has the groups of these two namespaces.
+            # The lab's audit policy has the accounts of these two models.
             namespace = _MODEL if name is OURS else f"{_MODEL}-before"
             model = stack.enter_context(lab.juju.Model(cluster, namespace))
             apps[name] = model.deploy(_with_meter(charm, folder / namespace), trust=True)
