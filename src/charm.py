@@ -9,7 +9,7 @@ A step that fails raises a `cluster.ReconcileError`; the next step follows.
 
 from __future__ import annotations
 
-import tracing  # First: it decides what `import ops` imports.  # isort: split  # noqa: F401
+import tracing  # noqa: F401  # isort: skip  (first: it decides what ops imports)
 import contextlib
 import gc
 import logging

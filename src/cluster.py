@@ -185,7 +185,7 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "get", "", "pods", model
     for kind in OWNED:
         known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        for verb in ("list", "create", "patch", "delete"):
+        for verb in ("get", "list", "create", "patch", "delete"):
             yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 

@@ -13,7 +13,7 @@ _spent, _busy = 0.0, False
 
 
 def _timed(name, import_):
-    global _spent, _busy  # noqa: PLW0603
+    global _spent, _busy
     if _busy:
         return _find_and_load(name, import_)
     _busy, began = True, time.thread_time()

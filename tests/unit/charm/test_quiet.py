@@ -131,7 +131,11 @@ def test_the_charm_does_not_import_what_few_events_need(
     path = os.pathsep.join(str(ROOT / name) for name in ("src", "lib", "workload/src"))
 
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys, charm; print([m for m in {HEAVY} if sys.modules.get(m)])"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys, charm; print([m for m in {HEAVY} if sys.modules.get(m)])",
+        ],
         env={"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]), "PYTHONPATH": path},
         capture_output=True,
         text=True,
