@@ -22,6 +22,7 @@ import lab.istio
 import lab.juju
 import lab.pack
 import msgspec
+from lab import interpreters
 from lab.creation import audited
 from lab.juju.dispatch import Event
 from lab.juju.unit import Unit
@@ -143,7 +144,7 @@ def measure(
     cluster: lab.Cluster, rounds: int, endpoints: Sequence[str], before: Path | None = None
 ) -> Results:
     """Play every event with the charm of this checkout, and with that of ``before``."""
-    on = machine.describe()
+    on = {**machine.describe(), "Python of the charm": interpreters.version()}
     checkouts = {BEFORE: before, OURS: lab.pack.ROOT}
     charms = {name: lab.pack.pack(each.resolve()) for name, each in checkouts.items() if each}
     lab.istio.install(cluster)
