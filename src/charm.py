@@ -4,12 +4,12 @@
 It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests` and `rules`
 render them, `objects` says which come and go in which order, `cluster` asks the API server. It runs
 `workload` with `certificates`, and says `status` and `actions`, from what workloads answer `probe`.
-A step that fails raises a `cluster.ReconcileError`; the next step follows.
+A step that fails raises a `cluster.ReconcileError`; the next step follows. `tracing` comes first.
 """
 
 from __future__ import annotations
 
-import tracing  # noqa: F401  # isort: skip  (first: it decides what ops imports)
+import tracing  # noqa: F401  # isort: skip  # pyright: ignore[reportUnusedImport]
 import contextlib
 import gc
 import logging

@@ -29,5 +29,5 @@ def _note():
 
 
 if "JUJU_DISPATCH_PATH" in os.environ and "JUJU_CONTEXT_ID" in os.environ:
-    _importlib._find_and_load = _timed  # noqa: SLF001
+    setattr(_importlib, "_find_and_load", _timed)  # noqa: B010  no attribute of modules' type
     atexit.register(_note)
