@@ -22,6 +22,7 @@ import lab.istio
 import lab.juju
 import lab.pack
 import msgspec
+from lab import interpreters
 from lab.creation import audited
 from lab.juju.dispatch import Event
 from lab.juju.unit import Unit
@@ -128,7 +129,9 @@ def main(*, quick: bool, results: Path | None, before: Path | None) -> None:
         LabError, TimeoutError, ChildProcessError: it could not be measured.
     """
     with lab.cluster("node") as cluster:
-        measured = measure(cluster, 3 if quick else 15, ENDPOINTS[-2:-1] if quick else ENDPOINTS, before)
+        measured = measure(
+            cluster, 3 if quick else 15, ENDPOINTS[-2:-1] if quick else ENDPOINTS, before
+        )
     print(markdown(measured))
     if results:
         results.mkdir(parents=True, exist_ok=True)
@@ -141,7 +144,7 @@ def measure(
     cluster: lab.Cluster, rounds: int, endpoints: Sequence[str], before: Path | None = None
 ) -> Results:
     """Play every event with the charm of this checkout, and with that of ``before``."""
-    on = machine.describe()
+    on = {**machine.describe(), "Python of the charm": interpreters.version()}
     checkouts = {BEFORE: before, OURS: lab.pack.ROOT}
     charms = {name: lab.pack.pack(each.resolve()) for name, each in checkouts.items() if each}
     lab.istio.install(cluster)
@@ -149,7 +152,7 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         apps: dict[str, lab.juju.App] = {}
         for name, charm in charms.items():
-            # The lab's audit policy has the groups of these two namespaces.
+            # The lab's audit policy has the accounts of these two models.
             namespace = _MODEL if name is OURS else f"{_MODEL}-before"
             model = stack.enter_context(lab.juju.Model(cluster, namespace))
             apps[name] = model.deploy(_with_meter(charm, folder / namespace), trust=True)
@@ -177,7 +180,7 @@ def _with_meter(charm: Path, folder: Path) -> Path:
                 meter = zipfile.ZipInfo("dispatch")
                 meter.external_attr = entry.external_attr
                 target.writestr(meter, '#!/bin/sh\nexec python3 -I "$0.py"\n')
-                entry.filename = "dispatch.charm"  # noqa: PLW2901
+                entry.filename = "dispatch.charm"
             target.writestr(entry, content)
         target.write(HERE / "dispatch.py", "dispatch.py")
         target.write(HERE / "sitecustomize.py", "lib/sitecustomize.py")
@@ -208,7 +211,9 @@ def _play(app: lab.juju.App, endpoints: Sequence[str]) -> Iterator[Unit]:
 def _read(cluster: lab.Cluster, units: Iterable[Unit]) -> Iterator[Cost]:
     """Return what the units' events cost, in the order in which they came first."""
     for name, unit in zip((LEADER, OTHER), units, strict=True):
-        hooks = [each for each in (unit.folder / "hooks").iterdir() if (each / "cost.json").exists()]
+        hooks = [
+            each for each in (unit.folder / "hooks").iterdir() if (each / "cost.json").exists()
+        ]
         by_event: dict[str, list[Path]] = {}
         for hook in sorted(hooks):
             by_event.setdefault(hook.name.partition("-")[2], []).append(hook)
@@ -266,7 +271,8 @@ def _pebble(cluster: lab.Cluster, unit: Unit) -> Iterator[tuple[float, str]]:
     """Yield when the charm sent a request to its container's Pebble, and verb and path."""
     for log in cluster.logs.glob(f"*{unit.name.replace('/', '-')}-*.log"):
         for found in _PEBBLE.finditer(log.read_text(errors="replace")):
-            yield _seconds(found["at"]), f"{found['verb']} {found['path']}"
+            if found["path"] not in _AGENTS:
+                yield _seconds(found["at"]), f"{found['verb']} {found['path']}"
 
 
 def _seconds(text: str) -> float:

@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
 """The istio-aux charm: its events, and the order in which it acts.
 
-What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
-`rules` render the objects, `objects` says which come and go in which order, `cluster` asks the API
-server. What it runs: `workload` with `certificates`. What it says: `status` and `actions`, from
-what the workloads answer `probe`.
-
-A step of an event that fails raises a `cluster.ReconcileError`. `_step` catches it: the next step
-follows, and the status shows the first one.
+It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests` and `rules`
+render them, `objects` says which come and go in which order, `cluster` asks the API server. It runs
+`workload` with `certificates`, and says `status` and `actions`, from what workloads answer `probe`.
+A step that fails raises a `cluster.ReconcileError`; the next step follows. `tracing` comes first.
 """
 
 from __future__ import annotations
 
-import tracing  # First: it decides what `import ops` imports.  # isort: split  # noqa: F401
+import tracing  # noqa: F401  # isort: skip  # pyright: ignore[reportUnusedImport]
 import contextlib
 import gc
 import logging
@@ -53,8 +50,7 @@ class IstioAuxCharm(ops.CharmBase):
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
-        # The last `cluster.Present.state` in which nothing was to be changed.
-        self._stored.set_default(settled="")
+        self._stored.set_default(settled="")  # See `cluster.Present`.
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
         self._problem: ReconcileError | None = None  # The first one.
@@ -94,6 +90,8 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
+        if isinstance(event, ops.UpgradeCharmEvent):
+            self._stored.settled = ""  # Another revision may render other objects.
         if self._pki:
             self._pki.sync()
         own = certificates.OwnAuthority(self.model)
@@ -112,8 +110,7 @@ class IstioAuxCharm(ops.CharmBase):
             else:
                 self._act(client, observed)
         sidecar.answer(self, self._inputs.requesters, None if self._starting else observed.answer)
-        # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
-        # first time, as it does with an image whose Pebble has no check of its own.
+        # No event says that a problem has passed, nor that a check succeeds for the first time.
         waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
         workload.wake(self._container, event, wanted=waits)
 
@@ -133,9 +130,8 @@ class IstioAuxCharm(ops.CharmBase):
         with self._step():
             self._inputs = inputs = objects.resolve(client, inputs, present)
             # The order matters. Rights and policies exist before the settings that need them, or
-            # the first quits would be refused. The API server trusts an issuer before a unit serves
-            # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
-            # for the leader; they retry their quits.)
+            # the first quits would be refused (other units cannot wait; they retry). The API server
+            # trusts an issuer before a unit serves what it signed, and gets reviews answered.
             objects.ensure(client, inputs, present)
         granted = self._problem is None
         applied = granted and inputs.values() is not None
@@ -159,9 +155,8 @@ class IstioAuxCharm(ops.CharmBase):
         with self._step():
             live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, present, live=live)
-        failed = self._problem or self._notes.unapplied
-        if present.state and self._serves and not (failed or present.changed):
-            self._stored.settled = present.state
+        if self._serves and not (self._problem or self._notes.unapplied):
+            self._stored.settled = present.settled
 
     def _read_checks(self, answer: probe.Answer | None) -> None:
         """Note whether the workload, which said this, serves or starts."""

@@ -185,7 +185,7 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "get", "", "pods", model
     for kind in OWNED:
         known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        for verb in ("list", "create", "patch", "delete"):
+        for verb in ("get", "list", "create", "patch", "delete"):
             yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 
@@ -213,13 +213,17 @@ class Present:
     ) -> None:
         """Look for objects of the application with these labels, in its model's namespace.
 
-        `settled`: a state in which nothing was to be changed.
+        `settled`: the state in which nothing was to be changed, as an earlier event found.
         """
         self._client, self._labels, self._model = client, labels.items(), model
-        self._settled = settled
-        self.state = ""  # Empty while it is unknown.
+        self._before, self._state = settled, ""  # Empty while it is unknown.
         self._found: dict[type[Any], list[Found] | None] = {}
         self.changed = False  # Something was written or deleted, with an effect.
+
+    @property
+    def settled(self) -> str:
+        """The state in which nothing was to be changed, for the next event."""
+        return self._before if self.changed else self._state or self._before
 
     def every(self, kind: type[Any]) -> list[Found] | None:
         """Return all objects of a kind that others have, too; None if the kind is not served.
@@ -242,17 +246,20 @@ class Present:
         every = self.every(kind)
         return every and [each for each in every if self._labels <= each.labels.items()]
 
+    def note(self, written: Found) -> None:
+        """Note what the API server answered: the object has another version if it has changed."""
+        self.changed |= not any(written in found for found in self._found.values() if found)
+
     def is_settled(self, values: object) -> bool:
         """Tell whether nothing is to be changed: the objects and what they depend on are the same.
 
         The API server gives an object another version with each change, whoever makes it.
         """
-        if not self.state:
+        if not self._state:
             with contextlib.suppress(ReconcileError):
                 found = {kind.__name__: self.owned(kind) for kind in OWNED}
-                digest = hashlib.sha256(f"{values} {found}".encode())
-                self.state = digest.hexdigest()
-        return self.state == self._settled != ""
+                self._state = hashlib.sha256(f"{values} {found}".encode()).hexdigest()
+        return self._state == self._before != ""
 
 
 def apply(
@@ -274,8 +281,8 @@ def apply(
             why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
             logger.info("%s: skipped: %s", name, why)
         else:
-            if present and present.state:
-                present.changed |= _found(written) not in (present.owned(kind) or ())
+            if present:
+                present.note(_found(written))
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool:

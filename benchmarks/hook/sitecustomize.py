@@ -13,7 +13,7 @@ _spent, _busy = 0.0, False
 
 
 def _timed(name, import_):
-    global _spent, _busy  # noqa: PLW0603
+    global _spent, _busy
     if _busy:
         return _find_and_load(name, import_)
     _busy, began = True, time.thread_time()
@@ -29,5 +29,5 @@ def _note():
 
 
 if "JUJU_DISPATCH_PATH" in os.environ and "JUJU_CONTEXT_ID" in os.environ:
-    _importlib._find_and_load = _timed  # noqa: SLF001
+    setattr(_importlib, "_find_and_load", _timed)  # noqa: B010  no attribute of modules' type
     atexit.register(_note)

@@ -69,8 +69,9 @@ class Topology:
 def trace(charm: ops.CharmBase) -> ops.Object | None:
     """Return what sends traces of the charm's events to Tempo; the charm keeps it.
 
-    None without that relation (`tracing`), and while it would fail each hook: its library writes to a relation that may be gone, expects
-    an argument of each error, and does not expect JSON that is nested too deeply.
+    None without that relation (`tracing`), and while it would fail each hook: its library writes to
+    a relation that may be gone, expects an argument of each error, and does not expect JSON that is
+    nested too deeply.
     """
     if not ops.tracing:
         return None

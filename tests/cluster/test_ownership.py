@@ -71,7 +71,7 @@ def kinds_served(client: lightkube.Client) -> list[type[Any]]:
     kinds: list[type[Any]] = []
     for kind in of_charm.OWNED:
         with contextlib.suppress(ReconcileError):
-            if of_charm.owned(client, kind, {}, "default") is not None:
+            if of_charm.Present(client, {}, "default").owned(kind) is not None:
                 kinds.append(kind)
     return kinds
 
@@ -115,8 +115,9 @@ def try_pod(client: lightkube.Client, namespace: str) -> None:
 def left(client: lightkube.Client, model: str) -> list[str]:
     """The objects that have the application's labels."""
     found: list[str] = []
+    present = of_charm.Present(client, manifests.labels(APP, model), model)
     for kind in OWNED:
-        owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
+        owned = present.owned(kind)
         assert owned is not None
         found += [f"{kind.__name__} {each.name}" for each in owned]
     return found

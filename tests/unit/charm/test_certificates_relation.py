@@ -277,7 +277,9 @@ def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
     related = dataclasses.replace(unit.state, relations={*unit.state.relations, RELATION})
     with unit.ctx(unit.on.update_status(), related) as manager:
         observers = manager.charm.framework._observers
-        path = manager.charm._pki.handle.path
+        library = manager.charm._pki
+        assert library
+        path = library.handle.path
         handlers = {method for observer, method, _, _ in observers if observer == path}
     assert handlers
-    assert handlers <= vars(type(manager.charm._pki)).keys()
+    assert handlers <= vars(type(library)).keys()

@@ -111,6 +111,12 @@ def test_an_event_writes_again_when_an_option_has_changed(quiet: Unit) -> None:
     assert not [call for call in quiet.api.calls if call.startswith("PATCH")]
 
 
+def test_another_revision_of_the_charm_writes_what_it_renders(quiet: Unit) -> None:
+    quiet.run(quiet.on.upgrade_charm())
+
+    assert [call for call in quiet.api.calls if call.startswith("PATCH")]
+
+
 def test_a_quiet_leader_renders_nothing(quiet: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (rules.environment, manifests._environment, manifests._rendered):
         cached.cache_clear()
@@ -131,7 +137,11 @@ def test_the_charm_does_not_import_what_few_events_need(
     path = os.pathsep.join(str(ROOT / name) for name in ("src", "lib", "workload/src"))
 
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys, charm; print([m for m in {HEAVY} if sys.modules.get(m)])"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys, charm; print([m for m in {HEAVY} if sys.modules.get(m)])",
+        ],
         env={"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]]), "PYTHONPATH": path},
         capture_output=True,
         text=True,
