@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import shutil
@@ -119,8 +120,11 @@ def _mutate(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    gc.disable()  # To look through what is imported takes a fifth of the CPU of a start.
     from istio_aux import serve  # noqa: PLC0415 - explain and mutate need no server
 
+    gc.freeze()
+    gc.enable()
     return serve.serve(args.config, args.kubeconfig)
 
 

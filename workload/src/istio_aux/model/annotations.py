@@ -211,6 +211,8 @@ class Overrides(Struct, frozen=True):
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
+    if _OVERRIDING.isdisjoint(pod.metadata.annotations or ()):
+        return Overrides(status_port=status_port(pod))
     problems = list[Problem]()
 
     def value(key: Annotation[T]) -> T | None:
@@ -293,6 +295,9 @@ _grace = Annotation(
     overrides="quit-grace",
 )
 
+
+_OVERRIDING = frozenset(key.name for key in (_quit, own_sidecars, _after, _grace))
+"""Most pods have none of these annotations."""
 
 _LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 import msgspec
 
@@ -87,9 +88,9 @@ def requests(pod: Pod) -> Requests | None:
         if pod.spec.overhead:
             amounts += _amounts(_quantities.decode(pod.spec.overhead))
         held = Requests(
-            millicpu=math.ceil(Fraction(amounts.pop(CPU, 0), _UNIT // 1000)),
-            memory=math.ceil(Fraction(amounts.pop(MEMORY, 0), _UNIT)),
-            gpus=math.ceil(Fraction(amounts.total(), _UNIT)),
+            millicpu=-(-amounts.pop(CPU, 0) * 1000 // _UNIT),
+            memory=-(-amounts.pop(MEMORY, 0) // _UNIT),
+            gpus=-(-amounts.total() // _UNIT),
         )
     except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
         return None
@@ -140,10 +141,16 @@ def _read(resources: msgspec.Raw) -> Counter[str]:
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
     return Counter({
-        name: math.ceil(quantity(str(value)) * _UNIT)
+        name: _parts(str(value)[: _LONGEST + 1])
         for name, value in (requests or {}).items()
         if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
     })  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _parts(text: str) -> int:
+    """Read a quantity, rounded up to parts; thousands of pods request alike."""
+    return math.ceil(quantity(text) * _UNIT)
 
 
 def _bytes(number: int) -> str:
