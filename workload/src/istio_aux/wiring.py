@@ -143,7 +143,12 @@ class Wiring:
             "pods", actions.PODS, Pod, *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
             selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
+            touched=self._touched,
         ).synced  # fmt: skip
+
+    def _touched(self, pod: Pod) -> None:
+        self._quit.touch(pod)
+        self._repair.touch(pod)
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
@@ -380,11 +385,15 @@ class Watches:
         *handlers: Handler[T],
         need: Need = Need.ALWAYS,
         selection: Mapping[str, str] | None = None,
+        touched: Callable[[T], None] | None = None,
     ) -> Watch[T]:
-        """Add a collection; the handlers receive each change in this order."""
+        """Add a collection; the handlers receive each change in this order.
+
+        For ``touched`` see `Watch`.
+        """
         watch = Watch(
             self._client, path, kind, _FanOut(handlers, self._telemetry),
-            selection=selection, restarted=self._count_restart,
+            selection=selection, restarted=self._count_restart, touched=touched,
         )  # fmt: skip
         self._watches[name] = watch, need
         return watch

@@ -25,7 +25,16 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
-from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, key_of
+from istio_aux.kube.objects import (
+    Event,
+    EventReader,
+    Key,
+    Resource,
+    T,
+    Unreadable,
+    content,
+    key_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +112,7 @@ class Watch(Generic[T]):
         *,
         selection: Mapping[str, str] | None = None,
         restarted: Callable[[str], None] = lambda _reason: None,
+        touched: Callable[[T], None] | None = None,
         silence: float = SILENCE,
         stream: float = STREAM,
         relist: float = RELIST,
@@ -111,7 +121,9 @@ class Watch(Generic[T]):
         """Prepare to watch the collection at ``path``; no request is sent before `run`.
 
         ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
-        reason, one of a few words, whenever a stream ended.
+        reason, one of a few words, whenever a stream ended. ``touched`` is called instead of the
+        handler for an object of which only the resourceVersion is new: of all fields, ``kind`` has
+        few.
         """
         self.synced = asyncio.Event()
         self._alive_at: float | None = None
@@ -120,7 +132,7 @@ class Watch(Generic[T]):
         self.unreadable: dict[Key, str] = {}
         self._client, self.path, self._handler = client, path, handler
         self._selection = dict(selection or {})
-        self._restarted = restarted
+        self._restarted, self._touched = restarted, touched
         self._silence, self._stream_seconds, self._relist = silence, stream, relist
         # Two of them: a watch that fails after each complete list must not list without a pause.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
@@ -128,6 +140,7 @@ class Watch(Generic[T]):
         self._kind, self._events = kind, EventReader(kind)
         self._version = ""
         self._known: dict[Key, str] = {}
+        self._contents: dict[Key, int] = {}  # Hashes of what was decoded; empty without `touched`.
         self._furthest = 0  # Objects of the longest list that failed.
 
     @property
@@ -199,6 +212,7 @@ class Watch(Generic[T]):
     def _went_back(self, version: str, before: str) -> _WentBackError:
         """Make the next list deliver everything: an old version may have other content now."""
         self._known = dict.fromkeys(self._known, "")
+        self._contents.clear()
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
@@ -275,9 +289,15 @@ class Watch(Generic[T]):
     def _apply(self, resource: T) -> None:
         key, version = key_of(resource), resource.metadata.resource_version
         self.unreadable.pop(key, None)
-        if self._known.get(key) != version:
-            self._known[key] = version
-            self._handler.apply(resource)
+        if self._known.get(key) == version:
+            return
+        self._known[key] = version
+        if self._touched:
+            before, self._contents[key] = self._contents.get(key), content(resource)
+            if self._contents[key] == before:
+                self._touched(resource)
+                return
+        self._handler.apply(resource)
 
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
@@ -291,6 +311,7 @@ class Watch(Generic[T]):
 
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
+        self._contents.pop(key, None)
         if self._known.pop(key, None) is not None:
             self._handler.delete(key, last)
 

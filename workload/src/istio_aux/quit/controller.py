@@ -139,6 +139,11 @@ class Controller:
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
 
+    def touch(self, pod: Pod) -> None:
+        """A pod has a newer version, and nothing else of it that counts has changed."""
+        if state := self._states.get(pod.metadata.key):
+            state.touch(pod, self._clock())
+
     def delete(self, key: Key, _last: Pod | None = None) -> None:
         """A pod is gone, or has left the selection.
 

@@ -48,7 +48,7 @@ from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
-from istio_aux.model.pod import PROXY, Key
+from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult, SidecarRule
@@ -218,9 +218,7 @@ class PodState:
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
         decision = quitting.decide(facts, now, seen=seen)
-        pod, text = facts.pod, facts.pod.metadata.resource_version
-        number = len(text) < 20 and text.isascii() and text.isdigit()
-        version = int(text) if number else sys.maxsize
+        pod, version = facts.pod, _version(facts.pod)
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -244,6 +242,10 @@ class PodState:
         if self.task:
             self.task.exit = exit_of(self.task.target, facts, self.waited(now))
         return decision
+
+    def touch(self, pod: Pod, now: Moment) -> None:
+        """A newer version of the pod says what the last one said."""
+        self.version, self.seen = _version(pod), now.monotonic
 
     def waited(self, now: Moment) -> float | None:
         """Seconds since the payload ended, if this process saw that."""
@@ -328,6 +330,12 @@ class PodState:
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests
             )
         return None
+
+
+def _version(pod: Pod) -> int:
+    text = pod.metadata.resource_version
+    number = len(text) < 20 and text.isascii() and text.isdigit()
+    return int(text) if number else sys.maxsize
 
 
 @dataclass(slots=True)

@@ -228,6 +228,13 @@ class PodStore:
             stored.bare = _reduced(pod)
             self._decide(stored, stored.bare)
 
+    def touch(self, pod: Pod) -> None:
+        """The pod has a newer version, which an eviction names; nothing else has changed."""
+        if (stored := self.pods.get(key_of(pod))) and stored.bare:
+            version = pod.metadata.resource_version
+            metadata = structs.replace(stored.bare.metadata, resource_version=version)
+            stored.bare = structs.replace(stored.bare, metadata=metadata)
+
     def delete(self, key: Key) -> None:
         """The pod is gone, or finished."""
         if stored := self.pods.pop(key, None):
