@@ -90,7 +90,7 @@ def measure(
         _played(cluster, sizes.exit_delay, alone=alone) as driver,
         tempfile.TemporaryDirectory() as folder,
     ):
-        ours, *before = (
+        ours, *others = (
             IstioAux(_deployed(cluster, Path(folder) / place), name, checkout)
             for name, place, checkout in ((OURS, "ours", None), (BEFORE, "before", before))
             if checkout or name is OURS
@@ -98,7 +98,7 @@ def measure(
         # It has our rights, and as many quits at once as ours.
         floor = GoProgram(cluster, SELECTOR, ours.kubeconfig, floor=QuitLimits().at_once)
         yardstick = GoProgram(cluster, SELECTOR)
-        return _Bench(cluster, driver, sizes, floor, [yardstick, *before, ours]).run(on)
+        return _Bench(cluster, driver, sizes, floor, [yardstick, *others, ours]).run(on)
 
 
 def _deployed(cluster: lab.Cluster, folder: Path) -> Workload:

@@ -36,8 +36,7 @@ def markdown(results: Results) -> str:
             "# Quit benchmark",
             ", ".join(f"{name} {value}" for name, value in results.machine.items()),
             document.verdicts(results),
-            "## Side by side\n\nAll of one run; in brackets: beside controller-runtime. The floor is"
-            " the leanest client that reads, executes and watches.",
+            "## Side by side\n\nAll of one run; in brackets: beside controller-runtime.",
             table(
                 ("", *(one.name for one in programs), "floor", "istio-aux beside the floor"),
                 _side_by_side(results),
@@ -149,9 +148,7 @@ def _side_by_side(results: Results) -> Iterator[tuple[str, ...]]:
         yield (what, *_beside(results, measured, digits), "", "")
 
 
-def _beside(
-    results: Results, number: Callable[[Measured], float], digits: int
-) -> Iterator[str]:
+def _beside(results: Results, number: Callable[[Measured], float], digits: int) -> Iterator[str]:
     first, *others = (number(one) for one in results.programs)
     yield f"{first:.{digits}f}" if first > 0 else "not measurable"
     for each in others:

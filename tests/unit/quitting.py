@@ -134,7 +134,10 @@ async def at_work(
         )
         backoff = Backoff(0.02, 0.1)
         spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
-        jobs = Watch(client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS)
+        jobs = Watch(
+            client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS,
+            touched=running.touch,
+        )  # fmt: skip
         async with background(spaces.run()), background(jobs.run()), background(events.run()):
             world = World(api, running, telemetry)
             api.on_exec, api.on_forward = freeing(world), freeing(world, agent_quits)

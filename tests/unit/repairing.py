@@ -196,7 +196,7 @@ async def at_work(
         repair = RepairController(client, namespaces, telemetry, events, policy=policy, **options)
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
-            selection=NOT_TERMINAL,
+            selection=NOT_TERMINAL, touched=repair.touch,
         )  # fmt: skip
         world = World(cast("Cluster", api), repair, telemetry, namespaces, pods.synced)
         repair.set_injectors(known or mesh())

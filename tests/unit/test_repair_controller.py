@@ -92,6 +92,8 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
         for note in ("first", "second"):
             await world.pod("web", annotations={"note": note})
             await world.found("web")
+        body = dict(world.api.get("pods", "shop", "web") or {})
+        await world.api.put("pods", {**body, "status": {**body["status"], "podIP": "10.0.0.1"}})
         await world.pod("marker", SIDECAR)
         await world.known(2)
         version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]

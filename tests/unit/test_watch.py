@@ -338,3 +338,18 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
         await api.put("pods", pod("c", phase="Running", uid="c"))
         await until(lambda: "Running" in seen.phases.values(), "what comes then is told, too")
     assert "went back" in caplog.text
+
+
+async def test_an_object_of_which_only_the_version_is_new_is_touched_and_not_applied() -> None:
+    """A kubelet changes a pod many times in ways that nobody reads."""
+    touched = list[str]()
+    async with faulty() as api, watching(api, touched=lambda p: touched.append(p.key)) as (seen, _):
+        await until(lambda: api.watches, "the watch is open")
+        for address in ("10.0.0.1", "10.0.0.2"):
+            status = {"phase": "Running", "podIP": address}
+            await api.put("pods", {**pod("a", uid="u"), "status": status})
+        await api.put("pods", pod("a", phase="Failed", uid="u"))
+        await api.remove("pods", "training", "a")
+        await api.put("pods", pod("a", phase="Failed", uid="u"))
+        await until(lambda: len(seen.told) == 4, "what counts is told")
+        assert (seen.told, touched) == (["+a", "+a", "-a", "+a"], ["training/a"])

@@ -392,6 +392,13 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.state.decision.action == "wait", "a restored etcd"
 
 
+def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:
+    story = Story(pod(version=20))
+    story.state.touch(pod(version=22), NOW)
+    story.watched(pod(main=RUNNING, version=21))
+    assert story.state.decision.action == "quit"
+
+
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
 LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)
