@@ -53,6 +53,9 @@ def started(name: str, *arguments: object) -> Generator[Conversation]:
     ) as process:
         try:
             yield Conversation(name, process)
+        except BaseException:
+            process.kill()  # It may be in the middle of an order.
+            raise
         finally:
             assert process.stdin
             process.stdin.close()

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lab
 from lab.kubelet import node
@@ -22,12 +22,21 @@ CONNECTIONS = 24
 """To the API server, all of them busy only while pods are made."""
 
 
-class Driver:
-    """The running program; every method returns once it has done its part.
+class Where(NamedTuple):
+    """Pods go, one after another, to ``spread`` namespaces: the plan's name with a number each.
 
-    ``first`` and ``spread``: pods go, one after another, to so many namespaces that have the name
-    of the plan's and a number, from the first number; by default all go to the plan's.
+    ``first`` is the first number. By default all pods go to the plan's namespace itself.
     """
+
+    first: int = 0
+    spread: int = 0
+
+
+HERE = Where()
+
+
+class Driver:
+    """The running program; every method returns once it has done its part."""
 
     def __init__(self, program: Conversation, plan: Path) -> None:
         self._program, self._plan = program, plan
@@ -41,24 +50,24 @@ class Driver:
             program.answer()
             yield Driver(program, self._plan)
 
-    def namespaces(self, kind: str, count: int, *, first: int = 0) -> None:
+    def namespaces(self, kind: str, where: Where) -> None:
         """Make namespaces whose body is ``kind``."""
-        self._program.order(do="namespaces", pod=kind, spread=count, first=first)
+        self._program.order(do="namespaces", pod=kind, **where._asdict())
 
     def copy(
-        self, prefix: str, count: int, body: str, *, pod: str, first: int, spread: int
+        self, prefix: str, count: int, body: str, *, pod: str = "pod", where: Where = HERE
     ) -> None:
         """Make pods as `create` does, a hundred times as fast.
 
         The API server makes the first one; copies of what it stored go to etcd, with other names.
         """
         self._program.order(
-            do="copy", prefix=prefix, count=count, pod=pod, body=body, first=first, spread=spread
+            do="copy", prefix=prefix, count=count, pod=pod, body=body, **where._asdict()
         )
 
     def create(
         self, prefix: str, count: int, body: str, *, light: bool = False, pod: str = "pod",
-        first: int = 0, spread: int = 0,
+        where: Where = HERE,
     ) -> None:  # fmt: skip
         """Make pods ``<prefix>-0`` and so on from ``pod``, whose status is then that of ``body``.
 
@@ -67,21 +76,19 @@ class Driver:
         """
         self._program.order(
             do="create", prefix=prefix, count=count, pod=pod, body=body, light=light,
-            first=first, spread=spread,
+            **where._asdict(),
         )  # fmt: skip
 
-    def admit(
-        self, prefix: str, count: int, pod: str, *, rate: float, first: int, spread: int
-    ) -> list[float]:
+    def admit(self, prefix: str, count: int, pod: str, *, rate: float, where: Where) -> list[float]:
         """Have pods admitted and not stored, ``rate`` a second; returns the seconds of each."""
         reply = self._program.order(
-            do="dry", prefix=prefix, count=count, pod=pod, rate=rate, first=first, spread=spread
+            do="dry", prefix=prefix, count=count, pod=pod, rate=rate, **where._asdict()
         )
         return [end - start for start, end in zip(reply["sent"], reply["stored"], strict=True)]
 
     def patch(
         self, prefix: str, count: int, body: str, *, events: int = 0, rate: float = 0,
-        first: int = 0, spread: int = 0, whole: bool = False,
+        where: Where = HERE, whole: bool = False,
     ) -> dict[str, list[float]]:  # fmt: skip
         """Patch the status of these pods, ``rate`` a second; ``events`` 0: each of them once.
 
@@ -90,11 +97,11 @@ class Driver:
         """
         return self._program.order(
             do="patch", prefix=prefix, count=count, body=body, events=events, rate=rate,
-            first=first, spread=spread, whole=whole,
+            whole=whole, **where._asdict(),
         )  # fmt: skip
 
     def await_exits(
-        self, prefix: str, count: int, limit: float, *, first: int = 0, spread: int = 0
+        self, prefix: str, count: int, limit: float, *, where: Where = HERE
     ) -> dict[str, Any]:
         """Wait until all proxies of these pods have exited.
 
@@ -102,7 +109,7 @@ class Driver:
         ``execs`` there were in all. Raises MeasurementError when ``limit`` seconds did not suffice.
         """
         reply = self._program.order(
-            do="await", prefix=prefix, count=count, limit=limit, first=first, spread=spread
+            do="await", prefix=prefix, count=count, limit=limit, **where._asdict()
         )
         if missing := reply["ended"].count(0):
             raise MeasurementError(

@@ -27,7 +27,7 @@ from benchmarks import driver as driving
 from benchmarks import machine, pods, reviews, scale_numbers, units
 from benchmarks.admission_numbers import SMALL
 from benchmarks.conversation import Conversation, MeasurementError, started
-from benchmarks.driver import Driver
+from benchmarks.driver import Driver, Where
 from benchmarks.numbers import BEFORE, CONTROLLER, OURS, percentile
 from benchmarks.processes import Meter, cpu, usage
 from benchmarks.quitters import SOURCE, installed
@@ -44,7 +44,7 @@ LEASES = "default"
 WHOLE = Sizes(
     namespaces=1000, jobs=10_000, unmeshed=2_000, others=33_000, large=5_000,
     finished=20, rates=(100, 500), seconds=5.0, quits=300, rate=50.0, looks=20, units=3,
-    exit_delay=1.0, limit=180.0,
+    exit_delay=1.0, limit=300.0,
 )  # fmt: skip
 QUICK = Sizes(
     namespaces=10, jobs=40, unmeshed=10, others=40, large=20,
@@ -120,11 +120,11 @@ class Crowd:
         self._istio: lab.istio.Istio | None = None
         self._prefixes = 0
         half = sizes.namespaces // 2
-        self.mesh = {"first": 0, "spread": half}
-        self.plain = {"first": half, "spread": sizes.namespaces - half}
-        self.large = {"first": sizes.namespaces, "spread": 1}
+        self.mesh = Where(0, half)
+        self.plain = Where(half, sizes.namespaces - half)
+        self.large = Where(sizes.namespaces, 1)
         self._forms = {
-            form: {"first": sizes.namespaces + number, "spread": 1}
+            form: Where(sizes.namespaces + number, 1)
             for number, form in enumerate(("neither", "webhook", "policy"), 1)
         }
 
@@ -136,7 +136,7 @@ class Crowd:
             (self._forms["neither"], "plain"), (self._forms["webhook"], "selected"),
             (self._forms["policy"], "policy"),
         ):  # fmt: skip
-            driver.namespaces(kind, where["spread"], first=where["first"])
+            driver.namespaces(kind, where)
         self.fill(sizes, "")
 
     def fill(self, sizes: Sizes, batch: str | None = None) -> None:
@@ -157,7 +157,7 @@ class Crowd:
             ("other", sizes.others - refusing, "alone", "other", self.plain),
             ("large", sizes.large, "alone", "other", self.large),
         ):
-            driver.copy(kind + batch, count, status, pod=pod, **where)
+            driver.copy(kind + batch, count, status, pod=pod, where=where)
         self.made = time.monotonic() - began
         say(f"made in {self.made:.0f} s, {sizes.pods / self.made:.0f} a second")
         self._istio = lab.istio.install(self.cluster)
@@ -194,7 +194,7 @@ class Crowd:
                 with suppress(Exception):
                     unit.stop()
 
-    def form(self, form: str) -> dict[str, int]:
+    def form(self, form: str) -> Where:
         """Where pods of a form of admission go."""
         return self._forms[form]
 
@@ -218,25 +218,27 @@ class Scenes:
         with self._generator() as generator:
             self._load = generator
             for scene, limit in (
-                (self.start, 180), (self.events, 120), (self.answers, 60), (self.quits, 90),
-                (self.admission, 120), (self.relabel, 120), (self.relist, 180),
-                (self.remains, 60), (self.commands, 180), (self.leaders, 240),
+                (self.start, 400), (self.events, 300), (self.answers, 180), (self.quits, 240),
+                (self.admission, 300), (self.relabel, 240), (self.relist, 400),
+                (self.remains, 180), (self.commands, 400), (self.leaders, 500),
             ):  # fmt: skip
                 what = scene.__name__
-                say(f"{self._name}: {what}")
+                known = set(self.numbers)
                 try:
                     with within(limit, what):
                         scene()
                 except (MeasurementError, TimeoutError, OSError, ValueError) as error:
                     self._failed[what] = str(error)
-                    say(f"{self._name}: {what}: {error}")
+                    say(f"{self._name}: {what}: not measured: {error}")
+                new = {key: round(n, 6) for key, n in self.numbers.items() if key not in known}
+                say(f"{self._name}: {what}: {new}")
         return Measured(name=self._name, numbers=self.numbers, failed=self._failed)
 
     def start(self) -> None:
         """A process starts, and pods have finished before."""
         sizes, finished = self._sizes, self._crowd.prefix()
         mesh = self._crowd.mesh
-        self._driver.create(finished, sizes.finished, "finished", pod="job", **mesh)
+        self._driver.create(finished, sizes.finished, "finished", pod="job", where=mesh)
         began = time.time()
         self._unit.start()
         self._until(lambda: self._unit.ready, "to be ready")
@@ -264,7 +266,7 @@ class Scenes:
             for rate in sizes.rates:
                 events, meter = round(rate * sizes.seconds), Meter({"cpu": self._pid})
                 times = self._driver.patch(
-                    kind, count, "touched", events=events, rate=rate, **where
+                    kind, count, "touched", events=events, rate=rate, where=where
                 )
                 self._settle()
                 spent = meter.read()
@@ -276,7 +278,7 @@ class Scenes:
 
     def answers(self) -> None:
         """What it answers while events come."""
-        with self._eventful(self._sizes.rates[-1], 3 * self._sizes.seconds):
+        with self._eventful(self._sizes.rates[-1], self._sizes.seconds):
             for path in self._unit.answers:
                 took = [self._unit.seconds(path) for _ in range(self._sizes.looks)]
                 self.numbers[f"{path}-p50"] = percentile(took, 50)
@@ -285,11 +287,11 @@ class Scenes:
     def quits(self) -> None:
         """Pods finish at a steady rate."""
         sizes, prefix = self._sizes, self._crowd.prefix()
-        self._driver.create(prefix, sizes.quits, "running", pod="job", **self._crowd.mesh)
+        self._driver.create(prefix, sizes.quits, "running", pod="job", where=self._crowd.mesh)
         self._settle()
         meter = Meter({"cpu": self._pid})
         times = self._driver.patch(
-            prefix, sizes.quits, "finish", rate=sizes.rate, **self._crowd.mesh
+            prefix, sizes.quits, "finish", rate=sizes.rate, where=self._crowd.mesh
         )
         told = self._exits(prefix, sizes.quits)
         self.numbers["quit-cpu"] = meter.read()["cpu"] / sizes.quits
@@ -316,13 +318,13 @@ class Scenes:
         published = (("webhook", workload), ("policy", policy))
         for form, one in published:
             one.publish()
-            one.await_admission(f"{NAME}-{crowd.form(form)['first']:05}")
+            one.await_admission(f"{NAME}-{crowd.form(form).first:05}")
         events = round(sizes.seconds * 100)
         try:
             with self._driver.twin() as twin, self._eventful(sizes.rates[0], 4 * sizes.seconds):
                 for form in ("neither", *(form for form, _ in published)):
                     took = twin.admit(
-                        crowd.prefix(), events, "unmeshed", rate=100, **crowd.form(form)
+                        crowd.prefix(), events, "unmeshed", rate=100, where=crowd.form(form)
                     )
                     self._spread(f"creation-{form}", took)
         finally:
@@ -332,7 +334,7 @@ class Scenes:
     def relabel(self) -> None:
         """A large namespace is selected, and no longer."""
         sizes, unit = self._sizes, self._unit
-        name = f"{NAME}-{self._crowd.large['first']:05}"
+        name = f"{NAME}-{self._crowd.large.first:05}"
 
         def label(value: str | None) -> None:
             with self._crowd.cluster.client() as client:
@@ -353,7 +355,7 @@ class Scenes:
     def relist(self) -> None:
         """The API server has forgotten what was seen last, as after its restart."""
         sizes, unit, prefix = self._sizes, self._unit, self._crowd.prefix()
-        self._driver.create(prefix, 1, "running", pod="job", **self._crowd.mesh)
+        self._driver.create(prefix, 1, "running", pod="job", where=self._crowd.mesh)
         self._settle()
         meter = Meter({"cpu": self._pid})
         expired = unit.metric('istio_aux_watch_restarts_total{reason="expired"}')
@@ -371,7 +373,7 @@ class Scenes:
             meter.add("cpu", self._pid)
         self.numbers["ended"] = float(ended)
         with self._reviewed("relist", 2 * sizes.seconds):
-            self._driver.patch(prefix, 1, "finish", **self._crowd.mesh)
+            self._driver.patch(prefix, 1, "finish", where=self._crowd.mesh)
             told = self._exits(prefix, 1)
             self.numbers["relist-quit"] = told[0] - ready
             if expired >= 0:
@@ -437,12 +439,12 @@ class Scenes:
                 timeout=self._sizes.limit, what=f"a unit of {self._name} to lead",
             )  # fmt: skip
             prefix = self._crowd.prefix()
-            self._driver.create(prefix, 1, "running", pod="job", **self._crowd.mesh)
+            self._driver.create(prefix, 1, "running", pod="job", where=self._crowd.mesh)
             time.sleep(1)  # The watches of all units have it.
             began = time.time()
             leader.end(number)
-            self._driver.patch(prefix, 1, "finish", **self._crowd.mesh)
-            told = self._driver.await_exits(prefix, 1, self._sizes.limit, **self._crowd.mesh)[
+            self._driver.patch(prefix, 1, "finish", where=self._crowd.mesh)
+            told = self._driver.await_exits(prefix, 1, self._sizes.limit, where=self._crowd.mesh)[
                 "told"
             ]
             self.numbers[key] = told[0] - began
@@ -474,7 +476,9 @@ class Scenes:
     def _exits(self, prefix: str, count: int) -> list[float]:
         """When each of these proxies was told to exit."""
         try:
-            found = self._driver.await_exits(prefix, count, self._sizes.limit, **self._crowd.mesh)
+            found = self._driver.await_exits(
+                prefix, count, self._sizes.limit, where=self._crowd.mesh
+            )
         except MeasurementError:
             self._unit.process.check()
             raise
@@ -486,10 +490,10 @@ class Scenes:
         half = round(rate * seconds / 2)
         jobs, others = self._sizes.jobs, self._sizes.others - self._sizes.others // 2
 
-        def one(driver: Driver, kind: str, count: int, where: dict[str, int]) -> threading.Thread:
+        def one(driver: Driver, kind: str, count: int, where: Where) -> threading.Thread:
             def run() -> None:
                 with suppress(MeasurementError):
-                    driver.patch(kind, count, "touched", events=half, rate=rate / 2, **where)
+                    driver.patch(kind, count, "touched", events=half, rate=rate / 2, where=where)
 
             thread = threading.Thread(target=run)
             thread.start()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import document, machine, units
 from benchmarks.conversation import MeasurementError
+from benchmarks.driver import Where
 from benchmarks.numbers import MIB, OURS, Numbers, Verdict, percentile
 from benchmarks.processes import Meter, usage
 from benchmarks.scale import Crowd, Scenes, crowded, say, sized, within
@@ -137,7 +138,7 @@ class _Turn:
     def namespaces(self, value: int) -> dict[str, float]:
         """More namespaces, that are selected and injected and have no pods."""
         if (more := value - self._namespaces) > 0:
-            self._crowd.driver.namespaces("mesh", more, first=self._namespaces)
+            self._crowd.driver.namespaces("mesh", Where(self._namespaces, more))
             self._namespaces = value
         return self._fresh()
 
@@ -191,7 +192,7 @@ class _Turn:
                 with suppress(MeasurementError):
                     times = twin.patch(
                         "job", crowd.sizes.jobs, body, events=round(rate * SECONDS), rate=rate,
-                        whole=whole, **crowd.mesh,
+                        whole=whole, where=crowd.mesh,
                     )  # fmt: skip
                     taken.append(max(times["stored"]) - min(times["sent"]))
 
@@ -207,12 +208,12 @@ class _Turn:
         self, count: int, rate: float, before: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
         crowd, prefix = self._crowd, self._crowd.prefix()
-        crowd.driver.create(prefix, count, "running", pod="job", **crowd.mesh)
+        crowd.driver.create(prefix, count, "running", pod="job", where=crowd.mesh)
         time.sleep(1)  # The watch has them.
         before()
         meter = Meter({"cpu": self._unit.process.pid})
-        times = crowd.driver.patch(prefix, count, "finish", rate=rate, **crowd.mesh)
-        told = crowd.driver.await_exits(prefix, count, crowd.sizes.limit, **crowd.mesh)["told"]
+        times = crowd.driver.patch(prefix, count, "finish", rate=rate, where=crowd.mesh)
+        told = crowd.driver.await_exits(prefix, count, crowd.sizes.limit, where=crowd.mesh)["told"]
         spent = meter.read()
         took = [end - start for start, end in zip(times["sent"], told, strict=True)]
         lasted = max(times["stored"]) - min(times["sent"])

@@ -14,7 +14,7 @@ import (
 )
 
 // For one call with its wait for a free connection; it takes milliseconds unless the machine is busy.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // api is the API server, over connections that are kept.
 type api struct {

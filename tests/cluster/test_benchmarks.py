@@ -9,7 +9,7 @@ import lab
 import pytest
 from lab.versions import POLICY, WEBSOCKETS
 
-from benchmarks import admission, admission_report, report
+from benchmarks import admission, admission_report, report, scale, scale_knobs
 from benchmarks import quit as quitting
 
 CHECKOUT = Path(__file__).parents[2]
@@ -52,3 +52,25 @@ def test_the_admission_benchmark_measures_and_keeps_table_numbers_and_plot(
     assert {len(one["milliseconds"]) for one in numbers["creations"]} == {admission.QUICK.creations}
     assert numbers["verdicts"]
     assert all(verdict["measured"] for verdict in numbers["verdicts"])
+
+
+@WEBSOCKETS.needed
+def test_the_scale_benchmark_plays_every_scene_and_keeps_table_and_numbers(tmp_path: Path):
+    """With a hundred pods, on a cluster of its own: what it ends would be missed by others."""
+    scale.main(scale.QUICK, tmp_path)
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["scale.json", "scale.md"]
+    numbers = json.loads((tmp_path / "scale.json").read_text())
+    assert [one["name"] for one in numbers["programs"]] == ["controller-runtime", "istio-aux"]
+    assert [one["failed"] for one in numbers["programs"]] == [{}, {}]
+    assert all(verdict["measured"] != "-" for verdict in numbers["verdicts"])
+
+
+@WEBSOCKETS.needed
+@pytest.mark.parametrize("knob", scale_knobs.LADDERS)
+def test_a_knob_of_the_scale_benchmark_is_turned(knob: str, tmp_path: Path):
+    scale_knobs.main(knob, tmp_path, quick=True)
+
+    numbers = json.loads((tmp_path / f"scale-{knob}.json").read_text())
+    assert numbers["steps"]
+    assert all(step["numbers"] for step in numbers["steps"])

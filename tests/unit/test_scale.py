@@ -93,7 +93,7 @@ async def kept(count: float) -> int:
 
 def deep(*roots: object) -> int:
     """Bytes of the objects, and of all that only they lead to."""
-    seen, todo, size = set[int](), list[object](roots), 0
+    seen, todo, size = set[int](), list[Any](roots), 0
     while todo:
         this = todo.pop()
         if id(this) in seen or isinstance(this, NEVER):
