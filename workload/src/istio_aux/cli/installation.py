@@ -22,7 +22,7 @@ from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
-from istio_aux.quit.state import QuitScope, performed
+from istio_aux.quit.state import QuitScope
 from istio_aux.settings import Settings
 
 _published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)
@@ -145,7 +145,7 @@ class Installations(msgspec.Struct, frozen=True):
             policy = msgspec.structs.replace(policy, sidecars=sidecars)
         facts = PodFacts(pod, policy, kubelet)
         decision = quitting.decide(facts, now)
-        action, reason = performed(decision, ours.settings.quit)
+        action, reason = quitting.performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason, "")
         action, why = "ignore", f"nobody looks after this pod: {left_out}"

@@ -24,7 +24,7 @@ from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct
-from istio_aux.model.policy import DeadProxy, Rung
+from istio_aux.model.policy import DeadProxy, QuitMode, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts, should_restart
@@ -142,6 +142,18 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     way = Rung.EXEC if rule.command else Rung.PORT_FORWARD
     reason = f"{FINISHED}; {rule.container} goes before {PROXY}"
     return Quit(reason=reason, status_port=rule.port, rungs=(way,), rule=rule)
+
+
+def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
+    """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
+    action, reason = decision.action, decision.reason
+    if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
+        return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
+    if isinstance(decision, Report) and decision.delete:
+        deleted = mode is QuitMode.ENABLED
+        how = "the pod is deleted" if deleted else "quit: dry-run: the pod is not deleted"
+        return action, f"{reason}; dead-proxy: delete: {how}"
+    return action, reason
 
 
 def rungs(status_port: int) -> tuple[Rung, ...]:

@@ -97,18 +97,6 @@ class QuitScope(msgspec.Struct, kw_only=True):
         return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
 
 
-def performed(decision: quitting.Action, mode: QuitMode) -> tuple[str, str]:
-    """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
-    action, reason = decision.action, decision.reason
-    if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
-        return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
-    if isinstance(decision, Report) and decision.delete:
-        deleted = mode is QuitMode.ENABLED
-        how = "the pod is deleted" if deleted else "quit: dry-run: the pod is not deleted"
-        return action, f"{reason}; dead-proxy: delete: {how}"
-    return action, reason
-
-
 class QuitOutcome(StrEnum):
     """How a task ended."""
 
@@ -173,8 +161,7 @@ class Retry(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True):
     """The task is finished; there is nothing to record without an outcome.
 
-    ``after_payload``: seconds from the last payload container's exit to that of the container that
-    was told to exit.
+    ``after_payload``: seconds from the last payload container's exit to that of `target`.
     """
 
     outcome: QuitOutcome | None = None
@@ -505,8 +492,7 @@ def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) 
     """The end of a task whose container has exited; None while its status does not show that.
 
     The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
-    took, and is believed as far as the kubelet's times allow. These are believed as far as the age
-    of the pod allows: a node's clock may step, and its status may be forged.
+    took, and is believed as far as the kubelet's times allow, and these as far as the pod's age.
     """
     ended = facts.exits.get(container)
     if ended is None:
