@@ -379,7 +379,7 @@ class Scenes:
             if expired >= 0:
                 metric = 'istio_aux_watch_restarts_total{reason="expired"}'
                 with suppress(TimeoutError):
-                    lab.until(lambda: unit.metric(metric) > expired, timeout=30, what="a 410")
+                    lab.until(lambda: unit.metric(metric) > expired, timeout=10, what="a 410")
                 self.numbers["expired"] = unit.metric(metric) - expired
             self._until(lambda: unit.ready and unit.unmeshed >= sizes.unmeshed, "to be ready again")
             self._settle()
@@ -388,10 +388,11 @@ class Scenes:
 
     def _compact(self) -> None:
         """Make etcd forget what changed, as it does every five minutes."""
-        etcd = f"{self._crowd.cluster.etcd}/v3/kv"
+        etcd, key = f"{self._crowd.cluster.etcd}/v3/kv", "YmVuY2g="
         with connect() as client:
-            found = client.post(f"{etcd}/range", json={"key": "AA=="}).json()
-            revision = {"revision": found["header"]["revision"]}
+            # The version that was seen last must not be the newest.
+            put = client.post(f"{etcd}/put", json={"key": key}).raise_for_status().json()
+            revision = {"revision": put["header"]["revision"]}
             client.post(f"{etcd}/compaction", json=revision).raise_for_status()
 
     def remains(self) -> None:
@@ -504,11 +505,9 @@ class Scenes:
                 one(second, "job", jobs, self._crowd.mesh),
                 one(third, "other", others, self._crowd.plain),
             ]
-            try:
-                yield
-            finally:
-                for thread in threads:
-                    thread.join()
+            yield  # After an error the programs are ended, and so are the threads.
+            for thread in threads:
+                thread.join()
 
     @contextmanager
     def _reviewed(self, when: str, seconds: float) -> Generator[None]:
