@@ -23,10 +23,10 @@ from lab import toolchain
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace
 
-from benchmarks import driver as driving
-from benchmarks import machine, pods, reviews, scale_numbers, units
+from benchmarks import machine, reviews, scale_numbers, units
 from benchmarks.admission_numbers import SMALL
 from benchmarks.conversation import Conversation, MeasurementError, started
+from benchmarks.crowd import KEY, NAME, POLICY_KEY, Crowd, crowded, say
 from benchmarks.driver import Driver, Where
 from benchmarks.numbers import BEFORE, CONTROLLER, OURS, percentile
 from benchmarks.processes import Meter, cpu, usage
@@ -35,9 +35,6 @@ from benchmarks.scale_numbers import Measured, Results, Sizes
 from benchmarks.units import Unit
 from probe import connect
 
-NAME = "scale"
-"""Of the node, of applications, and the beginning of the namespaces' names."""
-KEY, POLICY_KEY = "bench.istio-aux.io/pods", "bench.istio-aux.io/policy"
 LEASES = "default"
 """Namespace of the yardstick's Lease."""
 
@@ -79,7 +76,7 @@ def main(sizes: Sizes, results: Path | None, before: Path | None = None) -> Resu
         etcd = sum(f.stat().st_size for f in crowd.cluster.state.glob("**/member/snap/db"))
         server = usage(crowd.cluster.process("kube-apiserver").pid).rss
         programs = [
-            crowd.measure(name, before)
+            _measure(crowd, name, before)
             for name in (CONTROLLER, BEFORE, OURS)
             if before or name is not BEFORE
         ]
@@ -93,110 +90,21 @@ def main(sizes: Sizes, results: Path | None, before: Path | None = None) -> Resu
     return measured
 
 
-@contextmanager
-def crowded(sizes: Sizes) -> Generator[Crowd]:
-    """A cluster with all the pods, and Istio, which came after them."""
-    with lab.cluster("api") as cluster, tempfile.TemporaryDirectory() as folder:
-        # It follows every pod, and would delete those whose controllers do not exist.
-        cluster.process("kube-controller-manager").kill()
-        policy = {"metadata": {"name": pods.NAMESPACE, "labels": {POLICY_KEY: "yes"}}}
-        bodies = {**pods.crowd(NAME, {KEY: "yes"}), "policy": pods.json.dumps(policy)}
-        with driving.running(cluster, NAME, NAME, sizes.exit_delay, bodies) as driver:
-            crowd = Crowd(cluster, driver, sizes, Path(folder))
-            crowd.make()
-            yield crowd
-
-
-class Crowd:
-    """The cluster, and the scenes that are played in it for each program.
-
-    Attributes:
-        made: seconds that making the pods took.
-    """
-
-    def __init__(self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, folder: Path) -> None:
-        self.cluster, self.driver, self.sizes, self._folder = cluster, driver, sizes, folder
-        self.made = 0.0
-        self._istio: lab.istio.Istio | None = None
-        self._prefixes = 0
-        half = sizes.namespaces // 2
-        self.mesh = Where(0, half)
-        self.plain = Where(half, sizes.namespaces - half)
-        self.large = Where(sizes.namespaces, 1)
-        self._forms = {
-            form: Where(sizes.namespaces + number, 1)
-            for number, form in enumerate(("neither", "webhook", "policy"), 1)
-        }
-
-    def make(self) -> None:
-        """Make namespaces and pods."""
-        sizes, driver = self.sizes, self.driver
-        for where, kind in (
-            (self.mesh, "mesh"), (self.plain, "plain"), (self.large, "plain"),
-            (self._forms["neither"], "plain"), (self._forms["webhook"], "selected"),
-            (self._forms["policy"], "policy"),
-        ):  # fmt: skip
-            driver.namespaces(kind, where)
-        self.fill(sizes, "")
-
-    def fill(self, sizes: Sizes, batch: str | None = None) -> None:
-        """Make so many pods in the namespaces that there are; ``batch``: the end of their names.
-
-        Istio comes after them, and injects none.
-        """
-        if self._istio:
-            self._istio.remove()
-        driver = self.driver
-        batch = f"-{self.prefix()}" if batch is None else batch
-        say(f"{sizes.pods:,} pods are made")
-        began, refusing = time.monotonic(), sizes.others // 2
-        for kind, count, status, pod, where in (
-            ("job", sizes.jobs, "running", "job", self.mesh),
-            ("unmeshed", sizes.unmeshed, "alone", "unmeshed", self.mesh),
-            ("refusing", refusing, "alone", "refusing", self.mesh),
-            ("other", sizes.others - refusing, "alone", "other", self.plain),
-            ("large", sizes.large, "alone", "other", self.large),
-        ):
-            driver.copy(kind + batch, count, status, pod=pod, where=where)
-        self.made = time.monotonic() - began
-        say(f"made in {self.made:.0f} s, {sizes.pods / self.made:.0f} a second")
-        self._istio = lab.istio.install(self.cluster)
-
-    def prefix(self) -> str:
-        """A new one, for names of pods."""
-        self._prefixes += 1
-        return f"made-{self._prefixes}"
-
-    def deploy(self, checkout: Path | None) -> Workload:
-        """Our application; ``checkout``: the one that is there."""
-        name = f"{NAME}-before" if checkout else f"{NAME}-ours"
-        workload = Workload(
-            self.cluster, self._folder / name, name=name, model=name, selector=f"{KEY}=yes",
-            more={"lease": f"{name}/{name}"},
-        )  # fmt: skip
-        workload.deploy()
-        return workload
-
-    def measure(self, name: str, before: Path | None) -> Measured:
-        """All scenes of one program, which ends with them."""
-        sizes = self.sizes
-        checkout = before if name is BEFORE else None
-        workload = None if name is CONTROLLER else self.deploy(checkout)
-        if workload:
-            all_units = units.ours(workload, sizes.units, checkout)
-        else:
-            all_units = units.yardsticks(self.cluster, sizes.units, f"{KEY}=yes", LEASES)
-        scenes = Scenes(self, name, all_units, workload, checkout)
-        try:
-            return scenes.play()
-        finally:
-            for unit in all_units:
-                with suppress(Exception):
-                    unit.stop()
-
-    def form(self, form: str) -> Where:
-        """Where pods of a form of admission go."""
-        return self._forms[form]
+def _measure(crowd: Crowd, name: str, before: Path | None) -> Measured:
+    """All scenes of one program, which ends with them."""
+    checkout = before if name is BEFORE else None
+    workload = None if name is CONTROLLER else crowd.deploy(checkout)
+    if workload:
+        all_units = units.ours(workload, crowd.sizes.units, checkout)
+    else:
+        all_units = units.yardsticks(crowd.cluster, crowd.sizes.units, f"{KEY}=yes", LEASES)
+    scenes = Scenes(crowd, name, all_units, workload, checkout)
+    try:
+        return scenes.play()
+    finally:
+        for unit in all_units:
+            with suppress(Exception):
+                unit.stop()
 
 
 class Scenes:
@@ -565,8 +473,3 @@ def within(seconds: int, what: str) -> Generator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def say(what: str) -> None:
-    """Print progress."""
-    print(f"benchmarks: {what}", flush=True)

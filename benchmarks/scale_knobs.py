@@ -13,10 +13,11 @@ from pathlib import Path
 
 from benchmarks import document, machine, units
 from benchmarks.conversation import MeasurementError
+from benchmarks.crowd import Crowd, crowded, say
 from benchmarks.driver import Where
 from benchmarks.numbers import MIB, OURS, Numbers, Verdict, percentile
 from benchmarks.processes import Meter, usage
-from benchmarks.scale import Crowd, Scenes, crowded, say, sized, within
+from benchmarks.scale import Scenes, sized, within
 
 LADDERS: dict[str, tuple[int, ...]] = {
     "pods": (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),

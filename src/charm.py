@@ -2,9 +2,9 @@
 """The istio-aux charm: its events, and the order in which it acts.
 
 It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests` and `rules`
-render them, `objects` says which come and go in which order, `cluster` asks the API server. It runs
-`workload` with `certificates`, and says `status` and `actions`, from what workloads answer `probe`.
-A step that fails raises a `cluster.ReconcileError`; the next step follows. `tracing` comes first.
+render them, `objects` says their order, `cluster` asks the API server. It runs `workload` with
+`certificates`, and says `status` and `actions`, from what workloads answer `probe`.
+A step that fails raises a `ReconcileError`, and the next step follows. `tracing` comes first.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class IstioAuxCharm(ops.CharmBase):
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
         self._stored.set_default(settled="")  # See `cluster.Present`.
-        # What this event observed, for the status.
-        self._inputs: Inputs | None = None
+        self._inputs: Inputs | None = None  # What this event observed, for the status.
         self._problem: ReconcileError | None = None  # The first one.
         self._leaves = False
         self._serves = False
@@ -129,9 +128,8 @@ class IstioAuxCharm(ops.CharmBase):
         present = objects.present(client, inputs, self._stored.settled)
         with self._step():
             self._inputs = inputs = objects.resolve(client, inputs, present)
-            # The order matters. Rights and policies exist before the settings that need them, or
-            # the first quits would be refused (other units cannot wait; they retry). The API server
-            # trusts an issuer before a unit serves what it signed, and gets reviews answered.
+            # The order matters. Rights and policies exist before settings that need them. The API
+            # server trusts an issuer before a unit serves what it signed. It sends reviews last.
             objects.ensure(client, inputs, present)
         granted = self._problem is None
         applied = granted and inputs.values() is not None
@@ -142,8 +140,8 @@ class IstioAuxCharm(ops.CharmBase):
             workload.ensure(client, self._container, inputs, leaf, granted=granted)
         self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
-        answered = process.certificate if process else ""
-        certificates.publish(self.model, inputs.issuers, leaf, answered)
+        served = process.certificate if process else ""
+        certificates.publish(self.model, inputs.issuers, leaf, served)
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
@@ -152,8 +150,8 @@ class IstioAuxCharm(ops.CharmBase):
                 objects.complete(client, inputs, present, units.waits)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
         self._notes.unapplied = objects.admit_api_server(client, inputs, present, kubernetes)
+        live = bool(process and process.injector_live)
         with self._step():
-            live = bool(process and process.injector_live)
             self._notes.labels = objects.label_namespaces(client, inputs, present, live=live)
         if self._serves and not (self._problem or self._notes.unapplied):
             self._stored.settled = present.settled
@@ -180,11 +178,11 @@ class IstioAuxCharm(ops.CharmBase):
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
-        app, model = self.app.name, cluster.namespace()
         stop = partial(workload.stop, self._container)
         tell = partial(status.tell_leaving, self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.remove(client, app, model, self.patience, stop_workload=stop, tell=tell)
+            model, patience = cluster.namespace(), self.patience
+            objects.remove(client, self.app.name, model, patience, stop_workload=stop, tell=tell)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._leaves:

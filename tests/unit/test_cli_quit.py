@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 from aiohttp import web
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
+from istio_aux.model.policy import QuitLimits
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.screens import Shown
@@ -288,4 +289,4 @@ async def test_no_more_proxies_are_told_together_than_by_serve(cluster: Cluster)
             await cluster.pod(f"mnist-{number}")
         shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
         assert outcomes(shown) == dict.fromkeys((f"mnist-{n}" for n in range(20)), "freed")
-        assert 2 <= cluster.most_at_once <= 6
+        assert 2 <= cluster.most_at_once <= QuitLimits().at_once / 4

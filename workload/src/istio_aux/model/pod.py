@@ -10,6 +10,7 @@ list.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -82,6 +83,13 @@ class Metadata(Struct, frozen=True):
     def key(self) -> Key:
         """Which object it is."""
         return Key(shared(self.namespace), self.name, self.uid)
+
+    @property
+    def version(self) -> int:
+        """``resourceVersion`` as a number (KEP-5504); what is no number counts as the newest."""
+        text = self.resource_version
+        number = len(text) < 20 and text.isascii() and text.isdigit()
+        return int(text) if number else sys.maxsize
 
 
 NO_METADATA = Metadata()  # Marks a document without ``metadata``; compare with ``is``.

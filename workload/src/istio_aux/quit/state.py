@@ -35,7 +35,6 @@ action to perform:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -212,7 +211,7 @@ class PodState:
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
         decision = quitting.decide(facts, now, seen=seen)
-        pod, version = facts.pod, _version(facts.pod)
+        pod, version = facts.pod, facts.pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -239,7 +238,7 @@ class PodState:
 
     def touch(self, pod: Pod, now: Moment) -> None:
         """A newer version of the pod says what the last one said."""
-        self.version, self.seen = _version(pod), now.monotonic
+        self.version, self.seen = pod.metadata.version, now.monotonic
 
     def waited(self, now: Moment) -> float | None:
         """Seconds since the payload ended, if this process saw that."""
@@ -306,8 +305,8 @@ class PodState:
         return PROXY if isinstance(self.decision, Quit) else None
 
     def _shown(self, scope: QuitScope) -> bool:
-        disabled = scope.mode is QuitMode.DISABLED  # Then a pod is shown if it is watched at all.
-        return not self.left and (disabled or not self.left_out(scope))
+        # With `quit: disabled` a pod is shown if it is watched at all.
+        return not self.left and (scope.mode is QuitMode.DISABLED or not self.left_out(scope))
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
@@ -335,12 +334,6 @@ class PodState:
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests
             )
         return None
-
-
-def _version(pod: Pod) -> int:
-    text = pod.metadata.resource_version
-    number = len(text) < 20 and text.isascii() and text.isdigit()
-    return int(text) if number else sys.maxsize
 
 
 @dataclass(slots=True)
