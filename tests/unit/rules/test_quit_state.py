@@ -399,6 +399,14 @@ def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:
     assert story.state.decision.action == "quit"
 
 
+def test_a_late_version_that_says_nothing_new_makes_no_older_one_new() -> None:
+    """Between them the pod was read as it is now."""
+    story = Story(pod(version=23))
+    story.state.touch(pod(version=21), NOW)
+    story.watched(pod(main=RUNNING, version=22))
+    assert story.state.decision.action == "quit"
+
+
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
 LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)

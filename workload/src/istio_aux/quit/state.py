@@ -238,7 +238,8 @@ class PodState:
 
     def touch(self, pod: Pod, now: Moment) -> None:
         """A newer version of the pod says what the last one said."""
-        self.version, self.seen = pod.metadata.version, now.monotonic
+        if (version := pod.metadata.version) >= self.version:  # A read may have seen a newer one.
+            self.version, self.seen = version, now.monotonic
 
     def waited(self, now: Moment) -> float | None:
         """Seconds since the payload ended, if this process saw that."""
@@ -300,9 +301,8 @@ class PodState:
         """Which of `telemetry.KEEPERS` keeps the finished pod now, by the rules of `audit`."""
         if not self._shown(scope):
             return None
-        if self.decision.blocked_by:
-            return "other"
-        return PROXY if isinstance(self.decision, Quit) else None
+        keeper = PROXY if isinstance(self.decision, Quit) else None
+        return "other" if self.decision.blocked_by else keeper
 
     def _shown(self, scope: QuitScope) -> bool:
         # With `quit: disabled` a pod is shown if it is watched at all.
