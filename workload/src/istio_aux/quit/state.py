@@ -310,12 +310,13 @@ class PodState:
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
-        if not self._shown(scope):
+        decision, reason, task = self.decision, self.decision.reason, self.task
+        # Most pods have none of these, and whether a pod is shown takes longest.
+        some = task or decision.blocked_by or isinstance(decision, Quit | Report)
+        if not some or not self._shown(scope):
             return None
-        task, failure = self.task, self.task.failure if self.task else ""
-        begins = self.begins(scope.limits)
+        failure, begins = task.failure if task else "", self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
-        decision, reason = self.decision, self.decision.reason
         if decision.blocked_by:
             return "blocked", TroubledPod(
                 *self.key, reason, self.since, by=tuple(map(str, decision.blocked_by)),
@@ -491,9 +492,8 @@ def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) 
     if ended is None:
         return None
     at, last, created = facts.ended(container), facts.payload_ended, facts.created
-    after = max((at - last).total_seconds(), 0.0) if at and last else None
-    if after is not None and created:
-        after = min(after, max((now.date - created).total_seconds(), 0.0))
+    age = max((now.date - created).total_seconds(), 0.0) if created else float("inf")
+    after = min(max((at - last).total_seconds(), 0.0), age) if at and last else None
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
     if after is not None and waited is not None:
         after = min(max(waited, after - 1, 0.0), after + 1)

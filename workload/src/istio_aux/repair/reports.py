@@ -62,13 +62,13 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
+    every = {Application(model, EVERY) for model in store.applications.models}
+    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
     pods = defaultdict[Application, list[StoredPod]](list)
-    for pod in store.pods.values():
+    for pod in store.pods.values() if asking else ():
         if pod.application and not pod.replica.deleting:
             for name in (pod.application, EVERY):
                 pods[Application(pod.key.namespace, name)].append(pod)
-    every = {Application(model, EVERY) for model in store.applications.models}
-    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
     return [_status(store, each, pods[each], unlisted) for each in asking]
 
 
