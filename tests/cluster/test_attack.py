@@ -135,6 +135,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
     """
     settings = {"lease": "attacked/attacked", "race-policy": "restart-jobs"}
     leader = programs("attacked", settings, publish=True)
+    leader.publish(patient=True)
     lab.until(lambda: leader.status().get("leader"), what="it to lead")
     heir = leader.replica("attacked-1")
     heir.start()

@@ -206,11 +206,15 @@ class Workload:
         self.process.kill(signal.SIGTERM)
         return self.process.wait(STOP)
 
-    def publish(self) -> None:
-        """Make the Service of the process, and the charm's admission configuration."""
+    def publish(self, *, patient: bool = False) -> None:
+        """Make the Service of the process, and the charm's admission configuration.
+
+        A ``patient`` API server waits longer than the charm lets it: see `patiently`.
+        """
         self.enlist()
+        objects = self._admission_objects()
         with self.cluster.client() as client:
-            for resource in self._admission_objects():
+            for resource in patiently(objects) if patient else objects:
                 client.apply(resource, field_manager="lab", force=True)
 
     def enlist(self, *, ready: bool = True) -> None:
@@ -285,11 +289,16 @@ class Workload:
 def renamed(
     resources: Sequence[AnyResource], values: manifests.Values, name: str
 ) -> list[AnyResource]:
-    """What was rendered of these values for admission, under a name of its own.
+    """What was rendered of these values for admission, under a name of its own, `patiently`."""
+    ours = manifests.webhook_configuration(values.app, values.model)
+    return _replaced(patiently(resources), ours, name)
 
-    Its webhooks are patient: the machine may be busy, where nothing is about time.
-    """
-    text = json.dumps([resource.to_dict() for resource in resources])
-    text = text.replace(manifests.webhook_configuration(values.app, values.model), name)
-    text = text.replace('"timeoutSeconds": 3', '"timeoutSeconds": 30')
+
+def patiently(resources: Sequence[AnyResource]) -> list[AnyResource]:
+    """Webhooks that are waited for longer: the machine may be busy, where nothing is about time."""
+    return _replaced(resources, '"timeoutSeconds": 3', '"timeoutSeconds": 30')
+
+
+def _replaced(resources: Sequence[AnyResource], old: str, new: str) -> list[AnyResource]:
+    text = json.dumps([resource.to_dict() for resource in resources]).replace(old, new)
     return [codecs.from_dict(each) for each in json.loads(text)]
