@@ -273,9 +273,10 @@ def _made(results: Results) -> str:
     sizes = results.sizes
     return (
         f"{sizes.pods:,} pods in {sizes.namespaces + 1:,} namespaces: {sizes.jobs:,} with a proxy,"
-        f" {sizes.unmeshed:,} without the sidecar that they should have. The API server took them"
-        f" in {results.made:.0f} s ({sizes.pods / results.made:.0f} a second) and then had"
-        f" {results.server / MIB:,.0f} MiB resident, etcd {results.etcd / MIB:,.0f} MiB on disk."
+        f" {sizes.unmeshed:,} without the sidecar that they should have. They were"
+        f" stored in {results.made:.0f} s ({sizes.pods / results.made:.0f} a second). Then the API"
+        f" server had {results.server / MIB:,.0f} MiB resident,"
+        f" etcd {results.etcd / MIB:,.0f} MiB on disk."
         f" The run took {results.seconds / 60:.0f} minutes."
     )
 
