@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lab.errors import LabError
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, parents=[parent], help=f"see README.md, {name}")
         kind.set_defaults(run=run)
         if run is _scale:
-            at_least = _number(FEWEST, None)
+            at_least = _number(FEWEST)
             kind.add_argument("--pods", type=at_least, metavar="N", help="how many pods")
             kind.add_argument(
                 "--knob", choices=scale_knobs.LADDERS, help="turn it until something gives"
@@ -73,18 +74,16 @@ def _checkout(text: str) -> Path:
     return folder
 
 
-class _number:  # noqa: N801 - argparse shows the name.
-    """An integer within bounds."""
+def _number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads an integer within these bounds."""
 
-    def __init__(self, least: int, most: int | None) -> None:
-        self._least, self._most = least, most
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most and int(text) > most):
+            above = f" to {most}" if most else " or more"
+            raise argparse.ArgumentTypeError(f"{text}: expected {least}{above}")
+        return int(text)
 
-    def __call__(self, text: str) -> int:
-        number = int(text)
-        if number < self._least or (self._most is not None and number > self._most):
-            most = "" if self._most is None else f" and at most {self._most}"
-            raise argparse.ArgumentTypeError(f"{text}: expected at least {self._least}{most}")
-        return number
+    return read
 
 
 def _quit(options: argparse.Namespace) -> None:

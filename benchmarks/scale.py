@@ -349,7 +349,7 @@ class Scenes:
             )  # fmt: skip
             prefix = self._crowd.prefix()
             self._driver.create(prefix, 1, "running", pod="job", where=self._crowd.mesh)
-            time.sleep(1)  # The watches of all units have it.
+            time.sleep(1)  # Nothing tells when the watches of all units have the pod: time does.
             began = time.time()
             leader.end(number)
             self._driver.patch(prefix, 1, "finish", where=self._crowd.mesh)

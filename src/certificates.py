@@ -146,7 +146,7 @@ def make_authority(app: str, model: str) -> Authority:
 
 def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     """Return a new leaf for `names`, signed by `authority`."""
-    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  likewise
+    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  it brings pydantic
 
     key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     attributes = tls.CertificateRequestAttributes(common_name=names[0], sans_dns=names)
@@ -277,7 +277,7 @@ def requirer(charm: ops.CharmBase) -> Requirer | None:
     """Return the relation `certificates` of the charm, None while there is none."""
     if not charm.model.relations[ENDPOINT]:
         return None
-    from relations.pki import Requirer  # noqa: PLC0415  likewise
+    from relations.pki import Requirer  # noqa: PLC0415  it brings pydantic
 
     return Requirer(charm)
 

@@ -8,7 +8,7 @@ import time
 
 _importlib = sys.modules["_frozen_importlib"]
 # Called for each module that is not imported yet, also by the import statement.
-_find_and_load = _importlib._find_and_load  # noqa: SLF001
+_find_and_load = _importlib._find_and_load  # noqa: SLF001  no public hook sees each import
 _spent, _busy = 0.0, False
 
 
@@ -24,6 +24,7 @@ def _timed(name, import_):
 
 
 def _note():
+    # Without pathlib: this file must not import what the charm may not.
     with open(f"{os.environ['JUJU_CONTEXT_ID']}/imports.json", "w", encoding="utf-8") as file:  # noqa: PTH123
         json.dump({"imports": _spent, "modules": sorted(sys.modules)}, file)
 

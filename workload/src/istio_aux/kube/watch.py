@@ -122,8 +122,8 @@ class Watch(Generic[T]):
 
         ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
         reason, one of a few words, whenever a stream ended. ``touched`` is called instead of the
-        handler for an object of which only the resourceVersion is new: of all fields, ``kind`` has
-        few.
+        handler when only the resourceVersion differs of what ``kind`` declares, also if the handler
+        failed on the object before.
         """
         self.synced = asyncio.Event()
         self._alive_at: float | None = None
