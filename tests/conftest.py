@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from lab.nightly import NIGHTLY
 
@@ -11,6 +13,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", 'nightly(why): runs only with NIGHTLY=1; "why" says what runs instead by day'
     )
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what was imported and collected: it would walk that again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -250,10 +250,11 @@ def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_bac
 @pytest.mark.parametrize(
     ("number", "sent"),
     [
-        pytest.param(270, ANSWERED, id="many addresses, each answered once"),
+        pytest.param(270, ANSWERED, id="many addresses, each answered once",
+                     marks=pytest.mark.nightly("the API server's address")),
         pytest.param(0, b"", id="API server's address"),
     ],
-)
+)  # fmt: skip
 def test_idle_connections_close_none_that_the_api_server_uses(
     attacked: Workload, bystanders: Bystanders, number: int, sent: bytes
 ):
@@ -284,7 +285,11 @@ def test_handshakes_that_dribble_from_many_addresses_close_none_of_the_api_serve
 
 
 @pytest.mark.parametrize(
-    ("way", "annotations"), [("exec", {}), ("port-forward", {STATUS_PORT: "15520"})]
+    ("way", "annotations"),
+    [
+        ("exec", {}),
+        pytest.param("port-forward", {STATUS_PORT: "15520"}, marks=pytest.mark.nightly("exec")),
+    ],
 )
 def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
     stages: Stages, attacked: Workload, bystanders: Bystanders, way: Via,
@@ -308,6 +313,7 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
             attackers.await_phase(pod, "Succeeded")
 
 
+@pytest.mark.nightly("unit/test_oversized.py")
 def test_pods_as_long_as_etcd_stores_them_end_nothing(
     cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
 ):
@@ -376,9 +382,10 @@ def test_an_annotation_delays_the_review_of_no_other_pod(
             {"annotations": {QUIT_GRACE: "9" * 32_000 + "x"}}, id="a grace period of digits"
         ),
         pytest.param({"annotations": {QUIT_AFTER: NAMES[:255_000]}}, id="many names"),
-        pytest.param({"payload": ["main", *(f"c{n}" for n in range(3000))]}, id="containers"),
+        pytest.param({"payload": ["main", *(f"c{n}" for n in range(3000))]}, id="containers",
+                     marks=pytest.mark.nightly("the other texts")),
     ],
-)
+)  # fmt: skip
 def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
     cluster: lab.Cluster, attackers: Scene, victims: Scene, bystanders: Bystanders,
     what: dict[str, Any],
@@ -417,6 +424,7 @@ def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
         creation.send(cluster, "DELETE", f"/api/v1/namespaces/{scene.namespace}/pods")
 
 
+@pytest.mark.nightly("unit/test_oversized.py")
 def test_a_pod_that_is_nested_deeply_ends_nothing(
     cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
 ):

@@ -172,7 +172,7 @@ def test_check_waits_until_istio_aux_works(installed: Workload):
             [PROGRAM, "check", "--wait", *arguments, "--kubeconfig", installed.kubeconfig],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        late = check(installed.kubeconfig, "--wait", "--timeout", "30", *arguments)
+        late = check(installed.kubeconfig, "--wait", "--timeout", "20", *arguments)
     finally:
         process.kill(signal.SIGCONT)
     with waiting:

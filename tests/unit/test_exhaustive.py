@@ -17,7 +17,19 @@ FAILS = "a payload that is started again after a failure"
 DELETED = "a proxy that crashes, and its pod is deleted"
 
 
-@pytest.mark.parametrize("life", BY_NAME)
+# These have most of the states: 100,000 and more, by night.
+LARGE = {
+    "a container that does not count",
+    "a proxy that crashes",
+    "two payload containers",
+    DELETED,
+}
+BY_NIGHT = pytest.mark.nightly("the other lives")
+
+
+@pytest.mark.parametrize(
+    "life", [pytest.param(n, marks=[BY_NIGHT] * (n in LARGE)) for n in BY_NAME]
+)
 def test_no_order_of_events_breaks_a_promise(
     life: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from lab.nightly import NIGHTLY
 from simulation import breaks, faults
 from simulation.play import play, shrink
 
-SEEDS = 400
-PARTS = 8
+SEEDS = 400 if NIGHTLY else 120
+PARTS = 4
 """Two processes share the unit tests, and a part is what one of them does at a time."""
 
 _STORY = """
