@@ -135,7 +135,6 @@ def kube_apiserver(
         "--allow-privileged=true",
         services,
         "--shutdown-delay-duration=0s",
-        "--delete-collection-workers=8",  # Thousands of pods are deleted together.
         f"--audit-policy-file={Path(__file__).with_name('audit-policy.yaml')}",
         f"--audit-log-path={audit}",
     ]
