@@ -34,7 +34,7 @@ from istio_aux.quit.slots import end_tasks
 from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
-from istio_aux.repair.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import (
     BATCH,
@@ -297,7 +297,7 @@ class RepairController:
     def _leave(self, owner: PodOwner) -> None:
         """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
-        owner.step, owner.rollout, owner.waiting, owner.reported = None, Rollout(), None, False
+        owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
         self._store.forget(owner)
 
     def _start_next(self) -> None:

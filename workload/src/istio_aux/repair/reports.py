@@ -117,4 +117,4 @@ def _unmeshed(pod: StoredPod) -> Unmeshed:
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(pod.replica.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)
+    return Unmeshed(key.namespace, key.name, str(pod.reference or ""), reason, since)
