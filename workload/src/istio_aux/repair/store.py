@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import structs
 
@@ -132,14 +132,16 @@ class StoredPod:
     """A pod, and the decision about it."""
 
     key: Key
-    replica: Replica = _UNSEEN
+    sidecar: Sidecar = Sidecar.UNKNOWN
+    replica: Replica = _UNSEEN  # As the rollout of its owner sees it, if it has one.
     action: RepairAction = _UNDECIDED
     owner: PodOwner | None = None
     application: str = ""
     running: bool = False
+    deleting: bool = False
     labelled: bool = False  # Whether our admission would give the label to a new pod.
     version: str = ""
-    created: datetime | None = None
+    created: float = 0.0  # Seconds since 1970.
     reference: OwnerReference | None = None  # Its controller.
     # The rest of it, reduced, which pods have in common. None if only a change of the pod can make
     # it unmeshed.
@@ -153,7 +155,8 @@ class StoredPod:
         key, metadata = self.key, self.common.metadata
         own = structs.replace(
             metadata, namespace=key.namespace, name=key.name, uid=key.uid,
-            resource_version=self.version, creation_timestamp=self.created,
+            resource_version=self.version,
+            creation_timestamp=datetime.fromtimestamp(self.created, UTC) if self.created else None,
             owner_references=(self.reference,) if self.reference else metadata.owner_references,
         )  # fmt: skip
         return structs.replace(self.common, metadata=own)
@@ -245,6 +248,7 @@ class PodStore:
         self._join(stored, reference if self._policy.race.restarts else None)
         stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"
+        stored.deleting = pod.metadata.deletion_timestamp is not None
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         possible = admitted(pod, self.applications, self._options.inject)
@@ -255,7 +259,8 @@ class PodStore:
             self._update(stored, rollout.replica(pod, action))
         else:
             stored.version = pod.metadata.resource_version
-            stored.created = pod.metadata.creation_timestamp
+            created = pod.metadata.creation_timestamp
+            stored.created = created.timestamp() if created else 0.0
             stored.common = alike(_common(pod))
             self._decide(stored)
 
@@ -272,7 +277,7 @@ class PodStore:
 
     def find(self, sidecar: Sidecar) -> list[StoredPod]:
         """All pods with, or without, a sidecar like this."""
-        return [pod for pod in self.pods.values() if pod.replica.sidecar is sidecar]
+        return [pod for pod in self.pods.values() if pod.sidecar is sidecar]
 
     async def learn(self, owner: PodOwner, job: owners.Job) -> None:
         """Decide again on the pods of a batch Job, which was read.
@@ -329,7 +334,7 @@ class PodStore:
         action = repair.decide(
             new, expectation, self._policy, live=live, job=owner.job if owner else None,
             meshed=owner is not None
-            and any(pod.replica.sidecar is Sidecar.PRESENT for pod in owner.pods),
+            and any(pod.sidecar is Sidecar.PRESENT for pod in owner.pods),
         )  # fmt: skip
         stored.action, stored.labelled = alike(action), new.labels != bare.labels
         self._update(stored, rollout.replica(bare, action))
@@ -356,10 +361,10 @@ class PodStore:
             del self.owners[owner.key]
 
     def _update(self, stored: StoredPod, replica: Replica) -> None:
-        if replica != stored.replica:
+        stored.sidecar = replica.sidecar
+        if stored.owner and replica != stored.replica:
             stored.replica = replica
-            if stored.owner:
-                self.queue(stored.owner, restart=replica.restart)
+            self.queue(stored.owner, restart=replica.restart)
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
         """The pod has this controller now, and no longer another controller."""
