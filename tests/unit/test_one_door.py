@@ -34,7 +34,7 @@ ELSEWHERE = {
     ("start/plan.py", "before_injection"),
     ("start/plan.py", "_annotated"),
     ("model/templates.py", "_step"),
-    ("repair/store.py", "_reduced"),
+    ("repair/store.py", "_common"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }

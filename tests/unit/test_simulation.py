@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 from lab.nightly import NIGHTLY
 from simulation import breaks, faults
+from simulation.apiserver import Change
+from simulation.cluster import Cluster
+from simulation.kubelet import Plan, Run
 from simulation.play import play, shrink
+from simulation.world import World
 
 SEEDS = 400 if NIGHTLY else 120
 PARTS = 4
 """Two processes share the unit tests, and a part is what one of them does at a time."""
+
+HANDOVERS = 40
+"""A unit looks at the Lease at another moment in each of them."""
 
 _STORY = """
 import hashlib
@@ -64,3 +72,37 @@ def test_a_violation_is_shrunk_to_the_faults_that_it_needs() -> None:
         needed = shrink(found.seed, found.kind)
     assert len(faults.choose(found.seed)) > 1
     assert needed == {"failing payloads"}
+
+
+def test_a_pod_that_finishes_as_the_leader_gets_sigterm_is_freed_within_two_seconds() -> None:
+    assert max(_handover(seed) for seed in range(HANDOVERS)) < 2
+
+
+def _handover(seed: int) -> float:
+    """Seconds from the end of a payload, when the leader gets SIGTERM, to the quit of its proxy."""
+    random.seed(seed)
+    world = World(seed, frozenset())
+    cluster = Cluster(world, units=2)
+    ended, told = list[float](), list[float]()
+
+    def looked(resource: str, change: Change) -> None:
+        """End the leader before its watch shows that the payload is finished."""
+        status = change.after.object["status"] if resource == "pods" and change.after else {}
+        states = {each["name"]: each["state"] for each in status.get("containerStatuses", ())}
+        if "terminated" in states.get("main", ()) and not ended:
+            ended.append(world.now)
+            held, units = cluster.judge.held, cluster.units
+            leader = next(unit for unit in units if unit.process and unit.process.name in held)
+            leader.terminate(renamed=True)
+
+    cluster.server.watchers.append(looked)
+    cluster.nodes.told = lambda *_: told.append(world.now)
+    cluster.install_istio()
+    for unit in cluster.units:
+        unit.start()
+    world.at(10, faults.lone_pod, cluster, "task", Plan({"main": [Run(10.0 + seed / 8)]}))
+    world.run(60)
+    for unit in cluster.units:
+        if unit.process:
+            unit.process.end()
+    return told[0] - ended[0] - cluster.settings.quit_policy.grace

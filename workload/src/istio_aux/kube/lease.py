@@ -168,6 +168,8 @@ class Lease:
     async def _run(self) -> None:
         while True:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
+            if not self.held:
+                pause /= 2  # A Lease that is released is taken within 1.2 s, not 2.4 s.
             try:
                 # A request that hangs leaves time for another request.
                 async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:

@@ -139,8 +139,8 @@ class Watch(Generic[T]):
         self._watching = copy.copy(self._listing)
         self._kind, self._events = kind, EventReader(kind)
         self._version = ""
-        self._known: dict[Key, str] = {}
-        self._contents: dict[Key, int] = {}  # Hashes of what was decoded; empty without `touched`.
+        # What was seen last of each object: its version, or with ``touched`` a hash of its content.
+        self._known: dict[Key, str | int] = {}
         self._furthest = 0  # Objects of the longest list that failed.
 
     @property
@@ -212,7 +212,6 @@ class Watch(Generic[T]):
     def _went_back(self, version: str, before: str) -> _WentBackError:
         """Make the next list deliver everything: an old version may have other content now."""
         self._known = dict.fromkeys(self._known, "")
-        self._contents.clear()
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
@@ -287,17 +286,14 @@ class Watch(Generic[T]):
             raise self._went_back(self._version, before)
 
     def _apply(self, resource: T) -> None:
-        key, version = key_of(resource), resource.metadata.resource_version
+        key, touched = key_of(resource), self._touched
         self.unreadable.pop(key, None)
-        if self._known.get(key) == version:
-            return
-        self._known[key] = version
-        if self._touched:
-            before, self._contents[key] = self._contents.get(key), content(resource)
-            if self._contents[key] == before:
-                self._touched(resource)
-                return
-        self._handler.apply(resource)
+        seen = content(resource) if touched else resource.metadata.resource_version
+        if self._known.get(key) != seen:
+            self._known[key] = seen
+            self._handler.apply(resource)
+        elif touched:
+            touched(resource)
 
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
@@ -311,7 +307,6 @@ class Watch(Generic[T]):
 
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
-        self._contents.pop(key, None)
         if self._known.pop(key, None) is not None:
             self._handler.delete(key, last)
 

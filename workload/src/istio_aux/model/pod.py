@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -45,6 +45,9 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+_key = lru_cache(maxsize=16)(Key)  # All who keep the key of the present object keep this one.
+
+
 class Struct(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
 ):
@@ -52,6 +55,22 @@ class Struct(
 
     They hold no reference cycles, so the garbage collector need not visit them.
     """
+
+
+S = TypeVar("S", bound=Struct)
+_encoder = msgspec.json.Encoder()
+_alike = dict[tuple[type[Struct], bytes], Struct]()
+_MANY, _LARGE = 2048, 2048  # Structs that are compared with, and bytes of each.
+
+
+def alike(struct: S) -> S:
+    """Return an equal struct that others hold too. It must hold no `msgspec.Raw` but `NO_TEXT`."""
+    key = type(struct), _encoder.encode(struct)
+    if len(key[1]) > _LARGE:
+        return struct
+    if len(_alike) >= _MANY:  # Bounded: tenants write these structs.
+        _alike.clear()
+    return cast("S", _alike.setdefault(key, struct))
 
 
 class OwnerReference(Struct, frozen=True):
@@ -62,6 +81,9 @@ class OwnerReference(Struct, frozen=True):
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
 
 
 class Metadata(Struct, frozen=True):
@@ -82,7 +104,7 @@ class Metadata(Struct, frozen=True):
     @property
     def key(self) -> Key:
         """Which object it is."""
-        return Key(shared(self.namespace), self.name, self.uid)
+        return _key(shared(self.namespace), self.name, self.uid)
 
     @property
     def version(self) -> int:
@@ -92,6 +114,7 @@ class Metadata(Struct, frozen=True):
         return int(text) if number else sys.maxsize
 
 
+NO_TEXT = msgspec.Raw()  # Any other `msgspec.Raw` keeps the whole text that it was decoded from.
 NO_METADATA = Metadata()  # Marks a document without ``metadata``; compare with ``is``.
 
 
@@ -150,7 +173,7 @@ class Container(Struct, frozen=True):
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
     resize_policy: tuple[ResizePolicy, ...] | None = None
-    resources: msgspec.Raw = msgspec.Raw()
+    resources: msgspec.Raw = NO_TEXT
 
 
 class PodSpec(Struct, frozen=True):
@@ -162,8 +185,8 @@ class PodSpec(Struct, frozen=True):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None
-    resources: msgspec.Raw = msgspec.Raw()
-    overhead: msgspec.Raw = msgspec.Raw()
+    resources: msgspec.Raw = NO_TEXT
+    overhead: msgspec.Raw = NO_TEXT
 
 
 class Waiting(Struct, frozen=True):

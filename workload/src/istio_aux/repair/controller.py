@@ -34,7 +34,7 @@ from istio_aux.quit.slots import end_tasks
 from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
-from istio_aux.repair.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import (
     BATCH,
@@ -282,7 +282,7 @@ class RepairController:
             owner.reported = False
         elif self._leading and not owner.reported:
             owner.reported = True
-            unmeshed = [pod for pod in owner.pods if pod.replica.sidecar is Sidecar.MISSING]
+            unmeshed = [pod for pod in owner.pods if pod.sidecar is Sidecar.MISSING]
             shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
@@ -297,7 +297,7 @@ class RepairController:
     def _leave(self, owner: PodOwner) -> None:
         """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
-        owner.step, owner.rollout, owner.waiting, owner.reported = None, Rollout(), None, False
+        owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
         self._store.forget(owner)
 
     def _start_next(self) -> None:
@@ -453,7 +453,7 @@ class RepairController:
         """Record why a pod was not restarted, and store it unless something newer is known."""
         why, before = str(error), owner.rollout
         known = self._store.pods.get(pod.key) is pod
-        unmeshed = known and pod.replica.sidecar is Sidecar.MISSING
+        unmeshed = known and pod.sidecar is Sidecar.MISSING
         problem = pod.action.reason if unmeshed else ""
         self._recorder.refused(pod.key, why, problem, changed=error.changed)
         if before.replacing and before.replacing.old.uid == pod.key.uid:

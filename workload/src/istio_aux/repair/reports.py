@@ -66,7 +66,7 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
     asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
     pods = defaultdict[Application, list[StoredPod]](list)
     for pod in store.pods.values() if asking else ():
-        if pod.application and not pod.replica.deleting:
+        if pod.application and not pod.deleting:
             for name in (pod.application, EVERY):
                 pods[Application(pod.key.namespace, name)].append(pod)
     return [_status(store, each, pods[each], unlisted) for each in asking]
@@ -97,7 +97,7 @@ def _status(
 
 
 def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
-    without = sorted(pod.key.name for pod in pods if pod.replica.sidecar is not Sidecar.PRESENT)
+    without = sorted(pod.key.name for pod in pods if pod.sidecar is not Sidecar.PRESENT)
     if without:
         more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
         return False, f"without a sidecar: {', '.join(without[:_NAMED])}{more}"
@@ -108,7 +108,7 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    pods = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
+    pods = sorted(pods, key=lambda pod: (pod.created, pod.key))
     return [_unmeshed(pod) for pod in pods[:limit]]
 
 
@@ -116,5 +116,5 @@ def _unmeshed(pod: StoredPod) -> Unmeshed:
     key, owner, reason = pod.key, pod.owner, pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(pod.replica.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)
+    since = datetime.fromtimestamp(pod.created, UTC)
+    return Unmeshed(key.namespace, key.name, str(pod.reference or ""), reason, since)

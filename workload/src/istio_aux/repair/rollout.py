@@ -150,6 +150,10 @@ class Rollout(Struct, frozen=True):
         return self.replacing is None and self.failure is None
 
 
+IDLE = Rollout()
+"""Nothing was done. Of most controllers nothing else is ever known, so they share it."""
+
+
 class Next(Struct, frozen=True):
     """Restart this pod now."""
 

@@ -11,10 +11,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TypeVar
+from datetime import UTC, datetime
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
@@ -26,12 +24,23 @@ from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Container, OwnerReference, Pod, PodStatus, Struct, shared
+from istio_aux.model.pod import (
+    NO_TEXT,
+    Container,
+    Metadata,
+    OwnerReference,
+    Pod,
+    PodStatus,
+    S,
+    alike,
+    shared,
+)
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import (
+    IDLE,
     Failure,
     Replica,
     Rollout,
@@ -91,16 +100,13 @@ class Recalled:
         return {} if late else dict(self._replaced)
 
 
-S = TypeVar("S", bound=Struct)
-
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
+_NOBODY: Mapping[str, float] = {}
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
-
-_NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was decoded from.
 
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
@@ -126,14 +132,34 @@ class StoredPod:
     """A pod, and the decision about it."""
 
     key: Key
-    replica: Replica = _UNSEEN
+    sidecar: Sidecar = Sidecar.UNKNOWN
+    replica: Replica = _UNSEEN  # As the rollout of its owner sees it, if it has one.
     action: RepairAction = _UNDECIDED
     owner: PodOwner | None = None
     application: str = ""
     running: bool = False
+    deleting: bool = False
     labelled: bool = False  # Whether our admission would give the label to a new pod.
-    # The pod itself, reduced. None if only a change of the pod can make it unmeshed.
-    bare: Pod | None = None
+    version: str = ""
+    created: float = 0.0  # Seconds since 1970.
+    reference: OwnerReference | None = None  # Its controller.
+    # The rest of it, reduced, which pods have in common. None if only a change of the pod can make
+    # it unmeshed.
+    common: Pod | None = None
+
+    @property
+    def bare(self) -> Pod | None:
+        """The pod, reduced; None if only a change of the pod can make it unmeshed."""
+        if self.common is None:
+            return None
+        key, metadata = self.key, self.common.metadata
+        own = structs.replace(
+            metadata, namespace=key.namespace, name=key.name, uid=key.uid,
+            resource_version=self.version,
+            creation_timestamp=datetime.fromtimestamp(self.created, UTC) if self.created else None,
+            owner_references=(self.reference,) if self.reference else metadata.owner_references,
+        )  # fmt: skip
+        return structs.replace(self.common, metadata=own)
 
 
 @dataclass(slots=True, eq=False)
@@ -144,18 +170,18 @@ class PodOwner:
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
     job: owners.Job | None = None  # The batch Job, read before a pod of it is restarted.
-    rollout: Rollout = field(default_factory=Rollout)
+    rollout: Rollout = IDLE
     step: Step | None = None  # None: none of its pods is to be restarted.
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
     reported: bool = False  # Whether it was reported that its restarts have stopped.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
-    gone: dict[str, float] = field(default_factory=dict[str, float])
+    gone: Mapping[str, float] = field(default_factory=lambda: _NOBODY)
     # Whether the next leader hears of its restart. It must not before the pods were read: a new pod
     # that this process has not seen would count as the result of a restart that never was.
     announced: bool = True
 
     def __str__(self) -> str:
-        return f"{self.reference.kind}/{self.reference.name}"
+        return str(self.reference)
 
     @property
     def key(self) -> str:
@@ -216,27 +242,32 @@ class PodStore:
         """The pod exists and looks like this."""
         key = key_of(pod)
         stored = self.pods.setdefault(key, StoredPod(key))
-        self._join(stored, owners.controller(pod))
+        reference = owners.controller(pod)
+        reference = stored.reference = reference and alike(_shared(reference))
+        # Unless pods are restarted, nobody asks which other pods their controllers have.
+        self._join(stored, reference if self._policy.race.restarts else None)
         stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"
+        stored.deleting = pod.metadata.deletion_timestamp is not None
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         possible = admitted(pod, self.applications, self._options.inject)
         action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
-            stored.bare, stored.action = None, action
+            stored.common, stored.reference, stored.action = None, None, alike(action)
             self._recorder.forget(key)
             self._update(stored, rollout.replica(pod, action))
         else:
-            stored.bare = _reduced(pod)
-            self._decide(stored, stored.bare)
+            stored.version = pod.metadata.resource_version
+            created = pod.metadata.creation_timestamp
+            stored.created = created.timestamp() if created else 0.0
+            stored.common = alike(_common(pod))
+            self._decide(stored)
 
     def touch(self, pod: Pod) -> None:
         """The pod has a newer version, which an eviction names; nothing else has changed."""
-        if (stored := self.pods.get(key_of(pod))) and stored.bare:
-            version = pod.metadata.resource_version
-            metadata = structs.replace(stored.bare.metadata, resource_version=version)
-            stored.bare = structs.replace(stored.bare, metadata=metadata)
+        if stored := self.pods.get(key_of(pod)):
+            stored.version = pod.metadata.resource_version
 
     def delete(self, key: Key) -> None:
         """The pod is gone, or finished."""
@@ -246,7 +277,7 @@ class PodStore:
 
     def find(self, sidecar: Sidecar) -> list[StoredPod]:
         """All pods with, or without, a sidecar like this."""
-        return [pod for pod in self.pods.values() if pod.replica.sidecar is sidecar]
+        return [pod for pod in self.pods.values() if pod.sidecar is sidecar]
 
     async def learn(self, owner: PodOwner, job: owners.Job) -> None:
         """Decide again on the pods of a batch Job, which was read.
@@ -282,15 +313,17 @@ class PodStore:
         for number, stored in enumerate([*pods]):
             if number % BATCH == 0:
                 await asyncio.sleep(0)
-            if stored.bare is None or self.pods.get(stored.key) is not stored:
+            if self.pods.get(stored.key) is not stored:
                 continue
             try:
-                self._decide(stored, stored.bare)
+                self._decide(stored)
             except Exception:  # One pod's failure must not stop the others.
                 self._recorder.unhandled(stored.key)
 
-    def _decide(self, stored: StoredPod, bare: Pod) -> None:
+    def _decide(self, stored: StoredPod) -> None:
         """Decide on a pod by all that is known now."""
+        if (bare := stored.bare) is None:
+            return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
         namespace = self._namespaces.get(bare.metadata.namespace, {})
         new, expectation = repair.expectation(
@@ -301,9 +334,9 @@ class PodStore:
         action = repair.decide(
             new, expectation, self._policy, live=live, job=owner.job if owner else None,
             meshed=owner is not None
-            and any(pod.replica.sidecar is Sidecar.PRESENT for pod in owner.pods),
+            and any(pod.sidecar is Sidecar.PRESENT for pod in owner.pods),
         )  # fmt: skip
-        stored.action, stored.labelled = action, new.labels != bare.labels
+        stored.action, stored.labelled = alike(action), new.labels != bare.labels
         self._update(stored, rollout.replica(bare, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
@@ -328,10 +361,10 @@ class PodStore:
             del self.owners[owner.key]
 
     def _update(self, stored: StoredPod, replica: Replica) -> None:
-        if replica != stored.replica:
+        stored.sidecar = replica.sidecar
+        if stored.owner and replica != stored.replica:
             stored.replica = replica
-            if stored.owner:
-                self.queue(stored.owner, restart=replica.restart)
+            self.queue(stored.owner, restart=replica.restart)
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
         """The pod has this controller now, and no longer another controller."""
@@ -343,43 +376,44 @@ class PodStore:
             old.pods.remove(stored)
             name, numbered = stored.key.name, stored.replica.ordinal is not None
             if numbered and all(pod.key.name != name for pod in old.pods):
-                old.gone[name] = self._now().monotonic
-                # A tenant may make pods of any name.
-                while len(old.gone) > _GONE:
-                    del old.gone[next(iter(old.gone))]
+                gone = {**old.gone, name: self._now().monotonic}
+                old.gone = dict([*gone.items()][-_GONE:])  # A tenant may make pods of any name.
             if old.rollout.idle:
                 self.forget(old)
             self.queue(old, restart=stored.replica.restart)
         if reference and uid:
-            new = PodOwner(stored.key.namespace, reference)
+            new = PodOwner(stored.key.namespace, reference, [stored])
             stored.owner = owner = self.owners.setdefault(new.key, new)
-            owner.pods.append(stored)
-            owner.gone.pop(stored.key.name, None)
+            if owner is not new:
+                owner.pods.append(stored)
+            if stored.key.name in owner.gone:
+                owner.gone = {n: since for n, since in owner.gone.items() if n != stored.key.name}
 
 
-def _reduced(pod: Pod) -> Pod:
-    """The pod without what decides nothing."""
-    every = pod.metadata.annotations or {}
+def _common(pod: Pod) -> Pod:
+    """What decides of the pod, without what `StoredPod` has."""
+    meta = pod.metadata
+    every = meta.annotations or {}
     notes = {name: every[name][:_LONGEST] for name in _ANNOTATIONS if name in every}
-    labels = {shared(name): shared(value) for name, value in pod.labels.items()}
-    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
-    metadata = structs.replace(
-        pod.metadata, labels=labels, annotations=notes or None,
-        generate_name=shared(pod.metadata.generate_name),
-        owner_references=tuple(map(_alike, owners[:_MOST_OWNERS])),
-    )  # fmt: skip
-    containers, init = _names(pod.containers), _names(pod.init_containers)
-    spec = _alike(
-        structs.replace(
-            pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE
-        )
+    owners = [owner for owner in meta.owner_references or () if owner.controller]
+    metadata = Metadata(
+        labels={shared(name): shared(value) for name, value in pod.labels.items()},
+        annotations=notes or None,
+        generate_name=shared(meta.generate_name),
+        owner_references=tuple(map(_shared, owners[:_MOST_OWNERS])) if len(owners) > 1 else None,
+        deletion_timestamp=meta.deletion_timestamp,
+        deletion_grace_period_seconds=meta.deletion_grace_period_seconds,
     )
-    ready = tuple(_alike(each) for each in pod.status.conditions or () if each.type == "Ready")
+    spec = structs.replace(
+        pod.spec, containers=_names(pod.containers), init_containers=_names(pod.init_containers),
+        node_name=None, resources=NO_TEXT, overhead=NO_TEXT,
+    )  # fmt: skip
+    ready = tuple(_shared(each) for each in pod.status.conditions or () if each.type == "Ready")
     status = PodStatus(phase=shared(pod.status.phase or "") or None, conditions=ready)
-    return Pod(metadata=metadata, spec=spec, status=status)
+    return Pod(metadata=metadata, spec=_shared(spec), status=status)
 
 
-def _alike(struct: S) -> S:
+def _shared(struct: S) -> S:
     """The struct with texts that others hold, too."""
     fields = structs.asdict(struct).items()
     return structs.replace(struct, **{k: shared(v) for k, v in fields if isinstance(v, str)})
@@ -387,6 +421,6 @@ def _alike(struct: S) -> S:
 
 def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
     return tuple(
-        _alike(structs.replace(container, args=None, env=None, ports=None, resources=_NONE))
+        _shared(structs.replace(container, args=None, env=None, ports=None, resources=NO_TEXT))
         for container in containers
     )
