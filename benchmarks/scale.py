@@ -7,6 +7,7 @@ another. A scene that fails is named in the results, which keep what the others 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -19,7 +20,7 @@ from typing import Any
 
 import lab
 import lab.istio
-from lab import toolchain
+from lab import creation, toolchain
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace
 
@@ -37,6 +38,7 @@ from probe import connect
 
 LEASES = "default"
 """Namespace of the yardstick's Lease."""
+ROUNDS = 10  # Of creations, in each form of admission.
 
 WHOLE = Sizes(
     namespaces=1000, jobs=10_000, unmeshed=2_000, others=33_000, large=5_000,
@@ -227,17 +229,30 @@ class Scenes:
         for form, one in published:
             one.publish()
             one.await_admission(f"{NAME}-{crowd.form(form).first:05}")
-        events = round(sizes.seconds * 100)
+        events = round(sizes.seconds * 100 / ROUNDS)
+        took: dict[str, list[float]] = {"neither": [], **{form: [] for form, _ in published}}
+        collected = self._collected()
         try:
             with self._driver.twin() as twin, self._eventful(sizes.rates[0], 4 * sizes.seconds):
-                for form in ("neither", *(form for form, _ in published)):
-                    took = twin.admit(
+                # In turns: a garbage collection of the API server delays all forms alike.
+                for form in (*took,) * ROUNDS:
+                    took[form] += twin.admit(
                         crowd.prefix(), events, "unmeshed", rate=100, where=crowd.form(form)
                     )
-                    self._spread(f"creation-{form}", took)
+            for form, times in took.items():
+                self._spread(f"creation-{form}", times)
+            self.numbers["creation-gc"] = self._collected() - collected
         finally:
             for _, one in published:
                 one.withdraw()
+
+    def _collected(self) -> float:
+        """Seconds of CPU that the API server's garbage collections have taken."""
+        _, text = creation.send(self._crowd.cluster, "GET", "/metrics")
+        found = re.search(rb"^go_cpu_classes_gc_total_cpu_seconds_total (\S+)$", text, re.MULTILINE)
+        if not found:
+            raise MeasurementError("the API server's /metrics: no CPU of garbage collections")
+        return float(found[1])
 
     def relabel(self) -> None:
         """A large namespace is selected, and no longer."""

@@ -255,10 +255,9 @@ class Present:
 
         The API server gives an object another version with each change, whoever makes it.
         """
-        if not self._state:
-            with contextlib.suppress(ReconcileError):
-                found = {kind.__name__: self.owned(kind) for kind in OWNED}
-                self._state = hashlib.sha256(f"{values} {found}".encode()).hexdigest()
+        with contextlib.suppress(ReconcileError):
+            found = {kind.__name__: self.owned(kind) for kind in OWNED}
+            self._state = hashlib.sha256(f"{values} {found}".encode()).hexdigest()
         return self._state == self._before != ""
 
 

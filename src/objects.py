@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from istio_aux.model import owners
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
-from istio_aux.model.policy import Capability, RacePolicy
+from istio_aux.model.policy import Capability
 from lightkube import Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
@@ -86,8 +86,7 @@ class Patience:
 
 def present(client: Client, inputs: Inputs, settled: str = "") -> Present:
     """Return what reads the application's objects once for an event; see `Present.settled`."""
-    labels = manifests.labels(inputs.app, inputs.model)
-    return Present(client, labels, inputs.model, settled)
+    return Present(client, manifests.labels(inputs.app, inputs.model), inputs.model, settled)
 
 
 def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
@@ -102,19 +101,21 @@ def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
     if not inputs.leader:
         return inputs
     namespaces = present.every(Namespace) or ()
-    owner = next((each.uid for each in namespaces if each.name == inputs.model), "")
     inputs = _with_admission(inputs, present)
     webhooks = present.every(admission.MutatingWebhookConfiguration) or ()
     revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
-    race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
-    return dataclasses.replace(
+    inputs = dataclasses.replace(
         inputs,
-        owner=owner,
+        owner=next((each.uid for each in namespaces if each.name == inputs.model), ""),
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
-        jobs_suspended=race != RacePolicy.RESTART_JOBS and any(_suspended(client)),
     )
+    values = inputs.values()
+    # The workload has had no right to suspend a Job since an event found none in this state.
+    if values is None or values.repairs_jobs or present.is_settled(values):
+        return inputs
+    return dataclasses.replace(inputs, jobs_suspended=any(_suspended(client)))
 
 
 def _with_admission(inputs: Inputs, present: Present) -> Inputs:

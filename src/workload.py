@@ -114,13 +114,13 @@ def ensure(
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
     known = inputs.settings() if granted or not _read(container, CONFIG) else {}
-    wanted = {
+    wanted = {KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client)))}
+    if leaf != inputs.issuers.served:
         # The key comes first: the workload loads both when the certificate changes.
-        TLS_KEY: leaf.private_key,
-        TLS_CERTIFICATE: leaf.chain,
-        TOKEN: _token(client, _read(container, TOKEN), inputs),
-        KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
-    }
+        wanted |= {TLS_KEY: leaf.private_key, TLS_CERTIFICATE: leaf.chain}
+    present = _read(container, TOKEN)
+    if (token := _token(client, present, inputs)) != present:
+        wanted[TOKEN] = token
     if known:
         # The settings name this file, so it comes first.
         wanted[APPLICATIONS] = known["applications"]

@@ -15,7 +15,6 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.model import owners
 from lab import creation, meshed, versions
 from lab.creation import Creation
 from lab.deployed import evicts, has_webhook, list_stuck, owned, serving
@@ -72,13 +71,12 @@ def test_trust_that_comes_after_its_event_is_found_by_the_charm_itself(
     )
 
 
-# One list of each kind that the leader owns or reads; the rest are Jobs that may be suspended.
+# One list of each kind that the leader owns or reads.
 LISTS = {
     "authorizationpolicies", "clusterrolebindings", "clusterroles", "endpointslices",
     "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     "namespaces", "peerauthentications", "rolebindings", "roles", "serviceaccounts",
     "validatingadmissionpolicies", "validatingadmissionpolicybindings",
-    *(owners.resource(kind) for kind in owners.KINDS),
 }  # fmt: skip
 
 

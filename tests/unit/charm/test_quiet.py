@@ -22,7 +22,7 @@ REVIEWS = {
     "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
     "POST /apis/authentication.k8s.io/v1/tokenreviews",
 }
-# One list for each kind that the charm owns, reads or resumes.
+# One list for each kind that the charm owns or reads.
 LISTS = {
     f"GET {path}"
     for path in (
@@ -40,13 +40,6 @@ LISTS = {
         f"{RBAC}{NAMESPACED}/rolebindings",
         f"{ISTIO}/peerauthentications",
         f"{ISTIO}/authorizationpolicies",
-        "/apis/batch/v1/jobs",
-        *(
-            f"/apis/kubeflow.org/v1/{kind}s"
-            for kind in ("jaxjob", "mpijob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob")
-        ),
-        "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
-        "/apis/trainer.kubeflow.org/v1alpha1/trainjobs",
     )
 }
 # Each takes at least as long as all that the charm itself has.

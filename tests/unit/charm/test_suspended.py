@@ -83,6 +83,8 @@ def test_the_workload_may_resume_its_jobs_after_another_policy_is_chosen(
     suspend(api, path)
 
     restarting.configure(race_policy="restart")
+    for _ in range(2):
+        restarting.run()
 
     assert rights(api) == SUSPENDED
     assert "istio-aux-kubeflow-istio-aux-jobs" in policies(api)
