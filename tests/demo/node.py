@@ -97,6 +97,8 @@ def natively(
     istio: lab.istio.Istio,
     manifest: Path,
     meanwhile: Callable[[lab.istio.World], None],
+    *,
+    become: scenes.Become = worlds.become,
 ) -> tuple[JobStory, tuple[Check, ...]]:
     """Complete a Job in each of the worlds of Istio, and the job of the demo in one of them.
 
@@ -111,7 +113,7 @@ def natively(
             pod = worlds.complete(client, namespace, f"native-{world.replace(' ', '-')}")
             return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
 
-        for world, row in scenes.play_worlds(istio, namespace, made, steps):
+        for world, row in scenes.play_worlds(istio, namespace, made, steps, become=become):
             rows.append(row)
             meanwhile(world)
             if world == "on request":

@@ -97,16 +97,24 @@ SAID = {
 Made = Callable[[lab.istio.World], tuple[Shape, str]]
 """Makes a pod in that world; returns its shape, and how it ended."""
 
+Become = Callable[[lab.istio.Istio, lab.istio.World, str], object]
+"""See `worlds.become`."""
+
 
 def play_worlds(
-    istio: lab.istio.Istio, namespace: str, made: Made, steps: Steps
+    istio: lab.istio.Istio,
+    namespace: str,
+    made: Made,
+    steps: Steps,
+    *,
+    become: Become = worlds.become,
 ) -> Iterator[tuple[lab.istio.World, Check]]:
     """Let Istio be each of the worlds in turn, and make a pod in it; it still is when that is said.
 
     The first world is the one in which Istio is installed.
     """
     for world, expected in EXPECTED.items():
-        worlds.become(istio, world, namespace)
+        become(istio, world, namespace)
         shape, why = made(world)
         sidecar = "a native sidecar" if shape.native else "a classic sidecar"
         why = f"{sidecar}, started with {shape.started_with}, {why}"
