@@ -267,8 +267,10 @@ BY_NIGHT = tuple(
         "a-job-on-failure-succeeds",
         "a-job-succeeds-with-its-second-pod",
         "a-job-with-two-payloads-fails-by-one",
+        "a-pod-fails",
         "a-pod-succeeds",
         "a-pod-succeeds-in-its-second-try",
+        "a-pytorchjob-whose-worker-finds-its-master",
         "a-tfjob-fails",
     }
 )
