@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +97,11 @@ def natively(
     istio: lab.istio.Istio,
     manifest: Path,
     meanwhile: Callable[[lab.istio.World], None],
+    *,
+    among: Iterable[lab.istio.World] = worlds.EXPECTED,
+    become: scenes.Become = worlds.become,
 ) -> tuple[JobStory, tuple[Check, ...]]:
-    """Complete a Job in each of the worlds of Istio, and the job of the demo in one of them.
+    """Complete a Job in each of these worlds of Istio, and the job of the demo in one of them.
 
     ``meanwhile`` is called in each world, after its Job.
     """
@@ -111,7 +114,8 @@ def natively(
             pod = worlds.complete(client, namespace, f"native-{world.replace(' ', '-')}")
             return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
 
-        for world, row in scenes.play_worlds(istio, namespace, made, steps):
+        played = scenes.play_worlds(istio, namespace, made, steps, among=among, become=become)
+        for world, row in played:
             rows.append(row)
             meanwhile(world)
             if world == "on request":

@@ -253,5 +253,27 @@ PARADE = (
 # Without a proxy that is ready, nothing answers.
 AT_ONCE = a_job("a-job-that-talks-at-once", "Complete", (0,), container(TALK))
 
+# These end in other ways, in which kubelet and proxy do what they do in those that stay.
+BY_NIGHT = tuple(
+    workload
+    for workload in PARADE
+    if workload in RAY_AND_SPARK
+    or workload.name
+    in {
+        "a-container-never-restarts-in-a-pod-that-does",
+        "a-container-restarts-on-failure-in-a-pod-that-never-does",
+        "a-job-fails-by-its-pod-failure-policy",
+        "a-job-on-failure-gives-up",
+        "a-job-on-failure-succeeds",
+        "a-job-succeeds-with-its-second-pod",
+        "a-job-with-two-payloads-fails-by-one",
+        "a-pod-fails",
+        "a-pod-succeeds",
+        "a-pod-succeeds-in-its-second-try",
+        "a-pytorchjob-whose-worker-finds-its-master",
+        "a-tfjob-fails",
+    }
+)
+
 # What an installation is tried with.
 ACCEPTANCE = (AT_ONCE, *PARADE)

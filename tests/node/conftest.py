@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import demo.node
 import lab
@@ -15,6 +15,7 @@ from demo.steps import Steps
 from lab import node
 from lab.deployed import await_selected, charm, client, requested
 from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
+from lab.nightly import NIGHTLY
 from lightkube import Client
 
 __all__ = [
@@ -30,7 +31,10 @@ __all__ = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How hard pods are created while units come and go."""
     parser.addoption(
-        "--creations", type=int, default=25, help="pods a second in test_high_availability.py"
+        "--creations",
+        type=int,
+        default=25 if NIGHTLY else 10,
+        help="pods a second in test_high_availability.py",
     )
 
 
@@ -59,18 +63,27 @@ def steps() -> Steps:
 
 
 @pytest.fixture(scope="session")
-def stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
+def deploy(steps: Steps, cluster: lab.Cluster) -> Iterator[Callable[[], lab.juju.App]]:
+    """Deploys the charm with trust, once, and returns it settled: Istio need not be there yet."""
+    once = cache(partial(demo.node.deploy_charm, cluster, steps))
+    yield once
+    if once.cache_info().currsize:
+        once().model.close()
+
+
+@pytest.fixture(scope="session")
+def stage(
+    steps: Steps, cluster: lab.Cluster, deploy: Callable[[], lab.juju.App]
+) -> tuple[lab.juju.App, lab.istio.Istio]:
     """The stage of `make demo`, on which most tests play; its proxies are ready sooner."""
-    deploy = partial(demo.node.deploy_charm, cluster, steps)
     return demo.node.set_stage(steps, cluster, deploy, proxy_ready_delay=1.5)
 
 
 @pytest.fixture(scope="session")
-def istio_aux(stage: tuple[lab.juju.App, lab.istio.Istio]) -> Iterator[lab.juju.App]:
+def istio_aux(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.juju.App:
     """The charm, deployed with trust and settled; tests leave it as they found it."""
     app, _ = stage
-    yield app
-    app.model.close()
+    return app
 
 
 @pytest.fixture(scope="session")

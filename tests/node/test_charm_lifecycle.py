@@ -23,11 +23,18 @@ BY_WEBHOOK = {"admission": "webhook", "namespace-selectors": "test=deserted"}
 
 
 @pytest.fixture(scope="module")
-def app(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file without which the workload does not start."""
+    return tmp_path_factory.mktemp("gated") / "gate" / "open"
+
+
+@pytest.fixture(scope="module")
+def app(cluster: lab.Cluster, charm: Path, gate: Path) -> Iterator[lab.juju.App]:
     """Deployed in a controller's model, whose namespace has another name; not settled."""
     namespace = f"controller-{secrets.token_hex(3)}"
     with lab.juju.Model(cluster, "controller", namespace=namespace) as model:
-        yield model.deploy(charm, trust=False)
+        images = {CONTAINER: gated(gate)}
+        yield model.deploy(charm, trust=False, images=images, config=BY_WEBHOOK)
 
 
 def test_without_trust_it_is_blocked_until_trust_is_granted(
@@ -37,25 +44,21 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(
     status, message = app.status()
     assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
     assert owned(client, app) == set()
+
     app.trust()
-    app.settle()
-    assert app.status()[0] == "active", app.status()
-    app.remove()
-    assert owned(client, app) == set()
+
+    lab.until(lambda: app.status()[0] != "blocked", what="the charm to see its rights")
+    assert owned(client, app)
 
 
 def test_the_webhook_configuration_waits_for_the_workload(
-    client: Client, charm: Path, app: lab.juju.App, tmp_path: Path
+    client: Client, app: lab.juju.App, gate: Path
 ) -> None:
-    """Of an application that was removed, and is deployed again."""
-    model, name = app.model, app.name
-    assert name not in model.apps
-    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)}, config=BY_WEBHOOK)
     lab.until(lambda: "workload" in app.status()[1], what="the charm to wait for its workload")
     app.settle(waiting=True)
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
-    (tmp_path / "gate" / "open").touch()
+    gate.touch()
     lab.until(
         lambda: has_webhook(client, app) and app.status()[0] == "active",
         what="the webhook configuration and the active status",
@@ -67,7 +70,6 @@ def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
 ) -> None:
     """No hook of the charm runs: neither for the application, which still stands, nor later."""
     model = app.model
-    app = model.apps[app.name]
     assert has_webhook(client, app)
     client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "deserted"}}})
     pod = meshed.nameless(namespace, sidecar=None)
@@ -86,19 +88,34 @@ def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
     lab.until(lambda: not owned(client, app), what="nothing to be left")
 
 
+@pytest.mark.nightly("test_high_availability.py: nothing is left of an application")
+def test_what_was_removed_can_be_deployed_again(
+    cluster: lab.Cluster, client: Client, charm: Path
+) -> None:
+    with lab.juju.Model(cluster, f"again-{secrets.token_hex(3)}") as model:
+        for _ in range(2):
+            app = model.deploy(charm, trust=True)
+            app.settle()
+            assert app.status()[0] == "active", app.status()
+            app.remove()
+            assert owned(client, app) == set()
+    client.delete(Namespace, model.namespace)
+
+
 def is_changed(pod: Pod) -> bool:
     assert pod.metadata
     return STARTED_WITH in (pod.metadata.annotations or {})
 
 
-def gated(folder: Path) -> Image:
-    """The workload's image, whose program starts only once the file `gate/open` exists."""
+def gated(gate: Path) -> Image:
+    """The workload's image, whose program starts only once the gate is open."""
     image = of_workload(ROOT / "workload")
-    (folder / "gate").mkdir()
-    (folder / "bin").mkdir()
-    script = folder / "bin" / "istio-aux"
-    wait = "while [ ! -e /gate/open ]; do sleep 0.1; done"
+    gate.parent.mkdir()
+    folder = gate.parents[1] / "bin"
+    folder.mkdir()
+    script = folder / "istio-aux"
+    wait = f"while [ ! -e /gate/{gate.name} ]; do sleep 0.1; done"
     script.write_text(f'#!/bin/sh\n{wait}\nPATH={image.path}\nexec istio-aux "$@"\n')
     script.chmod(0o755)
-    binds = (Bind(folder / "gate", "/gate"), Bind(folder / "bin", "/gated"))
+    binds = (Bind(gate.parent, "/gate"), Bind(folder, "/gated"))
     return dataclasses.replace(image, binds=(*image.binds, *binds), path=f"/gated:{image.path}")

@@ -18,15 +18,7 @@ from lab.deployed import SELECTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
-from lab.parade import (
-    DRAINS,
-    JOBS,
-    NATIVE_SIDECARS,
-    NO_PORT,
-    OWN_PORT,
-    PARADE,
-    RAY_AND_SPARK,
-)
+from lab.parade import BY_NIGHT, DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
 from lab.workloads import Workload
 from lightkube import Client
 
@@ -70,7 +62,7 @@ REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 STARTED = [
     workload
     for workload in PARADE
-    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in RAY_AND_SPARK)
+    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in BY_NIGHT)
 ]
 
 
@@ -118,11 +110,13 @@ def parade(
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
-    by_night = pytest.mark.nightly("the plain Jobs and pods of the same endings")
+    by_night = pytest.mark.nightly(
+        "a row of another kind with such an end; unit/rules/test_quit.py"
+    )
 
     def marks(workload: Workload) -> list[pytest.MarkDecorator]:
         needed = [workload.needs.needed] if workload.needs else []
-        return [*needed, *([by_night] if workload in RAY_AND_SPARK else [])]
+        return [*needed, *([by_night] if workload in BY_NIGHT else [])]
 
     params = [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
     return pytest.mark.parametrize("workload", params)

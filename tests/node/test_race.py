@@ -2,16 +2,14 @@
 
 As canonical/istio-operators tells it. A model whose charms an administrator names, and another one
 whose charm asks by itself, with the library; packed charms, their `dispatch`. This file is played
-first, while the tier's Kubernetes has no Istio yet.
+first, while the tier's Kubernetes has no Istio yet; its istio-aux is that of the later files.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lab
@@ -19,6 +17,7 @@ import lab.istio
 import lab.juju
 import lab.pack
 import pytest
+from demo.node import MODEL
 from lab import images
 from lab.deployed import ROOT
 from lab.juju.kubernetes import run_application
@@ -27,7 +26,7 @@ from lightkube import Client
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
-MODEL, ELSEWHERE = "early", "elsewhere"
+ELSEWHERE = "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
 UNMESHED = {*(f"{name}-0" for name in EARLY), f"{ASKING}-0"}
 
@@ -127,25 +126,28 @@ PROMPT = 30.0
 
 
 @pytest.fixture(scope="module")
-def world(cluster: lab.Cluster, charm: Path, client: Client) -> Iterator[World]:
+def world(
+    cluster: lab.Cluster, client: Client, deploy: Callable[[], lab.juju.App]
+) -> Iterator[World]:
     """Two charms run; istio-aux and the asking charm are settled."""
     cluster.load(images.busybox())
-    with contextlib.ExitStack() as stack:
-        here, there = (
-            stack.enter_context(lab.juju.Model(cluster, name)) for name in (MODEL, ELSEWHERE)
-        )
+    with lab.juju.Model(cluster, ELSEWHERE) as there:
+        run_application(client, ELSEWHERE, ASKING)
+        asking = there.deploy(lab.pack.pack(ROOT / "tests/lab/juju/asking"))
+        istio_aux = deploy()
         for name in EARLY:
             run_application(client, MODEL, name)
-        run_application(client, ELSEWHERE, ASKING)
-        istio_aux = here.deploy(charm, trust=True, config={"inject-applications": "*"})
-        asking = there.deploy(lab.pack.pack(ROOT / "tests/lab/juju/asking"))
+        istio_aux.configure(inject_applications="*")
         ends = lab.juju.consume(asking, "proxy-beside-me", istio_aux, "sidecar")
         made = World(client, istio_aux, asking, *ends)
         made.await_pods(*UNMESHED)
         made.settle()
         yield made
-    for name in (MODEL, ELSEWHERE):
-        client.delete(Namespace, name)
+        istio_aux.configure(inject_applications="", race_policy="report")
+        istio_aux.settle()
+    client.delete(Namespace, ELSEWHERE)
+    for name in (*EARLY, LATE):
+        client.delete(StatefulSet, name, namespace=MODEL)
 
 
 @pytest.fixture(scope="module")

@@ -85,14 +85,19 @@ class Istio:
         ports.await_listener(self.process, self.cluster.host, self.port)
 
     def become(self, native: World) -> None:
-        """Go on as another Istio, as after an upgrade; returns when that one is live."""
+        """Go on as another Istio, as after an upgrade; returns when that one is live.
+
+        Its pod is another one then, which the endpoints of its Service say.
+        """
         template = json.dumps(dataclasses.asdict(dataclasses.replace(self.template, native=native)))
         if (self.folder / TEMPLATE).read_text() == template:
             return
         (self.folder / TEMPLATE).write_text(template)
+        self.serve(ready=False)
         self.process.kill()
         self.process.wait(LIVE)
         self.start()
+        self.serve()
         self.await_live()
 
     def configure(self) -> None:

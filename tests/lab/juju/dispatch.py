@@ -96,8 +96,6 @@ class Charm:
         """
         hook = self._hooks / f"{next(self._numbers):04}-{event.name.replace('/', '-')}"
         store.open_hook(hook, event.context)
-        for path in (hook, *hook.iterdir()):
-            os.chown(path, self._user.uid, self._user.gid)
         model = store.read()["model"]
         home = f"/var/lib/juju/agents/unit-{unit.replace('/', '-')}"
         command = root.command(
@@ -118,9 +116,12 @@ class Charm:
             network=self._network,
             user=self._user,
         )
-        began = time.time()
-        self._process = process = self._cluster.spawn(self._label, command)
-        status = process.wait(TIMEOUT)
+        with hooks.answering(hook, unit):
+            for path in (hook, *hook.iterdir()):
+                os.chown(path, self._user.uid, self._user.gid)
+            began = time.time()
+            self._process = process = self._cluster.spawn(self._label, command)
+            status = process.wait(TIMEOUT)
         state = json.loads((hook / "state.json").read_text())
         if unit not in state["units"]:
             raise DispatchError(f"{unit}: {event.name}: the unit was removed before its hook began")

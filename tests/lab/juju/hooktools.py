@@ -1,9 +1,9 @@
 """Hook tools of Juju 3.6, emulated: `main` runs a tool with its arguments.
 
-The charm calls these tools through ops 3.9, which chooses their arguments. The file runs under
-``python3 -I -S`` from a wrapper on the hook's PATH, outside the lab's own environment, so it
-imports nothing from the lab. Starting the tools takes half of a hook's time, so the file imports
-little: ``pathlib`` takes as long as a tool runs.
+The charm calls these tools through ops 3.9, which chooses their arguments. `hooks` answers most of
+them. For the others this file runs under ``python3 -I -S`` from a wrapper on the hook's PATH,
+outside the lab's own environment, so it imports nothing from the lab, and little else: ``pathlib``
+takes as long as a tool runs.
 
 A hook's folder holds ``state.json`` (its working copy of the model's state), ``context.json`` (the
 event), ``tools`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when the
@@ -290,18 +290,29 @@ def parse(arguments: Sequence[str], valued: str, switches: str) -> tuple[Flags, 
     return flags, rest
 
 
-def main(name: str, arguments: list[str]) -> int:
-    """Run the tool on the hook's working copy, append to the trace, return the exit status."""
-    hook = Hook(os.environ["JUJU_CONTEXT_ID"], os.environ["JUJU_UNIT_NAME"])
+def call(folder: str, unit: str, name: str, arguments: Sequence[str]) -> tuple[int, str]:
+    """Run a tool on the working copy of a unit's hook and append to the trace.
+
+    Returns the exit status, and the line to print: an answer, an error, or nothing.
+    """
+    hook = Hook(folder, unit)
     run, valued, switches = TOOLS[name]
-    status = 0
+    status, said = 0, ""
     try:
         answer = run(hook, *parse(arguments, valued, switches))
         hook.save()
         if answer is not None:
-            print(answer if name == "secret-add" else json.dumps(answer))
+            said = answer if name == "secret-add" else json.dumps(answer)
     except ToolError as error:
-        status = 1
-        print(f"ERROR {error}", file=sys.stderr)
+        status, said = 1, f"ERROR {error}"
     hook.trace(name)
+    return status, said
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Run the tool in its own process; returns the exit status."""
+    unit = os.environ["JUJU_UNIT_NAME"]
+    status, said = call(os.environ["JUJU_CONTEXT_ID"], unit, name, arguments)
+    if said:
+        print(said, file=sys.stderr if status else sys.stdout)
     return status

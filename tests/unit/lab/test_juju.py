@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ class Model:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.store, self._folder, self._patch = Store(folder / "model", "kubeflow"), folder, patch
+        self._answered: dict[str, contextlib.ExitStack] = {}
         with self.store.edit() as state:
             own = application(leader=LEADER)
             state["applications"] = {"istio-aux": own, "istio-pilot": application()}
@@ -41,19 +44,29 @@ class Model:
         hook = self._folder / unit
         if not hook.exists():
             self.store.open_hook(hook, {})
+            self._answered[unit] = contextlib.ExitStack()
+            self._answered[unit].enter_context(hooks.answering(hook, unit))
         self._patch.setenv("JUJU_CONTEXT_ID", str(hook))
         self._patch.setenv("JUJU_UNIT_NAME", unit)
 
+    def close(self) -> None:
+        """Answer nobody any more."""
+        for each in self._answered.values():
+            each.close()
+
     def end(self, unit: str, *, succeeded: bool = True) -> None:
         """End the hook of a unit."""
+        self._answered.pop(unit).close()
         hook = self._folder / unit
         self.store.close_hook(hook, unit, succeeded=succeeded)
         hook.rename(hook.with_suffix(".ended"))
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
-    return Model(tmp_path, monkeypatch)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    model = Model(tmp_path, monkeypatch)
+    with contextlib.closing(model):
+        yield model
 
 
 @pytest.mark.parametrize(
