@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +141,16 @@ def test_a_free_slot_goes_to_the_namespace_that_has_used_the_least() -> None:
         assert order == ["hung", "team", "hung"]
 
     in_virtual_time(play)
+
+
+def test_a_slot_costs_no_more_where_two_thousand_namespaces_wait_than_where_a_hundred_do() -> None:
+    def cost(namespaces: int) -> float:
+        pods = [Finished(0, f"team-{n % namespaces}", f"node-{n % 20}") for n in range(2000)]
+        began = time.process_time()
+        waits(pods, frozenset())
+        return time.process_time() - began
+
+    assert cost(2000) < 2 * cost(100)
 
 
 def test_those_that_stop_waiting_leave_nothing() -> None:

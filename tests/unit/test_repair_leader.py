@@ -271,3 +271,20 @@ async def evict_without_replacement(world: World) -> None:
     await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
     await until(lambda: world.repair.watched == 1, "it is gone")
     world.api.replaces = True
+
+
+async def test_no_pod_of_a_stateful_set_is_evicted_while_the_name_of_another_is_not_back() -> None:
+    """Whoever has deleted that pod."""
+    async with cluster(leading=False) as world:
+        for name in ("web-0", "web-1"):
+            await world.pod(name, owner=STATEFUL)
+        await world.known(2)
+        await world.api.remove("pods", "shop", "web-1")
+        await until(lambda: world.repair.watched == 1, "it is gone")
+        world.repair.lead(True)
+        await world.pod("other", owner_uid="owner-2")
+        await until(lambda: world.api.evictions == ["other"], "other controllers go on")
+        await until(lambda: world.repair.watched == 2, "its pod is replaced")
+        assert world.api.evictions == ["other"]
+        await world.pod("web-1", SIDECAR, uid="next", owner=STATEFUL)
+        await until(lambda: world.api.evictions == ["other", "web-0"], "the name is back")

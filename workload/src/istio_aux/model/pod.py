@@ -11,6 +11,7 @@ list.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -59,8 +60,8 @@ class Struct(
 
 S = TypeVar("S", bound=Struct)
 _encoder = msgspec.json.Encoder()
-_alike = dict[tuple[type[Struct], bytes], Struct]()
-_MANY, _LARGE = 2048, 2048  # Structs that are compared with, and bytes of each.
+_alike = OrderedDict[tuple[type[Struct], bytes], Struct]()
+_MANY, _LARGE = 512, 2048  # Structs that are compared with, and bytes of each: tenants write them.
 
 
 def alike(struct: S) -> S:
@@ -68,9 +69,11 @@ def alike(struct: S) -> S:
     key = type(struct), _encoder.encode(struct)
     if len(key[1]) > _LARGE:
         return struct
-    if len(_alike) >= _MANY:  # Bounded: tenants write these structs.
-        _alike.clear()
-    return cast("S", _alike.setdefault(key, struct))
+    found = _alike.setdefault(key, struct)
+    _alike.move_to_end(key)
+    if len(_alike) > _MANY:
+        _alike.popitem(last=False)
+    return cast("S", found)
 
 
 class OwnerReference(Struct, frozen=True):

@@ -64,6 +64,7 @@ class Slots:
         self._held = Counter[Place]()
         # Slot time of namespaces and places, in seconds, and when it was that much.
         self._used: dict[str | Place, tuple[float, float]] = {}
+        self._many = 0  # So many of them are looked through, for what may be forgotten.
 
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
@@ -120,14 +121,18 @@ class Slots:
         for (namespace, node), held in self._held.items():
             of_namespace[namespace] += held
             on_node[node] += held
-        may = (
-            (namespace, node)
-            for namespace, node in self._waiting
-            if of_namespace[namespace] < self._of_namespace
-            and (not node or on_node[node] < self._of_node)
-        )
+        places = list[Place]()
+        for namespace, node in self._waiting:
+            if of_namespace[namespace] < self._of_namespace and (
+                not node or on_node[node] < self._of_node
+            ):
+                if namespace not in self._used:  # None has used less: thousands need no look.
+                    return namespace, node
+                places.append((namespace, node))
         # Of equals the first one comes first: it has waited longer.
-        return min(may, key=lambda p: (self._lately(p[0], now), self._lately(p, now)), default=None)
+        return min(
+            places, key=lambda p: (self._lately(p[0], now), self._lately(p, now)), default=None
+        )
 
     def _lately(self, key: str | Place, now: float) -> float:
         """Slot time that was used lately, in seconds."""
@@ -141,7 +146,9 @@ class Slots:
             self._used[key] = max(0.0, self._lately(key, now) + seconds), now
 
     def _forget(self) -> None:
-        """Forget those who are done and owe nothing."""
+        """Forget those who are done and owe nothing, once they are many, or nobody is busy."""
+        if (self._waiting or self._held) and len(self._used) < self._many:
+            return
         now = asyncio.get_running_loop().time()
         busy = {*self._waiting, *self._held}
         kept = {*busy, *(namespace for namespace, _ in busy)}
@@ -150,6 +157,7 @@ class Slots:
             for key, used in self._used.items()
             if key in kept or (busy and self._lately(key, now) >= self._expected)
         }
+        self._many = 2 * len(self._used)
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[None]], patience: float) -> None:
