@@ -103,9 +103,13 @@ def foreign(folder: Path) -> str:
 
 
 def closed_port(istio: lab.istio.Istio) -> None:
-    """Lead the Service where nobody listens."""
+    """Lead the Service where nobody listens.
+
+    The old endpoint ends, as the API server would go on calling it over an open connection.
+    """
     service = webhooks.service(istio.revision)
     istio.cluster.publish(istio.namespace, service, 443, ports.reserve())
+    die(istio)
 
 
 def die(istio: lab.istio.Istio) -> None:
