@@ -3,8 +3,8 @@
 # Temporary files go here, not to the system's folder: uv leaves a lock for each virtual environment, and others leave theirs.
 export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
-# Three at a time, each shown when it ends: tests of the node and cluster tiers mostly wait.
-SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 3 --parallel-no-spinner
+# Two at a time, each shown when it ends; the node tier is the longest, so it is the first.
+SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
 # What the cluster tier needs of another Kubernetes, at night.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
