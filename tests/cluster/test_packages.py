@@ -160,6 +160,7 @@ def test_the_same_checkout_makes_the_same_wheel(wheel: Path, tmp_path: Path):
     assert packages.wheel(tmp_path).read_bytes() == wheel.read_bytes()
 
 
+@pytest.mark.nightly("the wheel, of which the image is made")
 def test_the_same_inputs_make_the_same_image(
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

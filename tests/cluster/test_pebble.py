@@ -40,7 +40,9 @@ def socket() -> Iterator[Path]:
         yield Path(folder) / "socket"
 
 
-@pytest.fixture(params=["pebble", "pebble-1.19"])
+@pytest.fixture(
+    params=["pebble", pytest.param("pebble-1.19", marks=pytest.mark.nightly("the newest"))]
+)
 def pebble(
     request: pytest.FixtureRequest,
     cluster: Cluster,

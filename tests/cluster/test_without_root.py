@@ -104,13 +104,9 @@ TIER = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-p", "no:ca
 
 @dataclass(frozen=True)
 class Runs:
-    """What came of demo, playground and the node tier, at home and in CI, and the user's home.
+    """What came of the playground and the node tier, at home and in CI, and who ran them."""
 
-    They run at the same time: the demo waits most of it.
-    """
-
-    home: Path
-    demo: Future[CompletedProcess[str]]
+    somebody: User
     playground: Future[CompletedProcess[str]]
     tier: dict[str, Future[CompletedProcess[str]]]
 
@@ -123,13 +119,12 @@ def runs() -> Iterator[Runs]:
     with contextlib.ExitStack() as stack:
         somebody = stack.enter_context(user())
         pool = stack.enter_context(ThreadPoolExecutor())
-        demo = pool.submit(somebody.python, "-m", "demo")
         playground = pool.submit(somebody.python, "-m", "demo", "--playground")
         tier = {
             ci: pool.submit(somebody.python, "-m", "pytest", *TIER, test, CI=ci)
             for ci in ("", "true")
         }
-        yield Runs(somebody.home, demo, playground, tier)
+        yield Runs(somebody, playground, tier)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +143,15 @@ def test_the_node_tier_is_skipped_with_its_reason_and_in_ci_it_fails(
     assert REASON in done.stdout
 
 
+@pytest.mark.nightly("node/test_demo.py, and that the tier is skipped")
 def test_the_scripted_demo_keeps_the_promise_and_says_what_is_scripted(runs: Runs) -> None:
     """As `make demo` runs it, from its first line to its exit status."""
-    done = runs.demo.result()
+    done = runs.somebody.python("-m", "demo")
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.startswith(f"cannot run pods: {REASON}")
     assert "the promise was kept" in done.stdout
-    report = runs.home / "demo-report/index.html"
+    report = runs.somebody.home / "demo-report/index.html"
     assert "Pod status on this page is scripted" in report.read_text()
 
 

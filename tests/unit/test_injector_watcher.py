@@ -231,6 +231,13 @@ async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) 
         assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First answers have all the time that they need on a busy machine."""
+    monkeypatch.setattr("istio_aux.injector.watcher.SETTLE", 60.0)
+
+
+@pytest.mark.usefixtures("patience")
 async def test_what_happens_is_logged_counted_and_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -368,6 +375,7 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     await api.lead_to(istiod)
 
 
+@pytest.mark.usefixtures("patience")
 async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     """By the watch of all configurations; nobody would ask again within this test."""
     other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}

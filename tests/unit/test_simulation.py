@@ -16,9 +16,9 @@ from simulation.kubelet import Plan, Run
 from simulation.play import play, shrink
 from simulation.world import World
 
-SEEDS = 400 if NIGHTLY else 120
+SEEDS = 400 if NIGHTLY else 80
 PARTS = 4
-"""Two processes share the unit tests, and a part is what one of them does at a time."""
+"""Three processes share the unit tests, and a part is what one of them does at a time."""
 
 HANDOVERS = 40
 """A unit looks at the Lease at another moment in each of them."""
