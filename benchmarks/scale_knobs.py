@@ -20,7 +20,7 @@ from benchmarks.processes import Meter, usage
 from benchmarks.scale import Scenes, sized, within
 
 LADDERS: dict[str, tuple[int, ...]] = {
-    "pods": (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),
+    "pods": (1_000, 10_000, 50_000, 100_000),
     "namespaces": (100, 1_000, 2_000, 5_000, 10_000, 20_000),
     "events": (50, 100, 200, 400, 800, 1_600),
     "quits": (10, 25, 50, 75, 100, 150, 200),
