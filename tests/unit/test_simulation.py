@@ -18,7 +18,7 @@ from simulation.world import World
 
 SEEDS = 400 if NIGHTLY else 80
 PARTS = 4
-"""Three processes share the unit tests, and a part is what one of them does at a time."""
+"""Two processes share the unit tests, and a part is what one of them does at a time."""
 
 HANDOVERS = 40
 """A unit looks at the Lease at another moment in each of them."""
