@@ -97,6 +97,7 @@ def _call(hook: Path, unit: str, name: str, *arguments: str) -> tuple[int, str]:
     """Run a tool; an error of its own fails the hook that called it."""
     try:
         return hooktools.call(str(hook), unit, name, arguments)
+    # As in Juju: a tool that fails ends with a status, and the agent goes on.
     except Exception as error:
         return 2, f"ERROR {name}: {error!r}"
 

@@ -46,7 +46,7 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-_key = lru_cache(maxsize=16)(Key)  # All who keep the key of the present object keep this one.
+_key = lru_cache(maxsize=16)(Key)  # Watch and stores of an object keep one key.
 
 
 class Struct(

@@ -64,7 +64,7 @@ class Slots:
         self._held = Counter[Place]()
         # Slot time of namespaces and places, in seconds, and when it was that much.
         self._used: dict[str | Place, tuple[float, float]] = {}
-        self._many = 0  # So many of them are looked through, for what may be forgotten.
+        self._many = 0  # While there are fewer, none of them is forgotten.
 
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
@@ -126,7 +126,7 @@ class Slots:
             if of_namespace[namespace] < self._of_namespace and (
                 not node or on_node[node] < self._of_node
             ):
-                if namespace not in self._used:  # None has used less: thousands need no look.
+                if namespace not in self._used:  # No other can have used less.
                     return namespace, node
                 places.append((namespace, node))
         # Of equals the first one comes first: it has waited longer.
