@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from lab.nightly import NIGHTLY
 from unit.screens import run
 
 __all__ = ["run"]
@@ -20,7 +21,7 @@ settings.register_profile(
     "steady",
     deadline=None,
     derandomize=True,
-    max_examples=300,
+    max_examples=1000 if NIGHTLY else 100,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")

@@ -274,7 +274,7 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
 
         await quits(world, AT_ONCE, "warm")
         before = descriptors()
-        await quits(world, 200, "job")
+        await quits(world, 100, "job")
         told = len(world.told)
         world.api.on_exec = world.api.on_forward = hang
         names = [f"hung-{index}" for index in range(AT_ONCE)]
