@@ -375,7 +375,9 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
     ("answer", "asked", "why"),
     [
         (refusal(500, "InternalError", 'failed calling webhook "x": EOF'), True, "failed calling"),
+        (refusal(401, "Unauthorized", "no such token"), False, "no such token"),
         (refusal(403, "Forbidden", "cannot create resource"), False, "cannot create resource"),
+        (refusal(404, "NotFound", "no such namespace"), False, "no such namespace"),
     ],
 )
 async def test_the_api_servers_answer_to_a_dry_run_is_reported(

@@ -17,6 +17,7 @@ from istio_aux.injector.probe_rules import Question
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.injector.watcher import Watcher
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError
 from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability, State
 from istio_aux.telemetry import Telemetry
@@ -368,6 +369,16 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
     assert "there is no namespace" in none.why
 
 
+async def test_a_second_dry_run_that_fails_by_the_api_servers_fault_decides_nothing() -> None:
+    def fails(pod: dict[str, Any]) -> web.Response | None:
+        return None if is_native(pod) else refusal(500, "InternalError", "etcd is away")
+
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = chain(ON_REQUEST, denies, fails)
+        with pytest.raises(ApiError, match="etcd is away"):
+            await check_native(client, asked_in("team"))
+
+
 async def live(api: Cluster, istiod: Istiod) -> None:
     """Let there be an Istio that makes native sidecars on request, and a namespace for it."""
     istiod.native = ON_REQUEST
@@ -428,6 +439,31 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
                 lambda: watcher.control_planes.native.capability is U, "it is not known any more"
             )
             assert f"{code}: later" in watcher.control_planes.native.why
+
+
+async def test_an_injector_that_refuses_is_asked_until_it_injects_and_begins_anew(
+    tmp_path: Path,
+) -> None:
+    """What its sidecars were before says nothing of now: it may be another version."""
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, rhythm=Rhythm(live=3600.0, other=0.05)) as watcher,
+    ):
+        injects, api.dry_run = istiod.talk, chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
+        istiod.talk = saying(http(b"{}"))
+        for connection in istiod.connections:
+            connection.transport.abort()
+        await told(watcher, State.REFUSED)
+
+        api.dry_run = lambda _pod: refusal(429, "", "later")
+        istiod.talk = injects
+
+        await told(watcher, State.LIVE)
+        await until(lambda: "later" in watcher.control_planes.native.why, "it is asked about them")
+        assert watcher.control_planes.native.capability is U
 
 
 async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(

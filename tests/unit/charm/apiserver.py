@@ -84,6 +84,10 @@ class ApiServer:
         reviews = ("selfsubjectaccessreviews", "tokenreviews")
         return [c for c in self.calls if not c.startswith("GET") and not c.endswith(reviews)]
 
+    def first(self, beginning: str) -> int:
+        """The place of the first call that begins like this."""
+        return next(i for i, call in enumerate(self.calls) if call.startswith(beginning))
+
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
 

@@ -128,14 +128,9 @@ def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
     unit.configure()
 
     assert policies() == before
-    role, policy = (
-        next(i for i, call in enumerate(unit.api.writes) if call.startswith(what))
-        for what in (
-            "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/",
-            "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/",
-        )
-    )
-    assert role < policy
+    policy = "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/"
+    role = "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/"
+    assert unit.api.first(role) < unit.api.first(policy)
 
 
 def test_any_other_missing_kind_is_waited_for(new_unit: Unit) -> None:
