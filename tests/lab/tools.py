@@ -168,7 +168,7 @@ PROGRAMS = {
         Program("bench-lean", BENCHMARKS / "webhooks", "./lean", 5, on_demand=True),
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
-        Program("coredns", HERE / "tools/coredns", ".", 70),
+        Program("coredns", HERE / "tools/coredns", ".", 8),
         Program("training-operator", HERE / "tools/training-operator", _TRAINING, 100),
         _pinned_program("trainer", "trainer", f"{_TRAINER}/cmd/trainer-controller-manager", 120),
         _pinned_program("jobset", "trainer", "sigs.k8s.io/jobset", 35),

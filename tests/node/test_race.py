@@ -175,16 +175,13 @@ class Told:
 @pytest.fixture(scope="module")
 def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
-    history = world.istio_aux.leader.history
-    known = len(history)
     istio = lab.istio.install(cluster, writes_ca=False, proxy_ready_delay=0.5)
-    begun = time.time()
+    lab.until(lambda: world.look().answer != before.answer, what="an answer that there is Istio")
+    world.settle()  # Otherwise a hook that is under way may see what comes next.
+    history = world.istio_aux.leader.history
+    known, begun = len(history), time.time()
     istio.trust(istio.bundle)
-
-    def answered() -> bool:
-        return world.look().answer["live"] == "true"
-
-    lab.until(answered, what="istio-aux to answer that Istio injects")
+    lab.until(lambda: world.look().answer["live"] == "true", what="an answer that Istio injects")
     istio.await_live()
     by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
     run_application(world.client, MODEL, LATE)
