@@ -177,7 +177,7 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
     istio = lab.istio.install(cluster, writes_ca=False, proxy_ready_delay=0.5)
     lab.until(lambda: world.look().answer != before.answer, what="an answer that there is Istio")
-    world.settle()  # Otherwise a hook that is under way may see what comes next.
+    world.settle()  # A hook that still runs could read the trust that is written below.
     history = world.istio_aux.leader.history
     known, begun = len(history), time.time()
     istio.trust(istio.bundle)

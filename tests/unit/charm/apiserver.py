@@ -85,7 +85,7 @@ class ApiServer:
         return [c for c in self.calls if not c.startswith("GET") and not c.endswith(reviews)]
 
     def first(self, beginning: str) -> int:
-        """The place of the first call that begins like this."""
+        """The index of the first call that begins with this text."""
         return next(i for i, call in enumerate(self.calls) if call.startswith(beginning))
 
     def kinds(self) -> list[str]:
