@@ -49,9 +49,10 @@ def go() -> Path:
 def environment() -> dict[str, str]:
     """The environment in which `go` runs: the caller's, static binaries, no flags from outside.
 
-    The compiler collects garbage less often than usual: Pebble takes 28 s of CPU instead of 34 s.
+    The compiler collects no garbage before it has a gibibyte: etcd takes 94 s of CPU, not 104 s.
     """
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOGC": "400", "GOWORK": "off"}
+    memory = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
+    return {**os.environ, **memory, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 
 
 def version(folder: Path) -> str:

@@ -6,7 +6,7 @@ A break is found by a seed whose violation is not there without the break.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from msgspec import structs
 
 from simulation.play import play
 
-SEEDS = 50  # Within which each break is found.
+SEEDS = (0, 1, 3, 24, 18, 43, *range(50))  # Each break is found by one; lately by the first six.
 _NEVER = 1e9
 
 
@@ -38,9 +38,9 @@ class Found(NamedTuple):
     kind: str
 
 
-def find(name: str, seeds: Iterable[int]) -> Found:
+def find(name: str) -> Found:
     """Look for a seed that finds the break of this name."""
-    for seed in seeds:
+    for seed in SEEDS:
         guards, apply = BREAKS[name]
         with apply():
             kinds = play(seed, first=False).kinds & guards
@@ -54,7 +54,7 @@ def main() -> int:
     good = True
     for name in BREAKS:
         began = time.monotonic()
-        found = find(name, range(SEEDS))
+        found = find(name)
         good = good and found.seed >= 0
         where = f"seed {found.seed}" if found.seed >= 0 else ""
         print(f"{name:45} {where:8} {found.kind} ({time.monotonic() - began:.0f} s)", flush=True)

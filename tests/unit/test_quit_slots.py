@@ -38,7 +38,7 @@ def in_virtual_time(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def waits(pods: Sequence[Finished], hang: frozenset[str]) -> dict[Finished, float]:
     """The longest wait of pods that answer, by pod; the names in ``hang`` do not answer."""
-    found = dict[Finished, float]()
+    found = {pod: 0.0 for pod in pods if not {pod.namespace, pod.node} & hang}
 
     async def play() -> None:
         slots, clock = Slots(LIMITS.at_once, LIMITS.slot), asyncio.get_running_loop().time
@@ -49,13 +49,12 @@ def waits(pods: Sequence[Finished], hang: frozenset[str]) -> dict[Finished, floa
             async with slots.take(pod.namespace, pod.node) as slot:
                 waited = clock() - asked
                 slot.give_back_after(LIMITS.slot, LIMITS.deadline)
-                if {pod.namespace, pod.node} & hang:
-                    await asyncio.sleep(LIMITS.deadline)
-                else:
-                    found[pod] = max(waited, found.get(pod, 0.0))
-                    await asyncio.sleep(PROMPT)
+                if pod in found:
+                    found[pod] = max(waited, found[pod])
+                await asyncio.sleep(PROMPT if pod in found else LIMITS.deadline)
 
-        await asyncio.gather(*map(attempt, pods))
+        tasks = [(pod, asyncio.create_task(attempt(pod))) for pod in pods]
+        await asyncio.gather(*(task for pod, task in tasks if pod in found))
 
     in_virtual_time(play)
     return found
