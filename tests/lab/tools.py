@@ -37,17 +37,18 @@ class BuildError(LabError):
 
 
 @dataclass(frozen=True)
-class LostLink:
-    """A link at `path` of a module, to `target` beside it, that was lost on its way.
+class Mend:
+    """What a module lacks at `path`: a symbolic link to `target`, or `more` at the end of the file.
 
     Go puts no symbolic link into the archive of a module. Where a source file is such a link, a
-    program does not compile from the archive. It is compiled from a copy that has the link again;
+    program does not compile from the archive. It is compiled from a copy that has what it needs;
     go.mod and go.sum still say what is copied.
     """
 
     module: str
     path: str
-    target: str
+    target: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Program:
     ldflags: str = "-s -w"
     # Built on first use: neither `make demo` nor `make test` needs it.
     on_demand: bool = False
-    lost: LostLink | None = None
+    mend: Mend | None = None
 
     @property
     def cpu(self) -> int:
@@ -122,20 +123,26 @@ def _helm() -> Program:
 
 ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
-_ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
+_ARGO_LINK = Mend(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
 _CERT = "github.com/cert-manager/cert-manager/cmd"
 _ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
 _TRAINING = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
+# It takes what Kubernetes 1.36 has compiled, so its controller-runtime meets newer informers.
+_NEWER = Mend(
+    "sigs.k8s.io/controller-runtime",
+    "pkg/cache/multi_namespace_cache.go",
+    more='func (handlerRegistration) HasSyncedChecker() toolscache.DoneChecker { panic("unused") }',
+)
 _TRAINER = "github.com/kubeflow/trainer/v2"
 _MPI = "github.com/kubeflow/mpi-operator"
 
 
 def _pinned_program(name: str, group: str, package: str, seconds: int) -> Program:
     """A program of other people that is built on first use."""
-    lost = _ARGO_LINK if group == "argo" else None
+    mend = _ARGO_LINK if group == "argo" else None
     folder = HERE / "tools" / group
-    return Program(name, folder, package, seconds, on_demand=True, lost=lost)
+    return Program(name, folder, package, seconds, on_demand=True, mend=mend)
 
 
 # In the order of building: what the api level needs comes first, and the programs of a group share
@@ -169,7 +176,7 @@ PROGRAMS = {
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
         Program("coredns", HERE / "tools/coredns", ".", 8),
-        Program("training-operator", HERE / "tools/training-operator", _TRAINING, 100),
+        Program("training-operator", HERE / "tools/training-operator", _TRAINING, 20, mend=_NEWER),
         _pinned_program("trainer", "trainer", f"{_TRAINER}/cmd/trainer-controller-manager", 120),
         _pinned_program("jobset", "trainer", "sigs.k8s.io/jobset", 35),
         _pinned_program("mpi-operator", "trainer", f"{_MPI}/cmd/mpi-operator", 40),
@@ -234,8 +241,8 @@ def _place(program: Program) -> Path:
         digest.update(f"{source.relative_to(program.folder)}\0".encode() + source.read_bytes())
     for part in (program.package, program.ldflags, *FLAGS, toolchain.version(program.folder)):
         digest.update(f"\0{part}".encode())
-    if program.lost:
-        digest.update(f"\0{program.lost}".encode())
+    if program.mend:
+        digest.update(f"\0{program.mend}".encode())
     return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
 
 
@@ -248,8 +255,8 @@ def _build(program: Program, place: Path) -> Iterator[float]:
     argv = [str(toolchain.go()), "build", *FLAGS, "-ldflags", program.ldflags, "-o", str(new)]
     started = time.monotonic()
     with log.open("w") as output, contextlib.ExitStack() as stack:
-        if program.lost:
-            changed = stack.enter_context(_restored(program.folder, program.lost))
+        if program.mend:
+            changed = stack.enter_context(_mended(program.folder, program.mend))
             argv.append(f"-modfile={changed}")
         build = subprocess.Popen(
             [*argv, program.package],
@@ -294,21 +301,25 @@ def _cpu_of_children() -> float:
 
 
 @contextlib.contextmanager
-def _restored(folder: Path, lost: LostLink) -> Iterator[Path]:
-    """A go.mod like that of `folder`, in which the module is a copy with its link.
+def _mended(folder: Path, mend: Mend) -> Iterator[Path]:
+    """A go.mod like that of `folder`, in which the module is a copy with what it lacks.
 
     Raises:
         lab.toolchain.ToolchainError: the module cannot be had.
     """
-    source = toolchain.module(folder, lost.module)
+    source = toolchain.module(folder, mend.module)
     with tempfile.TemporaryDirectory(dir=cache.folder("tools")) as place:
         copy, changed = Path(place) / "module", Path(place) / "go.mod"
         # Go keeps its modules read-only; the copy is to be removed again.
         argv = ["cp", "-r", "--no-preserve=mode", source, copy]
         subprocess.run(argv, check=True)
-        (copy / lost.path).symlink_to(lost.target)
+        if mend.target:
+            (copy / mend.path).symlink_to(mend.target)
+        else:
+            with (copy / mend.path).open("a") as file:
+                file.write(mend.more)
         text = (folder / "go.mod").read_text()
-        changed.write_text(f"{text}\nreplace {lost.module} => {copy}\n")
+        changed.write_text(f"{text}\nreplace {mend.module} => {copy}\n")
         shutil.copy(folder / "go.sum", place)
         yield changed
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import lab
+import lab.istio
 import lab.juju
 import pytest
 from lab.deployed import await_selected
@@ -12,6 +14,16 @@ from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
+
+
+@pytest.fixture(scope="module")
+def client(
+    request: pytest.FixtureRequest, cluster: lab.Cluster, istio: lab.istio.Istio
+) -> Iterator[Client]:
+    """An administrator of a cluster with what the file's `CONTROLLERS` installs."""
+    request.module.CONTROLLERS(cluster)
+    with cluster.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,8 @@ The operator deletes the workers once the launcher's Job has succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import lab
-import lab.istio
 import pytest
 from lab import mpijobs, outcome
 from lab.deployed import SELECTED
@@ -17,18 +15,11 @@ from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
+CONTROLLERS = mpijobs.install
 WORKLOADS = (
     Workload("an-mpijob-succeeds", mpijobs.mpi_job(), "Succeeded", (0,)),
     Workload("an-mpijob-fails", mpijobs.mpi_job(f"{mpijobs.LAUNCH}; exit 3"), "Failed", (3,)),
 )
-
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
-    """An administrator of a cluster with the MPI operator."""
-    mpijobs.install(cluster)
-    with cluster.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)

@@ -22,6 +22,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
+CONTROLLERS = jobsets.install
 WORKLOADS = (
     Workload("a-trainjob-succeeds", train_job(OK, nodes=2), "Complete", (0, 0)),
     Workload("a-trainjob-fails", train_job(FAIL), "Failed", (3,)),
@@ -42,14 +43,6 @@ EARLY = (
     ),
 )
 LATE, REVISION = "late-for-sets", "late-sets"
-
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
-    """An administrator of a cluster with both controllers."""
-    jobsets.install(cluster)
-    with cluster.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)

@@ -22,6 +22,7 @@ from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
+CONTROLLERS = argo.install
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
 SHELL = "with-shell"
 OURS = {"io.datastrophic/istio-aux": "enabled"}
@@ -54,14 +55,6 @@ def pipeline(name: str, end: str, codes: tuple[int, ...]) -> Workload:
     """A step as Kubeflow Pipelines writes it (pipelines argocompiler/argo.go)."""
     metadata = {"labels": STEP, "annotations": {INJECT: "false"}}
     return Workload(name, argo.workflow(ASK, metadata=metadata), end, codes)
-
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
-    """An administrator of a cluster with Argo Workflows."""
-    argo.install(cluster)
-    with cluster.client() as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
