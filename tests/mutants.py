@@ -5,30 +5,30 @@
 What goes in: modules of the charm, its library or the workload; without any, those that changed
 since `--base`; `--all`: every one. What comes out: for each change of one operator, number or
 condition whether a unit test fails, and the changes that survive. A module gets at most `--most`
-changes, spread over its lines, the same in each run, and the files of tests that are nearest to it
-and take `--seconds` of CPU. The work is done on copies of the checkout. Exits with 1 if a test
-fails on the unchanged code.
+changes, spread over its lines, the same in each run. All unit tests run once, to see which lines
+each of them runs; a change meets those that run its line, the shortest first, for `--seconds`. The
+work is done on copies of the checkout. A test that fails on the unchanged code, or beside coverage,
+is named, and meets no change.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import json
 import os
 import re
-import resource
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import coverage
+import pytest
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import use_db
@@ -44,8 +44,15 @@ OPERATORS = re.compile(
     r"|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Is_IsNot|IsNot_Is)"
     r"|ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|FloorDiv_Mul|Mod_Mul))"
 )
-# Tests that run everything, for longer than a change is worth.
-STORIES = frozenset(f"test_{story}.py" for story in ("exhaustive", "fuzz", "oracle", "simulation"))
+# Tests that run everything, for longer than a change is worth, or look at the checkout itself.
+STORIES = ("exhaustive", "fuzz", "oracle", "repository", "simulation")
+FAILED = float("inf")  # The seconds of a test that does not pass.
+COVERAGE = """[run]
+relative_files = True
+parallel = True
+patch = subprocess
+source = %s
+"""
 DECLARED = re.compile(r"\b(frozen|kw_only|omit_defaults|slots)=True")
 
 
@@ -59,54 +66,6 @@ def modules() -> list[str]:
     """Every module of charm, library and workload."""
     found = git("ls-files", "--", *(f"{source}/*.py" for source in SOURCES))
     return [path for path in found if (ROOT / path).read_text().strip()]
-
-
-def name(path: str) -> str:
-    """How a file is imported: `workload/src/istio_aux/kube/exec.py` is `istio_aux.kube.exec`."""
-    for source in (*SOURCES, "tests"):
-        path = path.removeprefix(f"{source}/")
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-@cache
-def imports(path: str) -> frozenset[str]:
-    """What a file may import: the names of modules, and of what is in them."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    return frozenset(found)
-
-
-def tests_of(module: str) -> list[str]:
-    """The files of unit tests that import a module, the nearest first.
-
-    The nearest have its name. Then come those that import it, those that do so through a helper of
-    the tests, and those that import a module of the product that imports it; of each those first
-    that import the fewest other modules.
-    """
-    helpers = {name(path): path for path in git("ls-files", "--", "tests/*.py")}
-    product = {name(path): path for path in modules()}
-    wanted, stem = name(module), Path(module).stem
-
-    def distance(path: str) -> int | None:
-        reached = imports(path)
-        for far, through in enumerate((helpers, product, dict[str, str]())):
-            if wanted in reached:
-                return far
-            names = reached & through.keys()
-            reached |= {each for name in names for each in imports(through[name])}
-        return None
-
-    found = list[tuple[bool, int, int, str]]()
-    for path in git("ls-files", "--", "tests/unit/**test_*.py", "interfaces/**test_*.py"):
-        far = distance(path)
-        if far is not None and Path(path).name not in STORIES:
-            others = len(imports(path) & product.keys())
-            found.append((stem not in Path(path).stem, far, others, path))
-    return [path for *_, path in sorted(found)]
 
 
 def mutations(module: str, most: int) -> list[MutationSpec]:
@@ -125,10 +84,64 @@ def mutations(module: str, most: int) -> list[MutationSpec]:
     return [found[i * len(found) // most] for i in range(most)] if len(found) > most else found
 
 
-def command(files: Iterable[str]) -> list[str]:
-    """What runs files of tests, up to the first that fails."""
-    options = "-x -q --no-header --tb=line -n 0 -p no:cacheprovider"
-    return [sys.executable, "-m", "pytest", *options.split(), *files]
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have coverage note which lines this test runs."""
+    if running := coverage.Coverage.current():
+        running.switch_context(item.nodeid)
+
+
+_seconds: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note how long a test takes, and that it does not pass."""
+    if not report.skipped:
+        took = report.duration if report.passed else FAILED
+        _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + took
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what was noted, in the process that has it of all workers."""
+    if not hasattr(session.config, "workerinput"):
+        Path(os.environ["MUTANTS_SECONDS"]).write_text(json.dumps(_seconds))
+
+
+class Unchanged(NamedTuple):
+    """What the tests do on the code as it is."""
+
+    seconds: dict[str, float]  # Of each test.
+    runs: coverage.CoverageData
+
+    def tests_of(self, mutation: MutationSpec, most: float) -> list[str]:
+        """The tests that run a line, or any of its module if it runs at the import, of so long."""
+        lines = self.runs.contexts_by_lineno(str(mutation.module_path))
+        changed = range(mutation.start_pos[0], mutation.end_pos[0] + 1)
+        near = {test for line in changed for test in lines.get(line, [])} - {""}
+        able = near or {test for tests in lines.values() for test in tests} - {""}
+        chosen, spent = list[str](), 0.0
+        for seconds, test in sorted((self.seconds.get(test, FAILED), test) for test in able):
+            spent += seconds
+            if seconds == FAILED or (chosen and spent > most):
+                break
+            chosen.append(test)
+        return chosen
+
+
+def unchanged(folder: Path, jobs: int) -> Unchanged:
+    """Run all unit tests on the code as it is."""
+    settings, seconds = folder / "coveragerc", folder / "seconds.json"
+    settings.write_text(COVERAGE % ",".join(SOURCES))
+    measured = [sys.executable, "-m", "coverage"]
+    rc = f"--rcfile={settings}"
+    tests = ["tests/unit", "interfaces", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
+    options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
+    run = ["-m", "pytest", *options.split(), str(jobs)]
+    environment = {**os.environ, "MUTANTS_SECONDS": str(seconds)}
+    subprocess.run([*measured, "run", rc, *run, *tests], check=False, env=environment)
+    subprocess.run([*measured, "combine", "-q", rc], check=True)
+    runs = coverage.CoverageData(".coverage")
+    runs.read()
+    return Unchanged(json.loads(seconds.read_text()), runs)
 
 
 def copied(source: Path) -> None:
@@ -144,47 +157,23 @@ def enter(folder: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(f"{folder}/{each}" for each in (*SOURCES, "tests"))
 
 
-def baseline(module: str, most: float) -> tuple[list[str], float] | None:
-    """The nearest tests of an unchanged module, of so many seconds of CPU, and how long they take.
-
-    None: a test fails.
-    """
-    chosen = list[str]()
-    spent = lasted = 0.0
-    for path in tests_of(module):
-        began, before = time.monotonic(), cpu()
-        ran = subprocess.run(command([path]), check=False, capture_output=True, text=True)
-        if ran.returncode:
-            print(ran.stdout[-2000:])
-            return None
-        took = cpu() - before
-        if chosen and spent + took > most:
-            break
-        chosen, spent, lasted = [*chosen, path], spent + took, lasted + time.monotonic() - began
-    return chosen, lasted
+def result_of(work: tuple[MutationSpec, list[str], float]) -> WorkResult:
+    """What the tests say of one change, up to the first that fails."""
+    mutation, tests, most = work
+    Path("tests.args").write_text("".join(f"{test}\n" for test in tests))
+    options = "-m pytest -x -q --no-header --tb=line -n 0 -p no:cacheprovider @tests.args"
+    return mutate_and_test([mutation], f"{sys.executable} {options}", 3 * most + 20)
 
 
-def cpu() -> float:
-    """Seconds of CPU that the tests have used."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def result_of(work: tuple[MutationSpec, str, float]) -> WorkResult:
-    """What the tests say of one change."""
-    mutation, tests, timeout = work
-    return mutate_and_test([mutation], tests, timeout)
-
-
-def shown(mutation: MutationSpec, result: WorkResult) -> Iterator[str]:
-    """The line that nobody missed, before and after."""
+def shown(mutation: MutationSpec, result: WorkResult | None) -> Iterator[str]:
+    """The line that nobody missed, before and after; only where it is, if no test runs it."""
     yield f"  {mutation.module_path}:{mutation.start_pos[0]} {mutation.operator_name[5:]}"
-    for line in (result.diff or "").splitlines():
+    for line in ((result and result.diff) or "").splitlines():
         if re.match(r"[-+](?!--|\+\+)", line):
             yield f"    {line}"
 
 
-def main() -> int:
+def main() -> None:
     """Run the changes; print a row for each module, and what survives."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("module", nargs="*")
@@ -200,7 +189,7 @@ def main() -> int:
     chosen = [path for path in wish.module or changed if path in known]
     if not chosen:
         print("no module of charm, library or workload changed, or is named")
-        return 0
+        return
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) / "source"
         for path in git("ls-files", "--cached", "--others", "--exclude-standard"):
@@ -208,20 +197,21 @@ def main() -> int:
                 (source / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / path, source / path)
         enter(source)
-        failed, total, survived = 0, 0, 0
-        tests = {module: baseline(module, wish.seconds) for module in chosen}
+        before = unchanged(Path(temporary), wish.jobs)
+        failing = [test for test, seconds in before.seconds.items() if seconds == FAILED]
+        print("".join(f"fails without any change: {test}\n" for test in failing), end="")
+        total, survived = 0, 0
         with ProcessPoolExecutor(wish.jobs, initializer=copied, initargs=(source,)) as pool:
-            for module, nearest in tests.items():
-                if nearest is None:
-                    failed = 1
-                    print(f"{module}: its tests fail without any change")
-                    continue
-                line, timeout = shlex.join(command(nearest[0])), 3 * nearest[1] + 10
-                work = [(one, line, timeout) for one in mutations(module, wish.most)]
-                results = list(pool.map(result_of, work))
-                alive = [
-                    (mutation, result)
-                    for (mutation, _, _), result in zip(work, results, strict=True)
+            for module in chosen:
+                found = mutations(module, wish.most)
+                work = [(one, before.tests_of(one, wish.seconds), wish.seconds) for one in found]
+                # A change that no test runs survives.
+                met = [each for each in work if each[1]]
+                results = zip(met, pool.map(result_of, met), strict=True)
+                alive = [(one, None) for one, tests, _ in work if not tests]
+                alive += [
+                    (one, result)
+                    for (one, _, _), result in results
                     if result.test_outcome is TestOutcome.SURVIVED
                 ]
                 total, survived = total + len(work), survived + len(alive)
@@ -231,8 +221,7 @@ def main() -> int:
                 for mutation, result in alive:
                     print("\n".join(shown(mutation, result)), flush=True)
         print(f"in all: {total - survived} killed, {survived} survived")
-    return failed
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
