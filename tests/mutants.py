@@ -131,8 +131,7 @@ def unchanged(folder: Path, jobs: int) -> Unchanged:
     """Run all unit tests on the code as it is."""
     settings, seconds = folder / "coveragerc", folder / "seconds.json"
     settings.write_text(COVERAGE % ",".join(SOURCES))
-    measured = [sys.executable, "-m", "coverage"]
-    rc = f"--rcfile={settings}"
+    measured, rc = [sys.executable, "-m", "coverage"], f"--rcfile={settings}"
     tests = ["tests/unit", "interfaces", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
     options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
     run = ["-m", "pytest", *options.split(), str(jobs)]
@@ -200,7 +199,7 @@ def main() -> None:
         before = unchanged(Path(temporary), wish.jobs)
         failing = [test for test, seconds in before.seconds.items() if seconds == FAILED]
         print("".join(f"fails without any change: {test}\n" for test in failing), end="")
-        total, survived = 0, 0
+        total = survived = 0
         with ProcessPoolExecutor(wish.jobs, initializer=copied, initargs=(source,)) as pool:
             for module in chosen:
                 found = mutations(module, wish.most)
@@ -215,11 +214,9 @@ def main() -> None:
                     if result.test_outcome is TestOutcome.SURVIVED
                 ]
                 total, survived = total + len(work), survived + len(alive)
-                print(
-                    f"{module}: {len(work) - len(alive)} killed, {len(alive)} survived", flush=True
-                )
+                print(f"{module}: {len(work) - len(alive)} killed, {len(alive)} survived")
                 for mutation, result in alive:
-                    print("\n".join(shown(mutation, result)), flush=True)
+                    print(*shown(mutation, result), sep="\n", flush=True)
         print(f"in all: {total - survived} killed, {survived} survived")
 
 

@@ -56,6 +56,19 @@ async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int
     assert caught.value.retry_after == seconds
 
 
+async def test_a_type_is_that_of_the_first_version_of_its_group_that_serves_it() -> None:
+    def version(name: str, *kinds: str) -> dict[str, object]:
+        types = [{"resource": f"{each}s".lower(), "responseKind": {"kind": each}} for each in kinds]
+        return {"version": name, "resources": types}
+
+    versions = [version("v1", "Job"), version("v1beta1", "Job", "CronJob")]
+    groups: list[dict[str, object]] = [{"metadata": {"name": "batch"}, "versions": versions}]
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults += [saying(web.json_response({"items": items})) for items in ([], groups)]
+        types = await actions.served_types(client)
+    assert [(each.version, each.kind) for each in types] == [("v1", "Job"), ("v1beta1", "CronJob")]
+
+
 async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
     async with ApiServer() as api:
         access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
