@@ -156,9 +156,11 @@ def enter(folder: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(f"{folder}/{each}" for each in (*SOURCES, "tests"))
 
 
-def result_of(work: tuple[MutationSpec, list[str], float]) -> WorkResult:
-    """What the tests say of one change, up to the first that fails."""
+def result_of(work: tuple[MutationSpec, list[str], float]) -> WorkResult | None:
+    """What the tests say of one change, up to the first that fails; None: no test runs it."""
     mutation, tests, most = work
+    if not tests:
+        return None
     Path("tests.args").write_text("".join(f"{test}\n" for test in tests))
     options = "-m pytest -x -q --no-header --tb=line -n 0 -p no:cacheprovider @tests.args"
     return mutate_and_test([mutation], f"{sys.executable} {options}", 3 * most + 20)
@@ -204,14 +206,10 @@ def main() -> None:
             for module in chosen:
                 found = mutations(module, wish.most)
                 work = [(one, before.tests_of(one, wish.seconds), wish.seconds) for one in found]
-                # A change that no test runs survives.
-                met = [each for each in work if each[1]]
-                results = zip(met, pool.map(result_of, met), strict=True)
-                alive = [(one, None) for one, tests, _ in work if not tests]
-                alive += [
+                alive = [
                     (one, result)
-                    for (one, _, _), result in results
-                    if result.test_outcome is TestOutcome.SURVIVED
+                    for one, result in zip(found, pool.map(result_of, work), strict=True)
+                    if result is None or result.test_outcome is TestOutcome.SURVIVED
                 ]
                 total, survived = total + len(work), survived + len(alive)
                 print(f"{module}: {len(work) - len(alive)} killed, {len(alive)} survived")
