@@ -124,11 +124,12 @@ def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
         ("{a: " * 4_000, "nested more than 100"),
         ("? " * 8_000, "nested more than 100"),
         ("a: [" + "1, " * 1000 + "]", "more than 1000 keys"),
+        ("a: 1\n  b: 2", "mapping values are not allowed in this context, line 2"),
     ],
     ids=[
         "a quoted boolean", "a list of booleans", "a decision in a merge key",
         "a decision behind an alias", "a byte order mark inside", "a deep list", "a deep mapping",
-        "a deep key", "many values",
+        "a deep key", "many values", "a second value",
     ],
 )  # fmt: skip
 def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:
