@@ -79,11 +79,15 @@ class Cluster:
         if name in self.deaf:
             return
         body = self._pods[namespace, name]
-        (proxy,) = (s for s in body["status"]["containerStatuses"] if s["name"] == "istio-proxy")
-        proxy["state"] = exited(0, at=LATER)
+        statuses = {each["name"]: each for each in body["status"]["containerStatuses"]}
+        statuses["istio-proxy"]["state"] = exited(0, at=LATER)
+        mounter = statuses.get("gke-gcsfuse-sidecar")
+        if mounter and all("terminated" in s["state"] for s in statuses.values() if s != mounter):
+            mounter["state"] = exited(0, at=LATER)
         await self.api.put("pods", body)
-        body["status"]["phase"] = "Succeeded"
-        await self.api.put("pods", body)
+        if all("terminated" in each["state"] for each in statuses.values()):
+            body["status"]["phase"] = "Succeeded"
+            await self.api.put("pods", body)
 
     @property
     def told(self) -> set[str]:
@@ -215,9 +219,36 @@ async def test_a_pod_that_another_container_holds_is_kept_by_its_name(cluster: C
         shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
         assert json.loads(shown.out)["reason"] == "not finished: vault-agent (running)"
         assert (outcomes(shown), shown.status, cluster.told) == ({"held": "kept"}, 0, set())
-        told = ("--sidecars", "vault-agent=ignore", "--timeout", "2")
-        shown = await cluster.quits("-n", "training", "--yes", "-o", "json", *told)
-        assert (outcomes(shown)["held"], cluster.told) == ("freed", {"held"})
+
+
+async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_name(
+    cluster: Cluster,
+) -> None:
+    """A dry run promises what the deed does: without its proxy this pod would be worse off."""
+    ignoring = ("--sidecars", "logger=ignore", "-o", "json")
+    async with cluster:
+        await cluster.pod("held", others={"logger": RUNNING})
+        for named in ([], ["held"]):
+            shown = await cluster.quits("-n", "training", *named, *ignoring)
+            reason = json.loads(shown.out)["reason"]
+            assert (outcomes(shown), shown.status) == ({"held": "kept"}, 0)
+            assert reason.startswith("istio-proxy would exit, and logger would keep the pod")
+        by_namespace = await cluster.quits("-n", "training", "--yes", *ignoring)
+        assert (outcomes(by_namespace), cluster.told) == ({"held": "kept"}, set())
+        by_name = await cluster.quits("-n", "training", "held", "--yes", *ignoring)
+        assert (outcomes(by_name), by_name.status) == ({"held": "kept"}, 1)
+        assert "the pod is kept by logger (running" in json.loads(by_name.out)["reason"]
+        assert cluster.told == {"held"}
+
+
+async def test_the_mounter_that_ends_after_all_others_keeps_no_pod(cluster: Cluster) -> None:
+    """GCS FUSE's mounter waits for the proxy, and the proxy for it (gcs-fuse-csi-driver#1619)."""
+    ignoring = ("--sidecars", "gke-gcsfuse-sidecar=ignore", "-o", "json")
+    async with cluster:
+        await cluster.pod("train", others={"gke-gcsfuse-sidecar": RUNNING})
+        planned = await cluster.quits("-n", "training", *ignoring)
+        done = await cluster.quits("-n", "training", "--yes", *ignoring)
+    assert (outcomes(planned), outcomes(done)) == ({"train": "would-free"}, {"train": "freed"})
 
 
 async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
@@ -250,7 +281,7 @@ async def test_the_settings_of_the_installation_count_unless_a_file_overrides_th
     (tmp_path / "config.yaml").write_text("sidecars: ''\n")
     async with cluster:
         await cluster.pod("beside-vault", others={"vault": RUNNING})
-        await cluster.install({"sidecars": "vault=ignore", "dead-proxy": "delete"})
+        await cluster.install({"sidecars": "vault=8200/stop", "dead-proxy": "delete"})
         by_theirs = await cluster.quits("-n", "training", "-o", "json")
         by_file = await cluster.quits(
             "-n", "training", "-o", "json", "--config", str(tmp_path / "config.yaml")

@@ -27,10 +27,11 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from istio_aux.model import resources
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.text import listed
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.facts import PodFacts
@@ -41,6 +42,10 @@ from istio_aux.wiring import PATIENCE, Watches, running, until
 
 STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
 _GONE = "it ended without a quit"
+_HELP = (
+    "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
+    "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
+)
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
 
 
@@ -102,6 +107,7 @@ class _FreeRun:
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
         self._owners: dict[Key, str] = {}
+        self._outlasting: dict[Key, list[str]] = {}  # What keeps each pod after its proxy.
         self._held = list[QuitVerdict]()
         # The pods that count: those that are named, and those that hang once all are listed.
         self._chosen: Container[Key] | None = self._named or None
@@ -127,6 +133,7 @@ class _FreeRun:
             self._labels[key.namespace] = {}  # Selected, whatever labels it has.
             self._quit.relabelled(key.namespace)
         self._owners[key] = report.owner_of(resource)
+        self._outlasting[key] = PodFacts(resource, self._policy).outlasting
         self._quit.apply(resource)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
@@ -170,14 +177,22 @@ class _FreeRun:
         return STILL_THERE if still or forbidden else 0
 
     def _choose(self) -> None:
-        """All pods are listed: leave those alone that do not hang now."""
+        """All pods are listed: leave those alone that do not hang now.
+
+        Without its proxy, a pod that another container keeps is worse off. So that is done only
+        to pods that are named.
+        """
         for key, state in [*self._quit.known.items()]:
-            if state.asks_for == "quit":
+            hangs, reason = state.asks_for == "quit", state.decision.reason
+            keepers = self._outlasting[key] if hangs else []
+            if hangs and not (keepers and (self._request.dry_run or not self._named)):
                 self._hung[key] = state.requests
                 continue
             self._quit.delete(key)
-            if state.decision.blocked_by and not self._named:
-                reason = state.decision.reason
+            if keepers:
+                reason = f"{PROXY} would exit, and {listed(keepers)} would keep the pod, without "
+                reason += f"network: only done to a pod that is named; {_HELP}"
+            if keepers or (state.decision.blocked_by and not self._named):
                 held, owner = state.requests, self._owners[key]
                 self._held.append(QuitVerdict(*key, "kept", reason, held, owner))
         self._chosen = self._hung
@@ -205,8 +220,9 @@ class _FreeRun:
             end, owner = self._ends.get(key), self._owners[key]
             waited = end.after_payload if end else None
             yield QuitVerdict(*key, *self._outcome(key), requests, owner, waited)
+        answered = {Key(each.namespace, each.name, each.uid) for each in self._held}
         for key, pod in self._named.items():
-            if key not in self._hung:
+            if key not in self._hung and key not in answered:
                 decision = quitting.decide(PodFacts(pod, self._policy, None), system_clock())
                 outcome, reason, held = "kept", decision.reason, resources.requests(pod)
                 if (phase := pod.status.phase) in {"Succeeded", "Failed"}:
@@ -229,4 +245,5 @@ class _FreeRun:
             return "kept" if unclear else "would-free", decision.reason
         failure = state.task.failure if state.task else ""
         works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
-        return "kept" if works else "stuck", failure or decision.reason
+        alone = isinstance(decision, Ignore) and decision.blocked_by  # The proxy has exited.
+        return "kept" if works or alone else "stuck", failure or decision.reason

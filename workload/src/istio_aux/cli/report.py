@@ -64,7 +64,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None
     action: str  # What is done about the pod: see `installation.Judgement`.
     reason: str
-    by: tuple[str, ...] = ()  # What a blocked pod waits for: containers, or an invalid annotation.
+    # What a blocked pod waits for: containers, or an invalid annotation. Of a stuck pod the
+    # containers that keep it after its proxy.
+    by: tuple[str, ...] = ()
     containers: dict[str, ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
@@ -199,6 +201,7 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
     facts, decision = judged.facts, judged.decision
     if (state := _state(decision)) is None:
         return None
+    by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     return Finding(
         **_listed(pod),
         action=judged.action,
@@ -207,7 +210,7 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
         left_out=judged.left_out,
         state=state,
         since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
-        by=tuple(map(str, decision.blocked_by)),
+        by=tuple(map(str, by)),
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )
@@ -360,8 +363,10 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{whether} looks after {len(pods)} of these pods{held and f' ({held})'}: {why}"
     if (more := len(ranked) - MOST) > 0:
         yield f"and {more} more reasons"
-    if spaces := {each.namespace for each in findings if each.left_out and each.state == "stuck"}:
-        yield f"free them: `istio-aux quit {f'-n {min(spaces)}' if len(spaces) == 1 else '-A'}`"
+    freed = [each for each in findings if each.left_out and each.state == "stuck" and not each.by]
+    if spaces := {each.namespace for each in freed}:
+        where = f"-n {min(spaces)}" if len(spaces) == 1 else "-A"
+        yield f"free the {len(freed)} stuck ones: `istio-aux quit {where}`"
 
 
 def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:

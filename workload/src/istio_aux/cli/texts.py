@@ -135,7 +135,8 @@ any namespace. A pod that still works is left alone. Outcomes:
   would-free  without --yes: its proxy would be told to exit
   freed       its proxy has exited, and the pod has ended
   stuck       the pod is still there; the reason says why
-  kept        the pod was left alone; the reason says why
+  kept        the pod was left alone, or is kept without its proxy by another
+              container; the reason says why
   gone        the pod ended otherwise
   ended       the pod had ended before, and holds nothing
 A row is for the pods of an owner that have one outcome for one reason. JSON has

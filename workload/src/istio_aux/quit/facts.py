@@ -44,6 +44,10 @@ UNKNOWN = "ContainerStatusUnknown"
 _RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
+# Containers that end once every other container of the pod has ended: the mounter of GCS FUSE, when
+# it is no native sidecar (gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile).
+ENDS_LAST = frozenset({"gke-gcsfuse-sidecar"})
+
 _MINOR = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
 _NO_STATE = ContainerState()
 
@@ -122,6 +126,13 @@ class PodFacts:
     def finished_payload(self) -> list[str]:
         """Payload containers that will not run again."""
         return [n for n, v in self.containers.items() if v.role == "payload" and v.finished]
+
+    @cached_property
+    def outlasting(self) -> list[str]:
+        """Ignored containers that run on after the proxy: they keep the pod, without network."""
+        verdicts = self.containers.items()
+        left = [n for n, v in verdicts if v.role == "ignored" and not v.finished]
+        return [name for name in left if name not in ENDS_LAST]
 
     @property
     def proxy_finished(self) -> bool:

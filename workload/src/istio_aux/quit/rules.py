@@ -135,12 +135,14 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
-    rule = next(iter(facts.sidecars), None)
+    rule, reason = next(iter(facts.sidecars), None), FINISHED
+    if facts.outlasting:
+        reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
     if rule is None:
         port = facts.overrides.status_port
-        return Quit(reason=FINISHED, status_port=port, rungs=rungs(port))
+        return Quit(reason=reason, status_port=port, rungs=rungs(port))
     way = Rung.EXEC if rule.command else Rung.PORT_FORWARD
-    reason = f"{FINISHED}; {rule.container} goes before {PROXY}"
+    reason += f"; {rule.container} goes before {PROXY}"
     return Quit(reason=reason, status_port=rule.port, rungs=(way,), rule=rule)
 
 
