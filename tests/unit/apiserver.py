@@ -240,7 +240,7 @@ class ApiServer(Store):
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         namespace, resource, name, verb = _place(request.path)
-        if resource == "events":
+        if resource == "events" and request.method == "POST":
             return self._event(await request.json())
         if "dryRun" in request.query and not name:
             self.dry_runs.append(await request.json())

@@ -70,6 +70,8 @@ def selected(request: web.Request, item: Object, namespace: str = "") -> bool:
     facts = {
         "status.phase": item.get("status", {}).get("phase", ""),
         "spec.restartPolicy": item.get("spec", {}).get("restartPolicy", ""),
+        "involvedObject.uid": item.get("involvedObject", {}).get("uid", ""),
+        **{field: item[field] for field in ("type", "reason") if field in item},  # Of an Event.
     }
     # A field selector is written like a label selector of equalities.
     return selectors.parse(fields).matches(facts)

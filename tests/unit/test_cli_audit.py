@@ -208,6 +208,10 @@ def test_holders_are_shown_alone_and_in_json() -> None:
     }  # fmt: skip
 
 
+def test_without_holders_audit_says_so() -> None:
+    assert output(Audit([finding("lost")], 1).holders(), "text") == b"no pod is stuck or blocked\n"
+
+
 def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
     since = datetime(2026, 11, 18, 9, 30, tzinfo=UTC)
     size = {"millicpu": 8_000, "memory": 64 * 1024**3}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document
+from unit.screens import Run
 from unit.store import Object
 
 Owner = tuple[str, str, str]  # apiVersion, kind and name; the UID is made of both.
@@ -46,6 +50,16 @@ async def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> 
         "name": name, "namespace": "team", "uid": name, **owned_by(*owners), **metadata
     }  # fmt: skip
     await api.put("pods", body)
+
+
+async def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one") -> None:
+    """The Event that the Job controller writes when the API server refuses a pod."""
+    about = {"kind": "Job", "namespace": "team", "name": job, "uid": f"Job-{job}"}
+    metadata = {"name": name, "namespace": "team"}
+    await api.put("events", {
+        "metadata": metadata, "involvedObject": about, "type": "Warning", "reason": "FailedCreate",
+        "message": why, "lastTimestamp": at,
+    })  # fmt: skip
 
 
 async def fill(api: ApiServer) -> None:
@@ -153,6 +167,40 @@ async def test_what_has_no_pods_is_a_line_that_says_why(target: str, problem: st
         await put(api, ("kubeflow.org/v1", "TFJob", "held"), spec={"runPolicy": {"suspend": True}})
         await put(api, ("v1", "Secret", "odd"), spec={"suspend": "no"})
         assert await find(api, target) == ([], [problem])
+
+
+async def test_why_the_pods_of_a_job_were_refused_is_read_from_its_last_event() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        await put(api, ("batch/v1", "Job", "refused"))
+        for name, at in (("second", "05:55:00Z"), ("first", "05:50:00Z")):
+            why = f"exceeded quota: {name}"
+            await refused_pod(api, "refused", why=why, at=f"2026-11-28T{at}", name=name)
+        told = "its pods were refused, last at 05:55:00Z: exceeded quota: second"
+        problem = f"job/refused: no pods in namespace team: {told}"
+        assert await find(api, "job/refused") == ([], [problem])
+        api.refuse("GET /api/v1/namespaces/team/events", 403)
+        assert await find(api, "job/refused") == (
+            [], [f"job/refused: no pods in namespace team: {NONE_YET}"],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minutes", "has_pod", "told"), [(1, False, True), (60, False, False), (1, True, False)]
+)
+async def test_audit_names_jobs_whose_pods_were_refused_lately(
+    run: Run, tmp_path: Path, *, minutes: int, has_pod: bool, told: bool
+) -> None:
+    """Unless they have one now."""
+    at = datetime.now(UTC) - timedelta(minutes=minutes)
+    async with ApiServer() as api:
+        await refused_pod(api, "mnist", why="exceeded quota: gpus", at=at.isoformat())
+        if has_pod:
+            await pod(api, "mnist-x", ("batch/v1", "Job", "mnist"))
+        kubeconfig = str(api.kubeconfig(tmp_path))
+        shown = await asyncio.to_thread(run, "audit", "--kubeconfig", kubeconfig)
+    why = f"its pods were refused, last at {at:%H:%M:%S}Z: exceeded quota: gpus"
+    assert (f"team: job/mnist: {why}" in shown.err) == told
 
 
 async def test_a_name_goes_with_one_namespace() -> None:

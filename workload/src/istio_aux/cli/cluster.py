@@ -41,6 +41,7 @@ NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 FOUND = 3  # Exit status of `audit` when pods are in a state that they must not be in.
 FORBIDDEN = 403  # HTTP status.
+LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
@@ -169,8 +170,10 @@ def audit(
                     "this account may not list pods in all namespaces: give -n NAMESPACE"
                 )
                 return NO_ANSWER
-            if last is None or pods.findings != last.findings:
+            if last is None or (pods.findings, pods.refused) != (last.findings, last.refused):
                 told(pods.installations, pods.unlabelled)
+                for line in pods.refused:
+                    report.complain(line)
                 shown = pods.since(last) if last and request.output == "json" else pods
                 if last and request.output == "text":
                     report.write(sys.stdout, "")
@@ -198,7 +201,7 @@ async def audit_pods(
 
     A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
     """
-    findings, now = list[report.Finding](), system_clock()
+    findings, now, owners = list[report.Finding](), system_clock(), set[str]()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
     kubelets = dict[str, Kubelet]()
     path = actions.collection("v1", "pods", scope.namespace or "")
@@ -219,6 +222,7 @@ async def audit_pods(
                 if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
+                owners.update(each.uid for each in pod.metadata.owner_references or ())
                 kubelet = await _kubelet(client, pod, kubelets)
                 judged = found.judge(pod, labels.get(namespace), now, kubelet=kubelet)
                 match _audited(pod, labels.get(namespace), judged, mesh):
@@ -228,6 +232,12 @@ async def audit_pods(
                         unknown[why] += 1
                     case None:
                         pass
+        refused = [
+            each
+            for uid, each in (await workloads.refused_pods(client, scope.namespace or "")).items()
+            if uid not in owners and (not selects or each.namespace in labels)
+            and now.wall - each.at.timestamp() < LATELY
+        ]  # fmt: skip
     named = [*unreadable.values()][:UNREADABLE_SHOWN]
     if len(unreadable) > len(named):
         named.append(f"and {len(unreadable) - len(named)} more")
@@ -239,6 +249,7 @@ async def audit_pods(
         (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
         installations=found,
         unlabelled=gaps,
+        refused=tuple(f"{each.namespace}: {each.owner}: {each}" for each in refused[: report.MOST]),
     )
 
 

@@ -84,6 +84,7 @@ class Audit(msgspec.Struct, frozen=True):
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
     installations: Installations = Installations()  # Whose settings these are.
     unlabelled: tuple[str, ...] = ()  # Why labels of namespaces are not known.
+    refused: tuple[str, ...] = ()  # Workloads that have no pods because these were refused.
 
     def since(self, earlier: Audit) -> Audit:
         """The findings that are new or have changed."""
@@ -275,7 +276,8 @@ def show(
         case Audit():
             items, text = answer.findings, audit_text(answer, terminal)
         case Holders():
-            items, text = answer.holders, holders_text(answer, terminal)
+            shown = [*holders_text(answer, terminal)]
+            items, text = answer.holders, shown or ["no pod is stuck or blocked"]
         case Quits():
             items, text = answer.verdicts, quits_text(answer, terminal)
         case Restarts():

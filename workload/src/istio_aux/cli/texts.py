@@ -77,7 +77,8 @@ it was created; of several pods, the first time. Below the table, stuck and
 blocked pods are counted by what keeps them, with the CPUs, the memory and the
 GPUs that they request, and by why nobody looks after them, if so. --watch shows
 the table again when it has changed; in JSON, the pods that are new or have
-changed.
+changed. Jobs without pods, whose pods were refused in the last 15 minutes, are
+lines on stderr.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 whatever is found, 1 if the API server refuses or does not

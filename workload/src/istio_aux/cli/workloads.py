@@ -8,6 +8,7 @@ Job and pod. Rights in one namespace are enough.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,6 +22,12 @@ from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.selectors import Selector
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed, quoted
+
+_REFUSED = ("FailedCreate", "FailedCreatePod")
+"""Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
+FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
+
+LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a tenant may write one.
 
 MOST_KINDS = 32
 """Kinds of owners that are listed at most to find the pods of an object: tenants write
@@ -44,6 +51,33 @@ def gap(error: KubeError, right: str) -> str:
 
 class _Owned(Struct, frozen=True):
     metadata: Metadata = Metadata()
+
+
+class _Involved(Struct, frozen=True):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Event(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+    involved_object: _Involved = _Involved()
+    message: str = ""
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+
+
+class RefusedPods(msgspec.Struct, frozen=True):
+    """Pods that the API server refused to a workload: its kind and name, when last, and why."""
+
+    namespace: str
+    owner: str  # Such as job/mnist.
+    at: datetime
+    why: str  # The message of the Event, cut.
+
+    def __str__(self) -> str:
+        return f"its pods were refused, last at {self.at:%H:%M:%S}Z: {self.why}"
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -200,7 +234,8 @@ async def _owned_pods(
                 return
             why = gap(error, f"get {target.text}")
         else:
-            why = _childless(body)
+            refused = await refused_pods(client, target.namespace, uid)
+            why = str(refused[uid]) if uid in refused else _childless(body)
     pods, parents = list[Pod](), _Parents()
     async for each in _listed(client, target.namespace, selector):
         if isinstance(each, NoPods):
@@ -228,6 +263,30 @@ async def _owned_pods(
 
 def _where(namespace: str) -> str:
     return f" in namespace {namespace}" if namespace else ""
+
+
+async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping[str, RefusedPods]:
+    """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
+
+    It is empty where Events may not be listed, and without a namespace it is of all namespaces.
+    """
+    found = dict[str, RefusedPods]()
+    path = actions.collection("v1", "events", namespace)
+    one = f",involvedObject.uid={uid}" if uid else ""
+    for reason in _REFUSED:
+        try:
+            chosen = {"fieldSelector": f"type=Warning,reason={reason}{one}"}
+            pages = [page async for page in actions.pages(client, path, _Event, chosen)]
+        except ApiError:
+            return found
+        for event in (item for page in pages for item in page.items):
+            about, at = event.involved_object, event.last_timestamp or event.event_time
+            if at is None or (about.uid in found and found[about.uid].at >= at):
+                continue
+            owner = f"{about.kind.lower()}/{about.name}"
+            why = event.message[:LONGEST_WHY]
+            found[about.uid] = RefusedPods(about.namespace, owner, at.astimezone(UTC), why)
+    return found
 
 
 def _childless(body: bytes) -> str:
