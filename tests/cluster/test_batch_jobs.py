@@ -6,6 +6,8 @@ most programs do when they are told to stop.
 
 from __future__ import annotations
 
+import secrets
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,11 +18,13 @@ import pytest
 from lab import meshed
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
+from lab.workload import PROGRAM
 from lightkube import ApiError
 from lightkube.codecs import from_dict
+from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Pod, PodEviction
+from lightkube.resources.core_v1 import Namespace, Pod, PodEviction, ResourceQuota
 from lightkube.types import PatchType
 
 NAME = "batch-jobs"
@@ -66,8 +70,10 @@ CASES = {
 class Stage:
     """All Jobs of `CASES`, which are dealt with at the same time."""
 
-    def __init__(self, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
-        self.client, self.kubelet = client, kubelet
+    def __init__(
+        self, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str = NAME
+    ) -> None:
+        self.client, self.kubelet, self.namespace = client, kubelet, namespace
 
     def each(self, what: str, do: Callable[[str, Case], bool]) -> None:
         """Do something to each Job, as often as it takes until it says that it is done."""
@@ -93,9 +99,9 @@ class Stage:
         return list(self.client.list(Pod, namespace=NAME, labels=labels))
 
     def create(self, name: str, case: Case) -> None:
-        template = {"spec": meshed.pod(NAME, name, sidecar=None).to_dict()["spec"]}
+        template = {"spec": meshed.pod(self.namespace, name, sidecar=None).to_dict()["spec"]}
         spec = {"completions": 1, "template": template, **case.spec}
-        metadata = {"name": name, "namespace": NAME}
+        metadata = {"name": name, "namespace": self.namespace}
         kind = {"apiVersion": "batch/v1", "kind": "Job"}
         self.client.create(from_dict({**kind, "metadata": metadata, "spec": spec}))
 
@@ -176,3 +182,22 @@ def test_the_job_controller_counts_and_ends_as_the_table_says(played: Stage, nam
     assert status
     assert (status.failed or 0) == CASES[name].failed
     assert CASES[name].becomes in played.conditions(name)
+
+
+def test_explain_and_audit_say_why_the_pods_of_a_job_are_refused(
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet
+):
+    """As the Job controller says it: the namespace may have no pods."""
+    space = f"refused-{secrets.token_hex(3)}"
+    make_namespace(client, space)
+    quota = ResourceQuotaSpec(hard={"pods": "0"})
+    client.create(ResourceQuota(metadata=ObjectMeta(name="none", namespace=space), spec=quota))
+    Stage(client, kubelet, space).create("mnist", Case("evict", {}, 0, "Complete"))
+
+    def said(*argv: str) -> str:
+        command = [PROGRAM, *argv, "-n", space, "--kubeconfig", cluster.kubeconfig]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    lab.until(lambda: "exceeded quota: none" in said("explain", "job/mnist"), what="the Event")
+    assert f"{space}: job/mnist: its pods were refused, last at " in said("audit")
+    client.delete(Namespace, space)
