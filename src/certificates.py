@@ -25,7 +25,6 @@ wrote.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -37,13 +36,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509 import verification
 
 import cluster
-from relations import write
+from relations import PEERS, note, noted
 
 if TYPE_CHECKING:
+    from istio_aux.model.answers import ProcessStatus
+
     from relations.pki import Requirer
 
 ENDPOINT: Final = "certificates"
-PEERS: Final = "peers"
 TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
 TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 
@@ -205,11 +205,11 @@ class OwnAuthority:
 
     def __init__(self, model: ops.Model) -> None:
         self._model = model
-        noted = _noted(model, model.app)
-        since = noted.get(_LOST_SINCE)
+        known = noted(model, model.app)
+        since = known.get(_LOST_SINCE)
         self._lost_since = datetime.fromisoformat(since) if since else None
         self._lost = False  # Juju says that the secret has no content: for a while, or for good.
-        self.secret_id = noted.get(_SECRET_ID, "")  # Empty while the leader has not made one.
+        self.secret_id = known.get(_SECRET_ID, "")  # Empty while the leader has not made one.
         self.present: Authority | None = None  # When the event began; None if it cannot be read.
         # Why it is not present, in one line.
         self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
@@ -245,8 +245,8 @@ class OwnAuthority:
         # A backend that is away for another reason does not take another secret either, and the
         # hook would fail at its end.
         since = (self._lost_since or now) if self._lost else None
-        noted = since.isoformat(timespec="seconds") if since else ""
-        _note(self._model, self._model.app, {_LOST_SINCE: noted})
+        lost = since.isoformat(timespec="seconds") if since else ""
+        note(self._model, self._model.app, {_LOST_SINCE: lost})
         if self.present:
             due = life_left(self.present.certificate, now) <= _RENEWED
         else:
@@ -270,7 +270,7 @@ class OwnAuthority:
             self._model.get_secret(id=self.secret_id).set_content(made)
             return
         secret = app.add_secret(made, label=f"{_LABEL}-{now:%Y%m%d%H%M%S%f}")
-        _note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
+        note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
 
 
 def requirer(charm: ops.CharmBase) -> Requirer | None:
@@ -340,9 +340,9 @@ def observe(
         wants = served if life_left(served.chain, now) > _LATE else wants
     relation = model.get_relation(PEERS)
     units = (model.unit, *(relation.units if relation else ()))
-    texts = [_noted(model, unit).get(_ISSUERS, "") for unit in units]
+    texts = [noted(model, unit).get(_ISSUERS, "") for unit in units]
     before, *others = (frozenset(parse_bundle(text)) for text in texts)
-    trusted = _noted(model, model.app).get(_TRUSTED)
+    trusted = noted(model, model.app).get(_TRUSTED)
     return Issuers(
         before=before,
         others=frozenset[str]().union(*others),
@@ -359,19 +359,20 @@ def observe(
 def note_trusted(model: ops.Model, issuers: Issuers) -> None:
     """Note that the caBundle has the issuers that units need; leader only."""
     if (needed := issuers.needed()) and needed != issuers.trusted:
-        _note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
+        note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
 
 
-def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, answered: str) -> None:
+def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStatus | None) -> None:
     """Publish the issuers that this unit needs from now on.
 
-    Until the workload has `answered` with the fingerprint of `leaf`, what was published stays.
+    Until the workload's `process` has answered with the fingerprint of `leaf`, what was published
+    stays.
     """
     needs = frozenset({issuers.wants.issuer, leaf.issuer})
-    if not leaf or answered != leaf.fingerprint:
+    if not (leaf and process) or process.certificate != leaf.fingerprint:
         needs |= {issuers.served.issuer, *issuers.before}
     if (needs := needs - {""}) and needs != issuers.before:
-        _note(model, model.unit, {_ISSUERS: "\n".join(sorted(needs))})
+        note(model, model.unit, {_ISSUERS: "\n".join(sorted(needs))})
 
 
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
@@ -383,11 +384,11 @@ def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
     try:
         info = event.secret.get_info()
         owner = model.app if (info.label or "").startswith(_LABEL) else model.unit
-        removed = _noted(model, owner).get(_REMOVED, "").split()
+        removed = noted(model, owner).get(_REMOVED, "").split()
         name = f"{info.id}/{event.revision}"
         if event.revision < info.revision and name not in removed:
             event.remove_revision()
-            _note(model, owner, {_REMOVED: " ".join([*removed, name])})
+            note(model, owner, {_REMOVED: " ".join([*removed, name])})
     except ops.ModelError as error:
         logger.info("secret %s: not removed: %s", event.secret.id, error)
 
@@ -398,13 +399,3 @@ def _served(container: ops.Container, names: tuple[str, ...], now: datetime) -> 
             return verified(chain.read(), key.read(), names, now)
     except (ops.pebble.Error, OSError, ValueError):
         return Leaf()
-
-
-def _noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, str]:
-    relation = model.get_relation(PEERS)
-    return relation.data[entity] if relation else {}
-
-
-def _note(model: ops.Model, entity: ops.Application | ops.Unit, values: dict[str, str]) -> None:
-    if relation := model.get_relation(PEERS):
-        write(relation, entity, values)

@@ -29,7 +29,7 @@ import probe
 import status
 import workload
 from cluster import ReconcileError
-from inputs import CONTAINER, Inputs, observe
+from inputs import CONTAINER, Inputs, observe, remember
 from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class IstioAuxCharm(ops.CharmBase):
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
+            remember(self.model, observed)
             self._pending = own.keep(observed.now)
         with cluster.connect(self.kubernetes_transport) as client:
             with self._step():
@@ -140,8 +141,7 @@ class IstioAuxCharm(ops.CharmBase):
             workload.ensure(client, self._container, inputs, leaf, granted=granted)
         self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
-        served = process.certificate if process else ""
-        certificates.publish(self.model, inputs.issuers, leaf, served)
+        certificates.publish(self.model, inputs.issuers, leaf, process)
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():

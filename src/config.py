@@ -1,7 +1,7 @@
 """The charm's options. `config.yaml` has their names, types, defaults and meanings.
 
 The workload checks its own settings; these checks come first, so that the status names a bad
-option and the workload keeps its last good settings.
+option, and the last good configuration runs on, also in a new pod (`recall`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
-from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, StartMode, replaced
+from istio_aux.model.policy import (
+    REPLACED,
+    DeadProxy,
+    Peers,
+    QuitMode,
+    RacePolicy,
+    StartMode,
+    replaced,
+)
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
@@ -38,7 +47,7 @@ EXPECTED_APPLICATIONS: Final = (
 )
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
-_FOR_THE_CHARM: Final = ("admission", "inject-applications", "inject-namespaces", "model")
+_FOR_THE_CHARM: Final = ("admission", "inject-applications", "inject-namespaces")
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )
@@ -97,10 +106,15 @@ class Config:
             raise ValueError("; ".join(problems))
 
     @property
+    def options(self) -> dict[str, Any]:
+        """All of them, by their names."""
+        fields = {field.replace("_", "-"): value for field, value in vars(self).items()}
+        return {name: value for name, value in fields.items() if name != "model"}
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Those that are settings of the workload, by their names."""
-        fields = {field.replace("_", "-"): value for field, value in vars(self).items()}
-        return {name: value for name, value in fields.items() if name not in _FOR_THE_CHARM}
+        return {name: each for name, each in self.options.items() if name not in _FOR_THE_CHARM}
 
     @property
     def applications(self) -> tuple[Applications, ...]:
@@ -111,6 +125,25 @@ class Config:
     def namespaces(self) -> tuple[str, ...]:
         """What `inject-namespaces` names."""
         return parse_namespaces(self.inject_namespaces)
+
+
+def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
+    """Return the options in `text`, which the leader noted when all were good.
+
+    Another revision may have noted them. A choice that this one does not know becomes what replaces
+    it, or its default: with any of them Jobs end. With selectors or names that it cannot read there
+    is no configuration, None: which pods to look after is not guessed.
+    """
+    try:
+        known = msgspec.json.decode(text, type=dict[str, Any])
+        options: dict[str, Any] = {name: known.get(name, defaults[name]) for name in defaults}
+        for name, choices in CHOICES.items():
+            if options[name] not in choices:
+                option, _, value = REPLACED.get(f"{name}={options[name]}", "").partition("=")
+                options[name] = value if option == name else defaults[name]
+        return Config(model=model, **{key.replace("-", "_"): options[key] for key in options})
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def parse_applications(text: str, model: str) -> tuple[Applications, ...]:

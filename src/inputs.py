@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,12 +18,14 @@ import probe
 from certificates import Issuers, OwnAuthority
 from config import Applications, Config, union
 from manifests import Values, webhook_configuration
-from relations import active, istio, sidecar
+from relations import active, istio, note, noted, sidecar
 
 if TYPE_CHECKING:
     from relations.pki import Requirer
 
 CONTAINER: Final = "istio-aux"
+# In the peer relation, where a new unit finds them: the options, when all were good.
+_LAST_GOOD: Final = "last-good-options"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Inputs:
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
     leader: bool
     now: datetime
-    config: Config | None  # None when an option is invalid.
+    config: Config | None  # The last good one while an option is invalid; None: there is none.
     invalid: str  # Which options are invalid and why.
     container_ready: bool  # Pebble answers in the workload's container.
     issuers: Issuers = field(repr=False)
@@ -55,7 +58,7 @@ class Inputs:
         return union([*named, *(one.application for one in self.requesters if one.application)])
 
     def settings(self) -> dict[str, Any]:
-        """Return the workload's settings, without paths; empty while an option is invalid."""
+        """Return the workload's settings, without paths; empty without a configuration."""
         if self.config is None:
             return {}
         root = istio.root_namespace(self.control_planes)
@@ -113,6 +116,9 @@ def observe(
         options = charm.load_config(Config, model=namespace)
     except ValueError as error:
         invalid = str(error)
+        defaults = {name: option.default for name, option in charm.meta.config.items()}
+        kept = noted(charm.model, charm.app).get(_LAST_GOOD, "")
+        options = config.recall(kept, defaults, namespace)
     now, container = datetime.now(UTC), charm.unit.get_container(CONTAINER)
     reachable = container.can_connect()
     return Inputs(
@@ -131,3 +137,9 @@ def observe(
         requesters=sidecar.requesters(charm, namespace),
         ambient=bool(active(charm.model, istio.SERVICE_MESH)),
     )
+
+
+def remember(model: ops.Model, inputs: Inputs) -> None:
+    """Note good options, which outlive pods, leaders and revisions of the charm; leader only."""
+    if inputs.config and not inputs.invalid:
+        note(model, model.app, {_LAST_GOOD: json.dumps(inputs.config.options)})

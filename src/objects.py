@@ -225,7 +225,7 @@ def label_namespaces(
 
     The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
     server-side apply never forces. While no injector is live, labels that exist stay. Only the
-    leader acts, with valid options. Nothing here creates or deletes a namespace.
+    leader acts, and not without a configuration. Nothing here creates or deletes a namespace.
 
     Returns:
         Namespaces that are not as they should be, each with the reason.

@@ -39,7 +39,7 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     facts about a unit that works.
     """
     blocked = (
-        inputs.invalid,
+        inputs.invalid and f"{inputs.invalid}; {_running(inputs)}",
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
@@ -64,6 +64,13 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     if inputs.control_planes and not inputs.answer.status.injector_live:
         return ops.WaitingStatus(f"waiting for Istio; {facts}")
     return ops.ActiveStatus(facts)
+
+
+def _running(inputs: Inputs) -> str:
+    """Return what a unit does while an option is invalid."""
+    if inputs.answer and inputs.answer.status:
+        return "the last good configuration runs"
+    return "nothing runs: no quits and no admission"
 
 
 def of_leaving(jobs: Sequence[str] = ()) -> ops.StatusBase:

@@ -1,7 +1,8 @@
 """The charm's relations.
 
 `istio` reads where Istio is. `sidecar` serves charms that want a sidecar, `cos` the observability
-stack. `certificates` is in the module of that name.
+stack. `certificates` is in the module of that name. In the relation of the units with each other,
+each of them reads what `note` leaves there, a new one too.
 
 A relation that was removed by force may be listed for as long as its application lives, while Juju
 refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 import ops
+
+PEERS: Final = "peers"
 
 logger = logging.getLogger(__name__)
 
@@ -36,3 +40,15 @@ def write(
     except ops.ModelError as error:
         why = str(error).strip() or type(error).__name__
         logger.warning("%s:%d: not written: %s", relation.name, relation.id, why)
+
+
+def noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, str]:
+    """Return what a unit, or the leader for all of them, has noted for the others."""
+    relation = model.get_relation(PEERS)
+    return relation.data[entity] if relation else {}
+
+
+def note(model: ops.Model, entity: ops.Application | ops.Unit, values: Mapping[str, str]) -> None:
+    """Note something for the other units; the leader does it for the application, too."""
+    if relation := model.get_relation(PEERS):
+        write(relation, entity, values)

@@ -212,6 +212,21 @@ def test_a_pod_that_was_replaced_without_a_word_serves_again(app: lab.juju.App) 
     assert unit.history[-1].event != "upgrade-charm"
 
 
+def test_a_pod_that_is_replaced_while_an_option_is_bad_runs_the_last_good_configuration(
+    app: lab.juju.App,
+) -> None:
+    app.configure(quit_grace=8)
+    settle(app)
+    app.configure(quit="of")
+
+    unit = app.replace_pod(0, killed=True)
+
+    lab.until(unit.ready, what="the unit to serve")
+    assert setting(unit, "quit-grace") == 8
+    assert setting(unit, "quit") == "enabled"
+    app.configure(quit="enabled")
+
+
 def test_the_units_serve_while_the_controller_is_away(client: Client, app: lab.juju.App) -> None:
     """juju#21512, juju#18468: options wait, and nothing else."""
     with app.model.outage():

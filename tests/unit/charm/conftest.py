@@ -194,6 +194,16 @@ class Unit:
         """Remove the unit, which is the last one."""
         return self.run(getattr(self.on, event)(), **{"planned_units": 0, **changes})
 
+    def replace(self, event: Any = None, **changes: Any) -> Any:
+        """Replace the unit's pod: files and plan of its container are gone."""
+        for path in self.etc.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.change_container(**STARTED)
+        self.process.running = False
+        status = self.run(event or self.on.pebble_ready(self.container), **changes)
+        self.process.running = "config.yaml" in self.files
+        return status
+
     def relate(self, *relations: testing.Relation) -> Any:
         """Add relations and emit relation-changed for the first."""
         every = {*self.state.relations, *relations}

@@ -58,7 +58,7 @@ def test_a_policy_that_is_not_served_blocks_and_everything_else_keeps_running(
 
     assert new_unit.configure(admission="policy", log_level="debug") == testing.BlockedStatus(
         'admission: "policy": expected auto or webhook, because the API server does not serve'
-        " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)"
+        " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does); the last good configuration runs"
     )
     assert new_unit.api.objects == objects
     assert new_unit.files == files

@@ -396,13 +396,17 @@ def test_a_hook_that_fails_after_the_api_server_learned_of_an_authority_loses_no
 @pytest.mark.parametrize(
     ("broken", "option"),
     [({"patch mutatingwebhookconfigurations"}, "debug"), (set[str](), "loud")],
-    ids=["the API server refuses it", "an option is invalid"],
+    ids=["the API server refuses it", "no option was ever valid"],
 )
 def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
     broken: set[str], option: str, aging: Unit
 ) -> None:
     old = issuer(aging)
     aging.api.broken = broken
+    (peers,) = aging.state.get_relations("peers")
+    kept = {k: v for k, v in peers.local_app_data.items() if k != "last-good-options"}
+    relations = {dataclasses.replace(peers, local_app_data=kept)}
+    aging.state = dataclasses.replace(aging.state, relations=relations)
 
     for _ in range(4):
         assert not isinstance(aging.configure(log_level=option), testing.ActiveStatus)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -11,13 +13,16 @@ import pytest
 from istio_aux.model.policy import REPLACED
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import EXPECTED
-from ops import testing
+from ops import pebble, testing
 from unit.rules import pods
 
 import config
+import workload
 
 from .conftest import SINCE, WELL, Unit, active
 
+LAST_GOOD = "last-good-options"
+RUNS = "; the last good configuration runs"
 OURS = "io.datastrophic/istio-aux=enabled"
 FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
@@ -54,7 +59,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
 def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
     option: str, value: str | int, message: str, unit: Unit
 ) -> None:
-    assert unit.configure(**{option: value}) == testing.BlockedStatus(message)
+    assert unit.configure(**{option: value}) == testing.BlockedStatus(message + RUNS)
 
 
 @pytest.mark.parametrize("old", [each for each in REPLACED if "=" in each])
@@ -67,7 +72,7 @@ def test_a_value_of_an_earlier_revision_is_told_with_the_one_that_replaces_it(
 
     assert isinstance(blocked, testing.BlockedStatus)
     assert blocked.message.startswith(f'{option}: "{value}": expected ')
-    assert blocked.message.endswith(f" (replaced by {REPLACED[old]})")
+    assert blocked.message.endswith(f" (replaced by {REPLACED[old]}){RUNS}")
     option, _, value = REPLACED[old].partition("=")
     assert isinstance(unit.configure(**{option: value}), testing.ActiveStatus)
 
@@ -80,6 +85,66 @@ def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
     assert unit.api.objects == objects
     assert unit.files == files
     assert unit.container.plan == plan
+
+
+def note(unit: Unit, **options: Any) -> None:
+    """Have noted other options as the last good ones, as another revision did."""
+    (peers,) = unit.state.get_relations("peers")
+    before = json.loads(peers.local_app_data[LAST_GOOD])
+    changed = before | {name.replace("_", "-"): value for name, value in options.items()}
+    noted = {**peers.local_app_data, LAST_GOOD: json.dumps(changed)}
+    relations = {dataclasses.replace(peers, local_app_data=noted)}
+    unit.state = dataclasses.replace(unit.state, relations=relations)
+
+
+@pytest.mark.parametrize("leader", [True, False], ids=["leader", "follower"])
+def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) -> None:
+    unit.configure(race_policy="restart", pod_selector="team")
+    files, objects = unit.files, dict(unit.api.objects)
+    bad = {"quit": "of", "race-policy": "restart-jobs"}
+
+    unit.replace(config=bad, leader=leader)
+
+    assert unit.files.keys() == files.keys()
+    assert unit.files["config.yaml"] == files["config.yaml"]
+    active = pebble.ServiceStatus.ACTIVE
+    assert unit.container.service_statuses[workload.SERVICE] is active
+    assert unit.api.objects.keys() == objects.keys()
+    why = 'quit: "of": expected enabled, dry-run or disabled'
+    assert unit.run() == testing.BlockedStatus(why + RUNS)
+
+
+@pytest.mark.parametrize(
+    ("noted", "runs"),
+    [
+        ({"start_mode": "off"}, {"start-mode": "none"}),
+        ({"start_mode": "turbo"}, {"start-mode": "auto"}),
+        ({"quit_via": "exec", "fast": True}, {}),
+    ],
+    ids=["a value that another one replaces", "an unknown value", "options that are gone"],
+)
+def test_a_refresh_that_no_longer_knows_what_is_set_runs_the_last_good_configuration(
+    noted: dict[str, Any], runs: dict[str, str], unit: Unit
+) -> None:
+    unit.configure(race_policy="restart")
+    note(unit, **noted)
+    before = unit.settings
+
+    status = unit.replace(unit.on.upgrade_charm(), config={"start-mode": "turbo"})
+
+    assert isinstance(status, testing.BlockedStatus)
+    assert unit.settings == before | runs
+
+
+def test_a_unit_that_never_had_a_usable_configuration_says_that_nothing_runs(unit: Unit) -> None:
+    """Which pods to look after, the charm never guesses."""
+    note(unit, pod_selector="=")
+
+    status = unit.replace(config={"pod-selector": "="})
+
+    assert status.message.endswith("; nothing runs: no quits and no admission")
+    assert "config.yaml" not in unit.files
+    assert unit.run() == status
 
 
 def test_certificates_and_token_are_renewed_while_an_option_is_invalid(unit: Unit) -> None:
