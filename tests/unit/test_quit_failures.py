@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
-from unit.rules.pods import RUNNING, exited
-from unit.store import text
+from unit.rules.pods import RUNNING, exited, waiting
+from unit.store import refusal, text
 
 
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
@@ -110,6 +110,32 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
         assert world.count("istio_aux_internal_errors_total") == 2
         assert sorted(world.told) == ["bad", "good"]
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
+
+
+async def test_a_proxy_that_comes_back_unseen_by_the_watch_is_told_to_exit() -> None:
+    """API server and node restart together: a read sees what the watch skips."""
+    async with cluster() as world:
+
+        async def away(request: web.Request) -> web.Response | None:
+            return refusal(503) if "watch" in request.query else None
+
+        async def reboot(request: web.Request) -> web.Response | None:
+            if request.path != POD:
+                return None
+            world.api.always(away)
+            await world.api.cut()
+            await world.pod("job", proxy=waiting("ContainerCreating"))
+            answer = web.json_response(world.api.get("pods", "training", "job"))
+            await world.pod("job")
+            await world.api.forget_history()
+            return answer
+
+        world.api.faults.append(reboot)
+        await world.pod("job")
+        await world.ended("superseded")
+        assert world.told == []
+        world.api.faults.clear()
+        await world.ended("exited")
 
 
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:

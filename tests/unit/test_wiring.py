@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -11,7 +12,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from istio_aux import wiring
+from istio_aux.kube import actions
+from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
@@ -21,10 +26,12 @@ from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock, Moment
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
+from istio_aux.quit.state import Task
 from istio_aux.serve import endless_task
 from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import Telemetry
@@ -35,7 +42,7 @@ from unit.asynchronous import background, until
 from unit.injecting import ENABLED, Cluster, Istiod, chain
 from unit.quitting import LABELS
 from unit.repairing import mesh
-from unit.rules.pods import RUNNING, document, exited, job
+from unit.rules.pods import RUNNING, State, document, exited, job, waiting
 from unit.rules.unmeshed import REPORT, raw
 from unit.store import refusal
 
@@ -47,7 +54,7 @@ class Seen:
 
     def __init__(self, trips: str = "") -> None:
         self.names: set[str] = set()
-        self._trips = trips
+        self.trips = trips
 
     def apply(self, resource: Namespace) -> None:
         self._note(resource.metadata.name)
@@ -58,7 +65,7 @@ class Seen:
         self.names.discard(key.name)
 
     def _note(self, name: str) -> None:
-        if name == self._trips:
+        if name == self.trips:
             raise RuntimeError(name)
 
 
@@ -77,6 +84,32 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
             await api.remove("namespaces", "", "bad")
             await until(lambda: second.names == {"good"}, "it is gone")
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
+
+
+@pytest.mark.parametrize("touched", [0, 1], ids=["by version", "by content"])
+async def test_what_a_handler_failed_on_is_brought_again_by_the_next_list(touched: int) -> None:
+    """Also if it has not changed, and if it is gone meanwhile."""
+    seen, telemetry = Seen(trips="bad"), Telemetry()
+    async with ApiServer() as api, Client(api.access()) as client:
+        watches, path = Watches(client, telemetry), "/api/v1/namespaces"
+        watch = watches.add("namespaces", path, Namespace, seen, touched=[seen.apply] * touched)
+        await api.put("namespaces", {"metadata": {"name": "bad"}})
+        async with background(watch.run()):
+
+            async def fail(errors: int) -> None:
+                failed = f"istio_aux_internal_errors_total {errors}.0".encode()
+                await until(lambda: failed in telemetry.render(), "it has failed")
+                seen.trips = ""
+                await until(lambda: api.watches, "the watch is open")
+                await api.forget_history()
+                await api.cut()
+
+            await fail(1)
+            await until(lambda: seen.names == {"bad"}, "it is applied")
+            seen.trips = "bad"
+            await api.remove("namespaces", "", "bad")
+            await fail(2)
+            await until(lambda: not seen.names, "it is deleted")
 
 
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
@@ -101,6 +134,96 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
             assert "Cannot connect" in watches.missing()["pods"]
             await api.start()
             await until(lambda: watches.ready and not watches.dead("pods"), "it lives")
+
+
+# A pod with a proxy as a watch, a list and a read may show it, one after the other.
+
+CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
+DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
+CONTENTS: dict[str, tuple[State, State]] = {
+    "works": (RUNNING, RUNNING), "done": (DONE, RUNNING), "restarts": (DONE, waiting("Restarting")),
+    "lost": (RUNNING, exited(1)), "gone": (DONE, ENDED),
+}  # fmt: skip
+HAPPENS = st.sampled_from([*CONTENTS, "watch", "list", "read", "fails", "restored", "later"])
+
+
+class OnePod:
+    """The truth about a pod, and a controller that follows it by a watch that lists and reads."""
+
+    def __init__(self) -> None:
+        self.now, self.version, self.fails, self.content = 1000.0, 100, False, "works"
+        self.unseen: list[Pod] = []
+        self.quits = self._controller()
+        watches = Watches(CLIENT, Telemetry())
+        self._watch = watches.add("pods", actions.PODS, Pod, self.quits, touched=[self.quits.touch])
+
+    def _controller(self) -> Controller:
+        telemetry = Telemetry()
+        events = Events(CLIENT, "host")
+        return Controller(CLIENT, {}, telemetry, events, leading=False, clock=self._clock)
+
+    def _clock(self) -> Moment:
+        if self.fails:
+            raise ZeroDivisionError("a bug")
+        return Moment(self.now, self.now)
+
+    @property
+    def truth(self) -> Pod:
+        main, proxy = CONTENTS[self.content]
+        pod = job({"main": main, "istio-proxy": proxy})
+        return replace(pod, metadata=replace(pod.metadata, resource_version=str(self.version)))
+
+    def happen(self, what: str) -> None:
+        (state,) = self.quits.known.values() or [None]
+        match what:
+            case "watch" if self.unseen:
+                self._watch._apply(self.unseen.pop(0))
+            case "list":  # The watch has skipped what it had not brought.
+                self.unseen.clear()
+                self._watch._apply(self.truth)
+            case "read" if state:
+                facts = self.quits._facts(self.truth)
+                Task(state, "quit").looked(facts, self.quits._scope, self._clock())
+            case "fails":  # While it is told of the next change.
+                self.fails = True
+                self.happen("list")
+                self.fails = False
+            case "restored":  # etcd counts on from an older version, and all is delivered again.
+                self.version -= 20
+                self.happen("list")
+                self._watch._went_back("80", "100")
+                self.happen("list")
+            case "later":
+                self.now += 20
+            case _ if what in CONTENTS:
+                self.content, self.version = what, self.version + 1
+                self.unseen.append(self.truth)
+
+    def decided(self) -> list[object]:
+        """What was decided after two more lists, and what a process decides that sees it first."""
+        for _ in range(2):
+            self.now += 600
+            self.happen("list")
+        fresh = self._controller()
+        fresh.apply(self.truth)
+        both = self.quits.known.values(), fresh.known.values()
+        return [[state.decision for state in states] for states in both]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(HAPPENS, max_size=15))
+@example(["done", "watch", "restarts", "read", "done", "list"])
+@example(["done", "fails"])
+@example(["done", "watch", "works", "watch", "done", "restored"])
+def test_a_pod_that_has_been_the_same_for_two_lists_is_decided_on_as_it_is(
+    happened: list[str],
+) -> None:
+    """Level, not edge: a read saw what the watch skipped, a handler failed, etcd was restored."""
+    pod = OnePod()
+    for what in happened:
+        pod.happen(what)
+    known, expected = pod.decided()
+    assert known == expected
 
 
 OURS = {"team": "a"}

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -30,7 +30,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease
 from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
-from istio_aux.kube.watch import Handler, Watch
+from istio_aux.kube.watch import Handler, HandlerError, Watch
 from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.election import Checkpoint, read_checkpoint
@@ -143,12 +143,8 @@ class Wiring:
             "pods", actions.PODS, Pod, *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
             selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
-            touched=self._touched,
+            touched=[handler.touch for handler in handlers],
         ).synced  # fmt: skip
-
-    def _touched(self, pod: Pod) -> None:
-        self._quit.touch(pod)
-        self._repair.touch(pod)
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
@@ -385,15 +381,16 @@ class Watches:
         *handlers: Handler[T],
         need: Need = Need.ALWAYS,
         selection: Mapping[str, str] | None = None,
-        touched: Callable[[T], None] | None = None,
+        touched: Sequence[Callable[[T], None]] = (),
     ) -> Watch[T]:
         """Add a collection; the handlers receive each change in this order.
 
         For ``touched`` see `Watch`.
         """
+        fan_out = _FanOut(handlers, touched, self._telemetry)
         watch = Watch(
-            self._client, path, kind, _FanOut(handlers, self._telemetry),
-            selection=selection, restarted=self._count_restart, touched=touched,
+            self._client, path, kind, fan_out, selection=selection,
+            restarted=self._count_restart, touched=fan_out.touch if touched else None,
         )  # fmt: skip
         self._watches[name] = watch, need
         return watch
@@ -456,19 +453,31 @@ def _unheard(watch: Watch[Any]) -> str:
 class _FanOut(Generic[T]):
     """Passes changes to several handlers; one that raises does not stop the others."""
 
-    def __init__(self, handlers: tuple[Handler[T], ...], telemetry: Telemetry) -> None:
-        self._handlers, self._telemetry = handlers, telemetry
+    def __init__(
+        self,
+        handlers: Sequence[Handler[T]],
+        touched: Sequence[Callable[[T], None]],
+        telemetry: Telemetry,
+    ) -> None:
+        self._handlers, self._touched, self._telemetry = handlers, touched, telemetry
 
     def apply(self, resource: T) -> None:
-        self._each(key_of(resource), lambda handler: handler.apply(resource))
+        self._each([handler.apply for handler in self._handlers], key_of(resource), resource)
+
+    def touch(self, resource: T) -> None:
+        self._each(self._touched, key_of(resource), resource)
 
     def delete(self, key: Key, last: T | None) -> None:
-        self._each(key, lambda handler: handler.delete(key, last))
+        self._each([handler.delete for handler in self._handlers], key, key, last)
 
-    def _each(self, key: Key, tell: Callable[[Handler[T]], None]) -> None:
-        for handler in self._handlers:
+    def _each(self, calls: Iterable[Callable[..., None]], key: Key, *what: object) -> None:
+        failed = False
+        for call in calls:
             try:
-                tell(handler)
+                call(*what)
             except Exception:  # One pod must not stop the watch.
+                failed = True
                 self._telemetry.internal_errors.inc()
                 _log.exception("%s", key, extra={"event": "internal-error"})
+        if failed:
+            raise HandlerError(str(key))

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Generic, Protocol, TypeVar
 
 from istio_aux.kube import actions
@@ -48,8 +48,13 @@ RELIST = 600.0
 
 BATCH = 50  # Objects after which other tasks get a turn.
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
+_UNKNOWN = ""  # Instead of what was seen of an object: a list delivers it again.
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
+
+
+class HandlerError(Exception):
+    """A handler failed on an object, and wants it again from the next list, or when it changes."""
 
 
 class Handler(Protocol[T_contra]):
@@ -122,8 +127,8 @@ class Watch(Generic[T]):
 
         ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
         reason, one of a few words, whenever a stream ended. ``touched`` is called instead of the
-        handler when only the resourceVersion differs of what ``kind`` declares, also if the handler
-        failed on the object before.
+        handler when only the resourceVersion differs of what ``kind`` declares. Each of them may
+        raise `HandlerError`.
         """
         self.synced = asyncio.Event()
         self._alive_at: float | None = None
@@ -153,7 +158,7 @@ class Watch(Generic[T]):
         return 0.0 if self._alive_at is None else _now() - self._alive_at
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises only what the handler raises."""
+        """Watch until cancelled. Raises only what the handler raises, but no `HandlerError`."""
         self._alive_at = _now()
         while True:
             backoff = self._listing
@@ -211,7 +216,7 @@ class Watch(Generic[T]):
 
     def _went_back(self, version: str, before: str) -> _WentBackError:
         """Make the next list deliver everything: an old version may have other content now."""
-        self._known = dict.fromkeys(self._known, "")
+        self._known = dict.fromkeys(self._known, _UNKNOWN)
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
@@ -289,11 +294,12 @@ class Watch(Generic[T]):
         key, touched = key_of(resource), self._touched
         self.unreadable.pop(key, None)
         seen = content(resource) if touched else resource.metadata.resource_version
-        if self._known.get(key) != seen:
-            self._known[key] = seen
-            self._handler.apply(resource)
-        elif touched:
-            touched(resource)
+        apply = touched if self._known.get(key) == seen else self._handler.apply
+        if apply:
+            self._known[key] = _UNKNOWN
+            with suppress(HandlerError):
+                apply(resource)
+                self._known[key] = seen
 
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
@@ -308,7 +314,10 @@ class Watch(Generic[T]):
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
         if self._known.pop(key, None) is not None:
-            self._handler.delete(key, last)
+            try:
+                self._handler.delete(key, last)
+            except HandlerError:
+                self._known[key] = _UNKNOWN
 
 
 def _now() -> float:

@@ -128,14 +128,21 @@ class Controller:
             state = self._states[key] = PodState(key)
         state.left = False
         state.decide_on(self._facts(resource), self._scope, self._clock())
+        state.by_watch = state.version == resource.metadata.version  # False: it came too late.
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
 
     def touch(self, pod: Pod) -> None:
-        """A pod has a newer version, and nothing else of it that counts has changed."""
+        """A pod has a newer version, and is as the watch brought it last.
+
+        It is decided on again if a read has seen another state since, which the watch skipped.
+        """
         if state := self._states.get(pod.metadata.key):
-            state.touch(pod, self._clock())
+            if state.by_watch:
+                state.touch(pod, self._clock())
+            else:
+                self.apply(pod)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:
         """A pod is gone, or has left the selection.

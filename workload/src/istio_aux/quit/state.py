@@ -62,11 +62,8 @@ LAG = 30.0
 that comes after this time is not late: etcd was restored, and counts on from an old version."""
 
 MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
-
-UNDECIDED = quitting.Ignore(reason="")
-
 SHORTEST = 0.25  # Seconds of a sleep.
-
+UNDECIDED = quitting.Ignore(reason="")
 _OLDER = "the API server answered with an older state of the pod"
 
 Due = Literal["quit", "report", "blocked"]
@@ -197,6 +194,7 @@ class PodState:
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: float | None = None  # When `version` was seen, by the monotonic clock.
+    by_watch: bool = False  # The decision is on what the watch brought last, not on a read.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
@@ -205,6 +203,7 @@ class PodState:
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
+        self.by_watch = False
         before = None if self.asks else self.asks_for
         if before == "quit" and self.first_seen:
             seen = self.first_seen
