@@ -114,7 +114,7 @@ CAUTIONS = (
     Caution(
         "the pod opted out",
         "annotation istio-aux.io/quit",
-        pod=lambda case: case.annotation("quit", "true") != "true",
+        pod=lambda case: case.annotation("quit", "true") not in {"true", ""},
     ),
     Caution(
         "an annotation cannot be understood",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from istio_aux.model.annotations import QUIT_AFTER, QUIT_GRACE, SIDECARS
+from istio_aux.model.annotations import QUIT, QUIT_AFTER, QUIT_GRACE, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.model.sidecars import parse
@@ -20,7 +20,9 @@ THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING
 
 def annotated(containers: dict[str, State] | None = None, **annotations: str) -> Pod:
     """A pod with a running proxy; ``quit_after`` stands for `istio-aux.io/quit-after`."""
-    keys = {"quit_after": QUIT_AFTER, "sidecars": SIDECARS, "grace": QUIT_GRACE}
+    keys = {
+        "quit": QUIT, "quit_after": QUIT_AFTER, "sidecars": SIDECARS, "grace": QUIT_GRACE,
+    }  # fmt: skip
     return job(
         {**(THREE if containers is None else containers), "istio-proxy": RUNNING},
         annotations={keys[name]: value for name, value in annotations.items()},
@@ -50,7 +52,8 @@ def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
 def test_an_annotation_that_names_nothing_says_nothing(value: str) -> None:
     """A template may leave it empty; then every container counts."""
-    pod = annotated(quit_after=value, sidecars=value, grace=value.strip(" ,"))
+    empty = value.strip(" ,")
+    pod = annotated(quit_after=value, sidecars=value, grace=empty, quit=empty)
     assert waiting_for(pod).reason == "not finished: dind (running)"
 
 

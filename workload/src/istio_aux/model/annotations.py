@@ -264,7 +264,7 @@ def _sidecars(text: str) -> tuple[SidecarRule, ...]:
 
 _quit = Annotation(
     QUIT,
-    {"true": True, "false": False}.__getitem__,
+    {"true": True, "false": False, "": None}.__getitem__,
     "true or false",
     longest=5,
     meaning="with `false` the proxy is never told to exit",
