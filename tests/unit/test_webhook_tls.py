@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
@@ -51,6 +52,20 @@ async def test_only_http_1_1_is_offered(
         async with hook.client() as client:
             assert client.tls.selected_alpn_protocol() == chosen
             assert (await client.ask(post(review()))).status == 200
+
+
+async def test_with_tls_1_2_only_suites_with_forward_secrecy_and_authentication_are_taken() -> None:
+    """A client that offers CBC alone is refused (RFC 9325, 4.2); Go's has both."""
+    async with serving() as hook:
+        hook.trust.maximum_version = ssl.TLSVersion.TLSv1_2
+        async with hook.client() as client:
+            chosen = client.tls.cipher()
+        hook.trust.set_ciphers("ECDHE+AES:DHE+AES:!AESGCM:!AESCCM")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await hook.ask(post(review()))
+        await until(lambda: hook.ended("handshake"), "it is gone")
+    assert chosen
+    assert re.match(r"ECDHE-.*(GCM|CHACHA20)", chosen[0]), chosen
 
 
 async def test_a_name_that_is_not_ascii_is_served_like_any_other(
