@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from inspect import getfile
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -142,19 +144,31 @@ def test_a_free_slot_goes_to_the_namespace_that_has_used_the_least() -> None:
     in_virtual_time(play)
 
 
-def test_a_slot_costs_no_more_where_a_thousand_namespaces_wait_than_where_fifty_do() -> None:
-    def calls(namespaces: int) -> int:
-        """How many functions are called until 1,000 pods have had a slot."""
-        pods = [Finished(0, f"team-{n % namespaces}", f"node-{n % 20}") for n in range(1000)]
-        counted = Counter[str]()
-        sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
-        try:
-            waits(pods, frozenset())
-        finally:
-            sys.setprofile(None)
-        return counted["call"]
+@pytest.mark.parametrize("nodes", [1, 20])
+def test_a_slot_costs_no_more_where_hundreds_of_namespaces_wait_than_where_a_few_do(
+    nodes: int,
+) -> None:
+    """Whether each has a pod or two, and whether or not the node has all slots that it may have."""
 
-    assert calls(1000) < 2 * calls(50)
+    def steps(namespaces: int, pods: int) -> float:
+        """How many lines run for a slot until all pods have had theirs."""
+        finished = [Finished(0, f"team-{n % namespaces}", f"node-{n % nodes}") for n in range(pods)]
+        lines, file, before = itertools.count(), getfile(Slots), sys.gettrace()
+
+        def trace(frame: FrameType, _event: str, _argument: object) -> Any:
+            if frame.f_code.co_filename != file:
+                return None
+            next(lines)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            waits(finished, frozenset())
+        finally:
+            sys.settrace(before)
+        return next(lines) / pods
+
+    assert max(steps(600, 600), steps(300, 600)) < 2 * steps(30, 300)
 
 
 def test_those_that_stop_waiting_leave_nothing() -> None:

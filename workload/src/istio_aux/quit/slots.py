@@ -16,9 +16,11 @@ So of attempts that last for ``deadline`` and give their slot back after ``slot`
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from math import inf, log2
 
 HALF_LIFE = 30.0
 """Seconds after which slot time counts half. An attempt that hung puts its namespace behind one
@@ -54,23 +56,39 @@ class Slot:
             self._slots.give_back(self._place, charge)
 
 
+_Turn = tuple[float, float, str]
+"""A namespace that waits, with the rank of its slot time and since when: the lowest one is next."""
+
+
 class Slots:
-    """Gives out ``number`` slots; an attempt that holds one is charged ``expected`` seconds."""
+    """Gives out ``number`` slots; an attempt that holds one is charged ``expected`` seconds.
+
+    Slot time is kept as its rank: its logarithm, plus the half-lives that the clock shows. Of two
+    ranks the higher one stays higher. So the namespaces that wait stay sorted, and to find out
+    whose turn it is takes no more steps where thousands wait.
+    """
 
     def __init__(self, number: int, expected: float) -> None:
         self._free, self._expected = number, expected
         self._of_node, self._of_namespace = max(1, number // 2), max(1, number // 4)
-        self._waiting: dict[Place, deque[asyncio.Future[None]]] = {}
+        # Attempts that wait, by namespace and node; the first one comes first.
+        self._waiting: dict[str, dict[str, dict[asyncio.Future[None], None]]] = {}
+        # Sorted. Namespaces that wait for one node alone, which had no room, stand under its name.
+        self._queues: dict[str | None, list[_Turn]] = {}
+        self._turns: dict[str, tuple[str | None, _Turn]] = {}  # Where a namespace stands there.
         self._held = Counter[Place]()
-        # Slot time of namespaces and places, in seconds, and when it was that much.
-        self._used: dict[str | Place, tuple[float, float]] = {}
+        self._used: dict[str | Place, float] = {}  # Ranks of namespaces and places.
         self._many = 0  # While there are fewer, none of them is forgotten.
 
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
         """Hold a slot for a pod while the body runs."""
         place, turn = (namespace, node), asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(place, deque()).append(turn)
+        nodes = self._waiting.setdefault(namespace, {})
+        if node not in nodes:
+            nodes[node] = {}
+            self._stand(namespace)
+        nodes[node][turn] = None
         self._give()
         try:
             await turn
@@ -97,7 +115,7 @@ class Slots:
     def _give(self) -> None:
         """Give free slots to those whose turn it is."""
         while self._free and (place := self._next()):
-            turn = self._waiting[place][0]
+            turn = next(iter(self._waiting[place[0]][place[1]]))
             self._leave(place, turn)
             if turn.cancelled():
                 continue
@@ -107,55 +125,84 @@ class Slots:
             turn.set_result(None)
 
     def _leave(self, place: Place, turn: asyncio.Future[None]) -> None:
-        """Somebody waits no more."""
-        turns = self._waiting.get(place)
-        if turns and turn in turns:
-            turns.remove(turn)
-            if not turns:
-                del self._waiting[place]
+        """An attempt waits no more."""
+        namespace, node = place
+        nodes = self._waiting.get(namespace, {})
+        if turn in nodes.get(node, ()):
+            del nodes[node][turn]
+            if not nodes[node]:
+                del nodes[node]
+                self._stand(namespace)
+
+    def _stand(self, namespace: str, aside: str | None = None) -> None:
+        """Put a namespace where it stands now, if it waits; ``aside`` if only that node is left."""
+        since = asyncio.get_running_loop().time()
+        if namespace in self._turns:
+            before, turn = self._turns.pop(namespace)
+            _, since, _ = turn
+            queue = self._queues[before]
+            del queue[bisect_left(queue, turn)]
+            if not queue:
+                del self._queues[before]
+        if self._waiting.get(namespace):
+            turn = (self._used.get(namespace, -inf), since, namespace)
+            self._turns[namespace] = aside, turn
+            insort(self._queues.setdefault(aside, []), turn)
+        else:
+            self._waiting.pop(namespace, None)
 
     def _next(self) -> Place | None:
-        """The place whose turn it is; None if nobody may have a slot now."""
-        now = asyncio.get_running_loop().time()
-        of_namespace, on_node = Counter[str](), Counter[str]()
+        """The place whose turn it is; None if none may have a slot now."""
+        in_namespace, on_node = Counter[str](), Counter[str]()
         for (namespace, node), held in self._held.items():
-            of_namespace[namespace] += held
+            in_namespace[namespace] += held
             on_node[node] += held
-        places = list[Place]()
-        for namespace, node in self._waiting:
-            if of_namespace[namespace] < self._of_namespace and (
-                not node or on_node[node] < self._of_node
-            ):
-                if namespace not in self._used:  # No other can have used less.
-                    return namespace, node
-                places.append((namespace, node))
-        # Of equals the first one comes first: it has waited longer.
-        return min(
-            places, key=lambda p: (self._lately(p[0], now), self._lately(p, now)), default=None
-        )
+        served = {name for name, held in in_namespace.items() if held >= self._of_namespace}
+        full = {name for name, held in on_node.items() if name and held >= self._of_node}
+        queues = [queue for aside, queue in self._queues.items() if aside not in full]
+        turns = filter(None, (self._first(queue, served, full) for queue in queues))
+        if (turn := min(turns, default=None)) is None:
+            return None
+        nodes = [node for node in self._waiting[turn[2]] if node not in full]
+        return turn[2], min(nodes, key=lambda node: self._used.get((turn[2], node), -inf))
 
-    def _lately(self, key: str | Place, now: float) -> float:
-        """Slot time that was used lately, in seconds."""
-        used, as_of = self._used.get(key, (0.0, now))
-        return used * 0.5 ** ((now - as_of) / HALF_LIFE)
+    def _first(self, queue: list[_Turn], served: set[str], full: set[str]) -> _Turn | None:
+        """The first one of a queue that may have a slot: at most four namespaces are ``served``."""
+        position = 0
+        while position < len(queue):
+            namespace = queue[position][2]
+            nodes = self._waiting[namespace].keys()
+            if not (namespace in served or nodes <= full):
+                return queue[position]
+            if nodes <= full and len(nodes) == 1:
+                self._stand(namespace, *nodes)
+            else:
+                position += 1
+        return None
 
     def _charge(self, place: Place, seconds: float) -> None:
         """Add to the slot time of a place and its namespace."""
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
-            self._used[key] = max(0.0, self._lately(key, now) + seconds), now
+            used = self._lately(key, now) + seconds
+            self._used[key] = log2(used) + now / HALF_LIFE if used > 0 else -inf
+        self._stand(place[0])
+
+    def _lately(self, key: str | Place, now: float) -> float:
+        """Slot time that was used lately, in seconds."""
+        return 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
 
     def _forget(self) -> None:
         """Forget those who are done and owe nothing, once they are many, or nobody is busy."""
         if (self._waiting or self._held) and len(self._used) < self._many:
             return
         now = asyncio.get_running_loop().time()
-        busy = {*self._waiting, *self._held}
-        kept = {*busy, *(namespace for namespace, _ in busy)}
+        busy = {*self._waiting, *(namespace for namespace, _ in self._held)}
         self._used = {
             key: used
             for key, used in self._used.items()
-            if key in kept or (busy and self._lately(key, now) >= self._expected)
+            if (key if isinstance(key, str) else key[0]) in busy
+            or (busy and self._lately(key, now) >= self._expected)
         }
         self._many = 2 * len(self._used)
 
