@@ -1,7 +1,7 @@
 """Sends Kubernetes Events (events.k8s.io/v1).
 
-One task sends them at a bounded rate. They are dropped when there are too many, or when the API
-server refuses them. Nothing waits for an Event.
+One task sends them at a bounded rate, and namespaces take turns. They are dropped when there are
+too many, or when the API server refuses them. Nothing waits for an Event.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from bisect import insort
 from contextlib import suppress
 from typing import Literal
 
@@ -27,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after that.
-WAITING = 500
-"""Normal Events are dropped when the queue has so many; Warnings at twice the number, ``mass``
-Events at half of it."""
+WAITING = 1000  # Events in the queue; one more, and the one is dropped that would be sent last.
+WARNING, NORMAL, MASS = 1, 8, 64
+"""What an Event costs its namespace: while one waits that costs 8, eight that cost 1 go before."""
 
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
@@ -49,8 +50,11 @@ class Events:
         """Name this process; the units of one application share the name ``source``."""
         self._client, self._instance, self._rate = client, instance[:128], rate
         self._source, self._now = source, clock
-        # A thousand quits after a start must not delay the warning about one lost pod.
-        self._queue: asyncio.PriorityQueue[tuple[int, int, str, bytes]] = asyncio.PriorityQueue()
+        # Sorted by turn: what the Events of this namespace and cost have cost when it is sent
+        # (start-time fair queueing). The rest: a number, namespace and cost, and the Event.
+        self._queue: list[tuple[int, int, tuple[str, int], bytes]] = []
+        self._turn, self._last = 0, dict[tuple[str, int], int]()  # Now; of the last that waited.
+        self._unsent = asyncio.Queue[None]()  # One for each Event.
         self._emitted = 0
         self._refused = ""
 
@@ -68,12 +72,14 @@ class Events:
     ) -> None:
         """Queue an Event; ``note`` is a text for people.
 
-        Warnings are sent first, and ``mass`` Events, which every pod may have, last. One with
+        Of a namespace Warnings are sent first, and ``mass`` Events, which every pod may have, last:
+        a thousand quits after a start must not delay the warning about one lost pod. One with
         ``once`` is not sent again for this object, reason and source while the API server has it
         (--event-ttl).
         """
-        rank = 2 if mass else int(kind == "Normal")
-        if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:
+        flow = about.namespace, MASS if mass else NORMAL if kind == "Normal" else WARNING
+        turn = max(self._turn, self._last.get(flow, 0)) + flow[1]
+        if len(self._queue) >= WAITING and turn >= self._queue[-1][0]:
             _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
             return
         now = self._now().date
@@ -101,9 +107,14 @@ class Events:
                 "uid": about.uid,
             },
         }
-        self._emitted += 1
         body = msgspec.json.encode(event)
-        self._queue.put_nowait((rank, self._emitted, about.namespace, body))
+        if len(self._queue) >= WAITING:
+            last, _, other, _ = self._queue.pop()
+            self._last[other] = last - other[1]
+        else:
+            self._unsent.put_nowait(None)
+        self._emitted, self._last[flow] = self._emitted + 1, turn
+        insort(self._queue, (turn, self._emitted, flow, body))
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
@@ -114,15 +125,18 @@ class Events:
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)
             # Only now: a warning may have been queued in the meantime.
-            _, _, namespace, body = await self._queue.get()
+            await self._unsent.get()
+            self._turn, _, flow, body = self._queue.pop(0)
+            if not self._queue:
+                self._last.clear()
             tokens -= 1
-            await self._send(namespace, body)
-            self._queue.task_done()
+            await self._send(flow[0], body)
+            self._unsent.task_done()
 
     async def sent(self, patience: float) -> None:
         """Wait until all that is queued is sent, or for ``patience`` seconds."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._queue.join(), patience)
+            await asyncio.wait_for(self._unsent.join(), patience)
 
     async def _send(self, namespace: str, body: bytes) -> None:
         try:
