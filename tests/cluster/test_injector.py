@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,15 @@ import lab.istio
 import pytest
 from lab import ports
 from lab.certificates import Authority
-from lab.fixtures import make_namespace
+from lab.fixtures import await_account, make_namespace
 from lab.istio import webhooks
 from lab.served import Programs
-from lab.workload import Workload
-from lightkube.models.meta_v1 import LabelSelector
+from lab.workload import PROGRAM, Workload
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.discovery_v1 import EndpointConditions, EndpointPort
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, ResourceQuota
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 ACTIVE = "istio-revision-tag-default"
@@ -138,6 +143,20 @@ def unlist(istio: lab.istio.Istio) -> None:
         client.delete(EndpointSlice, service, namespace=istio.namespace)
 
 
+def hide(istio: lab.istio.Istio) -> None:
+    """Make its endpoint ready, with no port that is the webhook's by name: a dry run asks it."""
+    with istio.cluster.client() as client:
+        name = webhooks.service(istio.revision)
+        found = client.get(EndpointSlice, name, namespace=istio.namespace)
+        assert found.metadata
+        assert found.endpoints
+        assert found.ports
+        found.endpoints[0].conditions = EndpointConditions(ready=True)
+        found.ports.append(EndpointPort(name="other", port=9, protocol="TCP"))
+        about = ObjectMeta(name=name, namespace=istio.namespace, labels=found.metadata.labels)
+        client.apply(dataclasses.replace(found, metadata=about))
+
+
 def test_without_istio_it_is_absent(injectors: Injectors) -> None:
     status = injectors.await_state("absent", "no webhook configuration of Istio's injector", "")
 
@@ -177,3 +196,45 @@ def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
     status = injectors.await_state(state, why)
 
     assert (status["injector-live"], status["capability"]) == (False, "unknown")
+
+
+@pytest.fixture(params=["going", "full"])
+def refusing(
+    request: pytest.FixtureRequest, cluster: lab.Cluster, workload: Workload
+) -> Iterator[str]:
+    """The only namespace that is selected; it is injected, too, and takes no pods any more."""
+    with cluster.client() as client:
+        name = f"a-{request.param}"
+        labels = {"istio-injection": "enabled", "io.datastrophic/istio-aux": "enabled"}
+        held = ["lab.test/held"] if request.param == "going" else None
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels, finalizers=held)))
+        await_account(client, name)
+        workload.select(name)
+        if held:
+            client.delete(Namespace, name)
+        else:
+            spec = ResourceQuotaSpec(hard={"pods": "0"})
+            client.create(
+                ResourceQuota(metadata=ObjectMeta(name="none"), spec=spec), namespace=name
+            )
+        yield name
+        if held:
+            client.patch(Namespace, name, {"metadata": {"finalizers": None}})
+        else:
+            client.delete(Namespace, name)
+
+
+def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(
+    refusing: str, live: lab.istio.Istio, injectors: Injectors, cluster: lab.Cluster
+):
+    """A dry run asks in namespaces that are selected first."""
+    live.serve(ready=False)
+    injectors.await_state("no-endpoint")
+    hide(live)
+
+    injectors.await_state("live")
+
+    command = [PROGRAM, "check", "-o", "json", "--kubeconfig", cluster.kubeconfig]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["result"] for each in found if each["check"] == "injector"] == ["ok"], found

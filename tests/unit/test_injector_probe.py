@@ -44,7 +44,9 @@ from unit.rules.table import row
 from unit.store import refusal
 from unit.tls import certificate
 
+ISTIOS = "namespace.sidecar-injector.istio.io"
 PLAIN = Question("plain", {"istio.io/rev": "default"}, selected=True)
+OTHER = Question("other", {}, selected=True)
 NOWHERE = Question("istio-system", {})
 UNREADABLE = b"-----BEGIN CERTIFICATE-----\nbm8gREVS\n-----END CERTIFICATE-----"
 
@@ -61,9 +63,9 @@ class Probing:
         return await self.ask_at(target, [Address("127.0.0.1", p) for p in ports], about)
 
     async def ask_at(
-        self, target: ClientConfig, addresses: list[Address], about: Question = PLAIN
+        self, target: ClientConfig, addresses: list[Address], *about: Question
     ) -> ProbeAnswer:
-        async with self._prober.ask(target, addresses, about) as answer:
+        async with self._prober.ask(target, addresses, about or [PLAIN]) as answer:
             return answer
 
     def counted(self, way: str, outcome: str) -> float:
@@ -374,25 +376,55 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
 @pytest.mark.parametrize(
     ("answer", "asked", "why"),
     [
-        (refusal(500, "InternalError", 'failed calling webhook "x": EOF'), True, "failed calling"),
-        (refusal(401, "Unauthorized", "no such token"), False, "no such token"),
-        (refusal(403, "Forbidden", "cannot create resource"), False, "cannot create resource"),
-        (refusal(404, "NotFound", "no such namespace"), False, "no such namespace"),
+        ((500, "InternalError", f'failed calling webhook "{ISTIOS}": EOF'), True, "EOF"),
+        ((400, "", f'admission webhook "{ISTIOS}" denied the request: no'), True, "denied"),
+        ((500, "InternalError", "etcd is away"), False, "etcd is away"),
+        ((401, "Unauthorized", "no such token"), False, "no such token"),
+        ((403, "Forbidden", "cannot create resource"), False, "cannot create resource"),
+        ((404, "NotFound", "no such namespace"), False, "no such namespace"),
     ],
 )
 async def test_the_api_servers_answer_to_a_dry_run_is_reported(
-    answer: web.Response, asked: bool, why: str, tmp_path: Path
+    answer: tuple[int, str, str], asked: bool, why: str, tmp_path: Path
 ) -> None:
     """That it does not let us ask says nothing of the injector."""
     async with probing() as prober:
-        prober.api.dry_run = lambda _pod: answer
+        prober.api.dry_run = lambda _pod: refusal(*answer)
         port = ports.reserve()
 
-        found = await prober.ask(Istiod(tmp_path).target, port)
+        address = Address("127.0.0.1", port)
+        found = await prober.ask_at(Istiod(tmp_path).target, [address], PLAIN, OTHER)
 
         assert (found.probe.injected, found.probe.reached) == (False, asked)
         assert why in found.probe.why
+        assert len(prober.api.dry_runs) == (2 if answer[0] in {403, 404} else 1)
         assert f"cannot be probed directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
+
+
+async def test_a_round_of_dry_runs_is_bounded_says_who_refuses_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Rounds without an answer have growing pauses between them."""
+    names = [f"team-{number:02}" for number in range(25)]
+    async with probing() as prober:
+        prober.api.dry_run = lambda _pod: refusal(
+            403, "Forbidden", f'pods "x" is forbidden: exceeded quota: {"gpu" * 99}'
+        )
+        questions = [Question(name, {}, selected=True) for name in names]
+        begun, whys = time.monotonic(), list[str]()
+        while len(prober.api.dry_runs) < 25:
+            found = await prober.ask_at(Istiod(tmp_path).target, [], *questions)
+            assert not found.probe.reached
+            whys.append(found.probe.why)
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - begun > 0.5 + 1.0
+
+    assert [pod["metadata"]["namespace"] for pod in prober.api.dry_runs[:25]] == names
+    start = "dry run: namespaces refuse the pod: team-00: exceeded quota: gpugpu"
+    assert whys[0].startswith(start)
+    assert "… and 7 more (cannot be probed directly: no endpoint" in whys[0]
+    assert max(map(len, whys)) <= 401
+    assert "; dry run: namespaces refuse the pod: team-00: " in whys[1]
 
 
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:
@@ -434,7 +466,7 @@ async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("code", "dry_runs"),
-    [(429, 1), (503, 1), (504, 1), (403, 2), (428, 2), (500, 2), (502, 2), (505, 2)],
+    [(429, 1), (503, 1), (504, 1), (500, 2), (502, 2), (505, 2)],
 )
 async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(
     code: int, dry_runs: int, tmp_path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,8 +17,10 @@ from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import State
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
+from lab import ports
 from unit.asynchronous import until
 from unit.injecting import ENABLED, Cluster, Istiod, chain, http, sidecar_for, silence, watching
+from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
@@ -113,6 +116,44 @@ async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Pa
         await api.lead_to(istiod)
         await told(watcher, State.LIVE)
         assert istiod.heads == []
+
+
+TERMINATED = "unable to create new content in namespace {} because it is being terminated"
+REFUSALS = {
+    "a-deleted": (403, TERMINATED.format("a-deleted")),
+    "b-full": (403, "exceeded quota: gpus, requested: pods=1, used: pods=4, limited: pods=4"),
+    "c-secured": (403, 'violates PodSecurity "restricted:latest": unrestricted capabilities'),
+    "d-policy": (400, 'admission webhook "validate.kyverno.svc" denied the request: no'),
+    "e-broken": (500, 'Internal error occurred: failed calling webhook "x.example.com": EOF'),
+    "f-cel": (422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+}
+"""Namespaces that refuse every pod, and how an API server says so. """
+
+
+GOING = {"0-going": (403, TERMINATED.format("0-going"))}
+
+
+def refuses(pod: dict[str, Any]) -> web.Response | None:
+    refused = (REFUSALS | GOING).get(pod["metadata"]["namespace"])
+    return refusal(refused[0], "", refused[1]) if refused else None
+
+
+async def test_namespaces_that_refuse_pods_hide_no_injector(tmp_path: Path) -> None:
+    """The next one is asked, and the one that answered is the first one from then on."""
+    rhythm = Rhythm(live=0.05, other=0.05)
+    async with Cluster() as api, watching(api, rhythm=rhythm) as watcher:
+        api.dry_run = chain("never", refuses)
+        for name in (*GOING, *REFUSALS, "team"):
+            at = "2026-11-28T06:00:00Z" if name in GOING else None
+            metadata = {"name": name, "labels": ENABLED, "deletionTimestamp": at}
+            await api.put("namespaces", {"metadata": metadata})
+        await api.publish(ports.reserve())
+        await api.configure(bundle=Istiod(tmp_path).bundle)
+        await told(watcher, State.LIVE)
+        asked = [pod["metadata"]["namespace"] for pod in api.dry_runs]
+        assert asked[:7] == [*REFUSALS, "team"]
+        await until(lambda: len(api.dry_runs) > len(asked) + 1, "it is asked again")
+        assert {pod["metadata"]["namespace"] for pod in api.dry_runs[7:]} == {"team"}
 
 
 async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:

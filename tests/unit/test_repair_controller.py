@@ -340,6 +340,21 @@ async def test_applications_of_one_name_in_two_namespaces_are_two() -> None:
         assert found == [("bank", False), ("shop", True)]
 
 
+async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> None:
+    """The API server would refuse the new one."""
+    going = {"bank"}
+    async with cluster(going=going) as world:
+        ask(world)
+        await world.pod("web-0", namespace="bank", labels=WEB)
+        await world.known(1)
+        await until(lambda: world.repair.finished, "it is decided")
+        assert (world.unmeshed, world.api.evictions) == ({}, [])
+        assert said(world).live_reason == "namespace bank is being deleted, and takes no new pods"
+        going.clear()
+        world.repair.relabelled("bank")
+        await until(lambda: world.api.evictions == ["web-0"], "it is restarted")
+
+
 async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
     async with cluster(known=mesh(known=False)) as world:
         ask(world)

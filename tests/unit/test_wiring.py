@@ -308,11 +308,15 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
 
 
 async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() -> None:
+    """Those of a namespace that is being deleted are not, and nobody counts it."""
     settings = replace(
         DEFAULTS, pod_selector=parse("team"), quit=QuitMode.DRY_RUN, repair_policy=REPORT
     )
     async with ApiServer() as api, AsyncExitStack() as stack:
-        await api.put("namespaces", {"metadata": {"name": "shop", "labels": LABELS | ENABLED}})
+        for name, at in (("shop", None), ("left", "2026-11-28T06:00:00Z")):
+            about = {"name": name, "labels": LABELS | ENABLED, "deletionTimestamp": at}
+            await api.put("namespaces", {"metadata": about})
+        await api.put("pods", raw(name="c-bare", namespace="left", labels={"team": "x"}))
         for name, labels in (("a", {}), ("b", {"team": "x"})):
             await api.put("pods", raw(name=f"{name}-bare", labels=labels))
             done = {"main": exited(0), "istio-proxy": RUNNING}
@@ -328,6 +332,7 @@ async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() ->
             ("ProxyQuitDryRun", "b"), ("NoSidecar", "b-bare"),
         }  # fmt: skip
         assert (api.execs, api.forwards) == ([], [])
+        assert wired.status().selected_namespaces == ["shop"]
 
 
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:

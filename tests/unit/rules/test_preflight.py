@@ -84,7 +84,7 @@ def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() ->
     [
         (OURS, ours() | ISTIO, ["ok", "ok"]),
         (None, ours() | ISTIO, ["ok", "ok"]),
-        (None, ISTIO, ["note", "ok"]),
+        (None, ISTIO, ["note"]),
         (OURS, ISTIO, ["problem", "ok"]),
         ("zz-istio-aux", ours("zz-istio-aux") | ISTIO, ["ok", "note"]),
     ],
@@ -146,6 +146,12 @@ def test_selected_namespaces_are_injected(
     results = [*preflight.namespaces("a=b", selected, mesh(State.LIVE))]
     assert [each.do for each in results] == found
     assert all(each.result == ("note" if each.do else "ok") for each in results)
+
+
+def test_a_namespace_that_is_being_deleted_is_named_and_not_judged() -> None:
+    going, counted = preflight.namespaces("a=b", {"team": ENABLED}, mesh(State.LIVE), ["left"])
+    assert (going.result, going.what) == ("note", "being deleted, and left out: left")
+    assert counted.what == "1 selected: team"
 
 
 def record(holder: str | None, ago: int) -> LeaseRecord:

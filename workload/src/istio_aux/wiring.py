@@ -112,6 +112,7 @@ class Wiring:
         self._repair = repairing.RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
+            going=self._around.namespaces.going,
             leads=self._may_act, store=self._save,
         )  # fmt: skip
         self._listed = self._watch_pods()
@@ -183,7 +184,7 @@ class Wiring:
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.troubled("stuck"), self._quit.troubled("blocked")
-        expires = self._token_life().exp
+        expires, going = self._token_life().exp, self._around.namespaces.going
         return answers.ProcessStatus(
             ready=ready,
             missing=missing,
@@ -195,7 +196,7 @@ class Wiring:
             injectors=self._injectors.shown(),
             injector_live=planes.any_live,
             watched_pods=self._quit.watched,
-            selected_namespaces=self._quit.selected,
+            selected_namespaces=[name for name in self._quit.selected if name not in going],
             stuck_pods=stuck,
             blocked_pods=blocked,
             lost_pods=self._quit.troubled("lost"),

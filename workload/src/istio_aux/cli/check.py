@@ -18,12 +18,13 @@ from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
+from istio_aux.injector.probe_rules import refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import KubeError
+from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
@@ -36,7 +37,7 @@ from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
 AGAIN = 2.0  # Seconds between two rounds of all checks.
-TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
+TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 # A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
 QUIT_RIGHTS = tuple(
@@ -155,8 +156,11 @@ async def run_checks(client: Client, request: CheckRequest, results: list[CheckR
             for name, labels in around.namespaces.items()
             if settings.namespace_selectors.matches(labels)
         }
+        going = [name for name in selected if name in around.namespaces.going]
+        selected = {name: labels for name, labels in selected.items() if name not in going}
         if "namespaces" not in missing:
-            results += preflight.namespaces(str(settings.namespace_selectors), selected, mesh)
+            selectors = str(settings.namespace_selectors)
+            results += preflight.namespaces(selectors, selected, mesh, going)
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
@@ -270,21 +274,24 @@ async def _admission(
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
         do = "set another pod-selector if there are none"
         return [preflight.unknown("admission", why, do)]
-    why = ""
+    refusals = dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
                 plain = await _create(client, namespace, labels, for_policy=True)
                 began = system_clock().monotonic
                 answer = await _create(client, namespace, labels, for_policy=False)
+        except ApiError as error:
+            refusals[namespace] = str(error)
+            continue
         except (KubeError, TimeoutError) as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
-            continue
+            return [preflight.unknown("network", why)]
         took = system_clock().monotonic - began
         return [
             preflight.policy(namespace, plain), preflight.admission(namespace, answer, took)
         ]  # fmt: skip
-    return [preflight.unknown("network", why)]
+    return [preflight.unknown("network", refused_in(refusals))]
 
 
 async def _create(

@@ -169,23 +169,23 @@ def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> It
     name = ours or _installed(configurations)
     if name is None:
         yield _note("webhook", "istio-aux is not installed: no webhook of it")
-    elif name not in configurations:
+        return
+    if name not in configurations:
         what = f"configuration {name} does not exist: no new pod is changed"
         do = "the charm creates it when every ready unit answers: see `juju status`"
         yield _problem("webhook", what, do)
     else:
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
-    first = name or "istio-aux"
-    if before := sorted_before(first, configurations.values()):
+    if before := sorted_before(name, configurations.values()):
         what = (
-            f"called before {first}: {listed(before, most=NAMED)}; these injectors do not see"
+            f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
             " what is added, so their pods are held, not native"
         )
         do = "rename the model or the application so that the configuration sorts first"
         yield _note("webhook order", what, do)
     else:
-        yield _ok("webhook order", f"{first} is called before Istio's")
+        yield _ok("webhook order", f"{name} is called before Istio's")
 
 
 def is_installed(ours: str | None, configurations: Mapping[str, Configuration]) -> bool:
@@ -238,10 +238,19 @@ def injectors(
 
 
 def namespaces(
-    selectors: str, selected: Mapping[str, Mapping[str, str]], mesh: ControlPlanes
+    selectors: str,
+    selected: Mapping[str, Mapping[str, str]],
+    mesh: ControlPlanes,
+    going: Sequence[str] = (),
 ) -> Iterator[CheckResult]:
-    """Judge the namespaces that one of the selectors matches, by name with their labels."""
+    """Judge the namespaces that one of the selectors matches, by name with their labels.
+
+    More of them are ``going``: they are being deleted, and not judged.
+    """
     check = "namespaces"
+    if going:
+        what = f"being deleted, and left out: {listed(sorted(going), most=NAMED)}"
+        yield _note(check, what, "if that lasts, see `kubectl get namespace NAME -o yaml`")
     if not selected:
         do = "label a namespace so that one matches, or set namespace-selectors"
         yield _note(check, f"no namespace has the labels {selectors}", do)

@@ -84,7 +84,7 @@ class _Run:
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
         self._repair = RepairController(
             client, around.namespaces, telemetry, self._events,
-            policy=policy, options=settings.pod_options,
+            policy=policy, options=settings.pod_options, going=around.namespaces.going,
             limits=RolloutLimits(restarts=request.limit), restarted=self._done.__setitem__,
         )  # fmt: skip
         self._repair.set_applications(installation.applications)

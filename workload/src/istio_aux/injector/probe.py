@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import islice
+from itertools import chain
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -41,15 +42,11 @@ _log = logging.getLogger(__name__)
 
 DRY_RUN = 12.0  # Seconds; a webhook has ten by default.
 REPLICAS = 5  # Replicas that are probed at once; one that injects is enough.
-NAMESPACES = 3  # Namespaces tried for native sidecars: quotas and policies may refuse pods.
+NAMESPACES = 10  # Namespaces in a round of dry runs: a quota or a policy may refuse all pods.
 KEPT = 300.0
 """Seconds that a check of native sidecars counts while the API server gives no other answer."""
 
 _BUSY = frozenset({429, 503, 504})
-_NOT_ALLOWED = frozenset({401, 403, 404, 429})
-"""The API server did not start the dry run. If an injector refuses or fails, it answers other codes
-(apiserver webhook/errors/statuserror.go)."""
-
 _TEMPORARY = frozenset({401, 408}) | _BUSY
 
 
@@ -63,22 +60,55 @@ class Rhythm(msgspec.Struct, frozen=True):
     other: float = 1.0
 
 
+class _Pause:
+    """When dry runs are tried again that had no answer, and why."""
+
+    def __init__(self) -> None:
+        self.until, self.why, self._backoff = -math.inf, "", Backoff(1.0, 30.0)
+
+    def begin(self, now: float, why: str, least: float = 0.0) -> None:
+        self.until, self.why = now + max(self._backoff.next(), least), why
+
+    def reset(self) -> None:
+        self._backoff.reset()
+
+
+class _DryRuns(_Pause):
+    """The dry runs for one injector: those after the last one that was tried are next."""
+
+    _last: Question | None = None
+
+    def turn(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """Yield questions, beginning with the last one that was tried: it has had an answer."""
+        for question in probe_rules.in_turn(questions, self._last):
+            if question.selected:
+                self._last = question
+                yield question
+
+
 class Prober:
     """Probes injectors. While the API server is busy, there are no dry runs."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self.client, self.telemetry = client, telemetry
-        self._busy: tuple[float, str] = -math.inf, ""
-        self._backoff = Backoff(1.0, 30.0)
+        self._busy = _Pause()
+        self._dry_runs = defaultdict[object, _DryRuns](_DryRuns)
+
+    def turn(self, target: ClientConfig, questions: Iterable[Question]) -> Iterator[Question]:
+        """Yield the questions that a dry run can answer about ``target``, the next one first."""
+        return self._dry_runs[target.service or target.url].turn(questions)
 
     @asynccontextmanager
     async def ask(
-        self, target: ClientConfig, addresses: Sequence[Address], question: Question
+        self, target: ClientConfig, addresses: Sequence[Address], questions: Iterable[Question]
     ) -> AsyncGenerator[ProbeAnswer]:
         """Ask the injector behind ``target``; ``addresses`` are for a Service only.
 
-        A connection to the replica that injected stays open while the context lasts.
+        There is at least one of the ``questions``. A connection to the replica that injected stays
+        open while the context lasts.
         """
+        others = iter(questions)
+        question = next(others)
         try:
             url, addresses = _place(target, addresses)
         except ValueError as error:
@@ -88,7 +118,7 @@ class Prober:
         self._count("direct", answer.probe)
         if not answer.probe.reached:
             direct = f"cannot be probed directly: {answer.probe.why}"
-            answer = ProbeAnswer(await self._dry_run(question, direct))
+            answer = ProbeAnswer(await self._dry_run(target, chain([question], others), direct))
             self._count("dry-run", answer.probe)
         try:
             yield answer
@@ -101,33 +131,56 @@ class Prober:
         outcome = reached if probe.reached else "unreachable"
         self.telemetry.injector_probes.labels(way, outcome).inc()
 
-    async def _dry_run(self, question: Question, direct: str) -> Probe:
-        if not question.selected:
-            none = "no namespace where a dry run asks this injector and no other"
-            return refusal(f"{direct}; {none}", reached=False)
-        until, busy = self._busy
-        now = asyncio.get_running_loop().time()
-        if now < until:
-            return refusal(f"{direct}; dry run: {busy}", reached=False)
+    async def _dry_run(
+        self, target: ClientConfig, questions: Iterable[Question], direct: str
+    ) -> Probe:
+        runs, now = self._dry_runs[target.service or target.url], asyncio.get_running_loop().time()
+        for pause in (self._busy, runs):
+            if now < pause.until:
+                return refusal(f"{direct}; dry run: {pause.why}", reached=False)
+        refusals = dict[str, str]()
         try:
-            body = await dry_run(self.client, question)
+            async with asyncio.timeout(DRY_RUN):
+                for question in _tried(runs.turn(questions), refusals):
+                    try:
+                        made = probe_rules.created(await dry_run(self.client, question))
+                    except ApiError as error:
+                        whose = probe_rules.concerns(error.code, str(error))
+                        if whose == "API server":
+                            raise
+                        if whose == "injector":
+                            return refusal(f"dry run: {error} ({direct})")
+                        refusals[question.namespace] = str(error)
+                    else:
+                        self._busy.reset()
+                        runs.reset()
+                        return made if made.injected else refusal(f"{made.why} ({direct})")
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {DRY_RUN:g} s"
             code = error.code if isinstance(error, ApiError) else None
             if code is None or code in _BUSY:
                 # An injector that is not live is probed every second.
-                self._busy = now + max(self._backoff.next(), retry_after(error)), why
-            reached = code is not None and code not in _NOT_ALLOWED
-            return refusal(f"dry run: {why} ({direct})", reached=reached)
-        self._backoff.reset()
-        made = probe_rules.created(body)
-        return made if made.injected else refusal(f"{made.why} ({direct})")
+                self._busy.begin(now, why, retry_after(error))
+            return refusal(f"dry run: {why} ({direct})", reached=False)
+        if not refusals:
+            none = "no namespace where a dry run asks this injector and no other"
+            return refusal(f"{direct}; {none}", reached=False)
+        runs.begin(now, why := probe_rules.refused_in(refusals))
+        return refusal(f"dry run: {why} ({direct})", reached=False)
+
+
+def _tried(questions: Iterable[Question], refusals: Mapping[str, str]) -> Iterator[Question]:
+    """Yield one question for each namespace until `NAMESPACES` have refused any pod."""
+    for question in questions:
+        if len(refusals) >= NAMESPACES:
+            return
+        if question.namespace not in refusals:
+            yield question
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:
-    """Create the pod in a dry run; see `Question.body`. Raises KubeError and TimeoutError."""
-    async with asyncio.timeout(DRY_RUN):
-        return await actions.dry_run_pod(client, question.namespace, question.body(native=native))
+    """Create the pod in a dry run; see `Question.body`."""
+    return await actions.dry_run_pod(client, question.namespace, question.body(native=native))
 
 
 def _place(target: ClientConfig, addresses: Sequence[Address]) -> tuple[str, Sequence[Address]]:
@@ -229,8 +282,8 @@ class InjectorProbe:
             changed = self.reconfigured.is_set()
             self.reconfigured.clear()
             try:
-                question = next(iter(self._questions()))
-                async with self._prober.ask(self._target, self._addresses, question) as answer:
+                asked = self._prober.ask(self._target, self._addresses, self._questions())
+                async with asked as answer:
                     pause = await self._conclude(answer.probe, changed=changed)
                     await self._wait(pause, answer.connection)
             # A defect of ours must not end the probes, nor count as a live injector.
@@ -262,7 +315,8 @@ class InjectorProbe:
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(DRY_RUN):
-                self._native = await check_native(self._prober.client, self._questions())
+                asked = self._prober.turn(self._target, self._questions())
+                self._native = await check_native(self._prober.client, asked)
         except (KubeError, TimeoutError) as error:
             if clock() >= self._checked_at + KEPT:
                 why = str(error) or "the API server does not answer in time"
@@ -319,39 +373,36 @@ async def check_native(client: Client, questions: Iterable[Question]) -> NativeC
         return probe_rules.unknown(f"/version of the API server: {error}")
     if not probe_rules.kubelets_assured(version) and (versions := await _of_nodes(client)):
         return versions
-    selected = (question for question in questions if question.selected)
-    return await _of_dry_runs(client, islice(selected, NAMESPACES))
+    return await _of_dry_runs(client, questions)
 
 
 async def _of_nodes(client: Client) -> NativeCheck | None:
     try:
         return probe_rules.of_kubelets(await read_kubelets(client))
     except (ApiError, UnreadableError) as error:
-        if _temporary(error):
+        if isinstance(error, ApiError) and error.code in _TEMPORARY:
             raise
         return probe_rules.unknown(f"nodes: {error}")
 
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
-    unclear = "there is no namespace where a dry run asks this injector and no other"
-    for question in questions:
+    refusals = dict[str, str]()
+    for question in _tried(questions, refusals):
         try:
             return probe_rules.of_dry_run(await dry_run(client, question, native=True))
         except ApiError as error:
-            if _temporary(error):
+            if probe_rules.concerns(error.code, refused := str(error)) == "API server":
                 raise
-            refused = error
         # Is the pod refused because of the native sidecar?
         try:
             await dry_run(client, question, native=False)
         except ApiError as error:
-            if _temporary(error) or error.code >= 500:
+            if probe_rules.concerns(error.code, str(error)) != "namespace":
                 raise
-            unclear = f"no dry run is possible in namespace {question.namespace}: {error}"
+            refusals[question.namespace] = str(error)
             continue
-        return probe_rules.classic(f"pods with a native sidecar are refused: {refused}")
-    return probe_rules.unknown(unclear)
-
-
-def _temporary(error: KubeError) -> bool:
-    return isinstance(error, ApiError) and error.code in _TEMPORARY
+        if not probe_rules.by_size(refused):
+            return probe_rules.classic(f"pods with a native sidecar are refused: {refused}")
+        refusals[question.namespace] = refused
+    none = "there is no namespace where a dry run asks this injector and no other"
+    return probe_rules.unknown(probe_rules.refused_in(refusals) if refusals else none)

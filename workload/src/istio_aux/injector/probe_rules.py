@@ -13,9 +13,9 @@ Kubelets run native sidecars from 1.29 on (KEP-753).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -27,8 +27,8 @@ from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
-from istio_aux.model.text import one_line
-from istio_aux.model.webhooks import TIMEOUT, ClientConfig
+from istio_aux.model.text import listed, one_line, shortened
+from istio_aux.model.webhooks import TIMEOUT, ClientConfig, is_injector
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -50,7 +50,10 @@ CONTAINER = {
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _NO_SIDECAR = "it gives no sidecar to a pod that asks for one"
 _UNREADABLE = (ValueError, RecursionError)
-_LONGEST = 300  # Characters of a reason; other programs' messages may be long.
+_LONGEST = 400  # Characters of a reason; other programs' messages may be long.
+_NAMED, _LONG = 3, 80  # Namespaces that a reason names, and characters of why each refuses a pod.
+_WEBHOOK = re.compile(r'webhook "([^"]{1,253})"')
+_SIZES = re.compile(r"(exceeded|failed|insufficient) quota|(usage|ratio) per (Pod|Container) ")
 _OLDEST = (1, 29)  # The first version whose kubelet runs native sidecars by default.
 _ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their API server.
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
@@ -119,11 +122,13 @@ def questions(
     hooks: Sequence[Hook],
     namespaces: Mapping[str, Mapping[str, str]],
     preferred: NamespaceSelectors | None = None,
+    going: Collection[str] = (),
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
     If there is no such pod, yield a pod that only the injector itself can review. ``hooks`` are of
-    all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces come first.
+    all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces come first, and
+    those that are ``going`` take no pods.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
@@ -132,11 +137,15 @@ def questions(
     none = True
     for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last.
-        ordered = sorted(some.difference(IGNORED), key=lambda n: (_ENFORCED in namespaces[n], n))
+        ordered = sorted(
+            some.difference(IGNORED, going), key=lambda n: (_ENFORCED in namespaces[n], n)
+        )
         for (hook, labels), name in product(pairs, ordered):
-            where = namespaces[name]
-            if hook.selects(where, labels) and all(
-                other.target == target for other in hooks if other.selects(where, labels)
+            where = namespaces.get(name)  # It may be gone by now: an answer takes its time.
+            if (
+                where is not None
+                and hook.selects(where, labels)
+                and all(other.target == target for other in hooks if other.selects(where, labels))
             ):
                 none = False
                 yield Question(name, labels, selected=True, timeout=hook.timeout)
@@ -145,6 +154,49 @@ def questions(
         wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
         name = "default" if home in {"", *IGNORED} else home
         yield Question(name, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
+
+
+def in_turn(found: Iterable[Question], begin: Question | None) -> Iterator[Question]:
+    """Yield the questions from ``begin`` on, then those before it; all if it is not among them."""
+    before = list[Question]()
+    for each in found:
+        if begin is None or each == begin:
+            begin = None
+            yield each
+        else:
+            before.append(each)
+    yield from before
+
+
+def concerns(code: int, message: str) -> Literal["injector", "namespace", "API server"]:
+    """Say whose answer the refusal of a dry run is.
+
+    The API server names a webhook that fails or refuses the pod in its message alone (apiserver
+    webhook/mutating/dispatcher.go, webhook/errors/statuserror.go). A deletion of the namespace, its
+    quota and limits, Pod Security, other webhooks and policies say nothing of the injector, and
+    another namespace may have none of them.
+    """
+    if webhook := _WEBHOOK.search(message):
+        return "injector" if is_injector(webhook[1]) else "namespace"
+    return "API server" if code in {401, 408, 429} or code >= 500 else "namespace"
+
+
+def by_size(message: str) -> bool:
+    """Whether a quota or a LimitRange refuses the pod: for what it asks, and not for its form.
+
+    A native sidecar is added to what init containers request (apiserver resourcequota
+    controller.go, kubernetes limitranger admission.go).
+    """
+    return _SIZES.search(message) is not None
+
+
+def refused_in(refusals: Mapping[str, str]) -> str:
+    """Say which namespaces refuse any pod, with the API server's messages by name."""
+    whys = [
+        f"{name}: {shortened(why.partition(' is forbidden: ')[2] or why, _LONG)}"
+        for name, why in refusals.items()
+    ]
+    return f"namespaces refuse the pod: {listed(whys, '; ', most=_NAMED)}"
 
 
 class _Status(Struct, frozen=True):

@@ -59,26 +59,35 @@ _RHYTHM = Rhythm()
 
 
 class Namespaces(dict[str, Mapping[str, str]]):
-    """Labels by the name of the namespace; handles a watch of all namespaces."""
+    """Labels by the name of the namespace; handles a watch of all namespaces.
+
+    Attributes:
+        going: those that are being deleted. They take no new pods (apiserver namespace/lifecycle
+            admission.go), and may be in that state for days.
+    """
 
     def __init__(self, changed: Callable[[str], None]) -> None:
-        """Begin empty; ``changed`` gets the name of a namespace that is relabelled or gone."""
+        """Begin empty; ``changed`` gets the name of a namespace that is relabelled or deleted."""
         super().__init__()
         self._changed = changed
         self._uids: dict[str, str] = {}
+        self.going: set[str] = set()
 
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
         name, labels = resource.metadata.name, resource.labels
+        going = resource.metadata.deletion_timestamp is not None
         self._uids[name] = resource.metadata.uid
-        if self.get(name) != labels:
+        if self.get(name) != labels or going != (name in self.going):
             self[name] = labels
+            (self.going.add if going else self.going.discard)(name)
             self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
         if self._uids.get(key.name) == key.uid:
             del self[key.name], self._uids[key.name]
+            self.going.discard(key.name)
             self._changed(key.name)
 
 
@@ -108,7 +117,7 @@ class Watcher:
     def __init__(
         self,
         client: Client,
-        namespaces: Mapping[str, Mapping[str, str]],
+        namespaces: Namespaces,
         telemetry: Telemetry,
         *,
         changed: Callable[[ControlPlanes], None],
@@ -120,10 +129,9 @@ class Watcher:
     ) -> None:
         """Prepare; `run` sends the first request.
 
-        ``namespaces`` has the labels of all namespaces by name. ``changed`` is called with each new
-        `control_planes`. ``ours`` is the name of our own configuration, and ``root`` the namespace
-        of the only control plane that matters; None for all of them. In the namespaces of
-        ``selectors`` pods will ask for native sidecars.
+        ``changed`` is called with each new `control_planes`. ``ours`` is the name of our own
+        configuration, and ``root`` the namespace of the only control plane that matters; None for
+        all of them. In the namespaces of ``selectors`` pods will ask for native sidecars.
         """
         self.configurations = Collection[Configuration](self._reconfigured)
         self.control_planes = ControlPlanes()
@@ -265,7 +273,9 @@ class Watcher:
         return InjectorProbe(
             self._prober, target, addresses,
             # A webhook may be called in some namespaces only: those with our pods come first.
-            questions=lambda: questions(target, self._hooks, self._namespaces, self._selectors),
+            questions=lambda: questions(
+                target, self._hooks, self._namespaces, self._selectors, self._namespaces.going
+            ),
             news=self._news, rhythm=self._rhythm,
         )  # fmt: skip
 

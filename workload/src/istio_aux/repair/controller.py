@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -68,6 +68,7 @@ class RepairController:
         events: Events,
         *,
         policy: RepairPolicy,
+        going: Collection[str] = (),
         options: PodOptions | None = None,
         limits: RolloutLimits | None = None,
         job_limits: SuspensionLimits | None = None,
@@ -78,15 +79,16 @@ class RepairController:
     ) -> None:
         """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
 
-        Without ``options`` all pods count. ``restarted`` is called for each pod that was restarted.
-        ``leads`` is called right before each write: whether this process may still act. ``store``
-        stores `failed` and `replaced` for the next leader, if any, or raises `KubeError`.
+        No pod is restarted in those that are ``going``. Without ``options`` all pods count.
+        ``restarted`` is called for each pod that was restarted. ``leads`` is called right before
+        each write: whether this process may still act. ``store`` stores `failed` and `replaced` for
+        the next leader, if any, or raises `KubeError`.
         """
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self._store = PodStore(
-            namespaces, policy, self._recorder, self._woken, options, clock=clock
+            namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock
         )
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
@@ -124,7 +126,7 @@ class RepairController:
             self._store.invalidate()
 
     def relabelled(self, namespace: str) -> None:
-        """A namespace was created, relabelled or deleted."""
+        """A namespace was created or relabelled, or is being deleted, or gone."""
         self._store.invalidate(namespace)
 
     def set_applications(self, applications: Applications) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -224,10 +224,11 @@ class PodStore:
         woken: asyncio.Event,
         options: PodOptions | None = None,
         *,
+        going: Collection[str] = (),
         clock: Clock = system_clock,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
-        self._now = clock
+        self._now, self._going = clock, going
         self._namespaces, self._policy = namespaces, policy
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
@@ -349,9 +350,12 @@ class PodStore:
 
     def expect(self, pod: Pod) -> Expectation:
         """Whether the pod, as it would leave our admission, would get a sidecar now."""
+        if (namespace := pod.metadata.namespace) in self._going:
+            why = f"namespace {namespace} is being deleted, and takes no new pods"
+            return Expectation(expected=False, reason=why)
         if not self.control_planes.known:
             return _UNKNOWN
-        labels = self._namespaces.get(pod.metadata.namespace)
+        labels = self._namespaces.get(namespace)
         planes = self.control_planes
         return expected(pod, labels, planes.hooks, planes.policies)
 
