@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -152,9 +151,16 @@ def hide(istio: lab.istio.Istio) -> None:
         assert found.endpoints
         assert found.ports
         found.endpoints[0].conditions = EndpointConditions(ready=True)
-        found.ports.append(EndpointPort(name="other", port=9, protocol="TCP"))
-        about = ObjectMeta(name=name, namespace=istio.namespace, labels=found.metadata.labels)
-        client.apply(dataclasses.replace(found, metadata=about))
+        client.apply(
+            EndpointSlice(
+                metadata=ObjectMeta(
+                    name=name, namespace=istio.namespace, labels=found.metadata.labels
+                ),
+                addressType=found.addressType,
+                endpoints=found.endpoints,
+                ports=[*found.ports, EndpointPort(name="other", port=9, protocol="TCP")],
+            )
+        )
 
 
 def test_without_istio_it_is_absent(injectors: Injectors) -> None:
