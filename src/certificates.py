@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509 import verification
 
 import cluster
-from relations import PEERS, note, noted
+from relations import PEERS, note, noted, peers
 
 if TYPE_CHECKING:
     from istio_aux.model.answers import ProcessStatus
@@ -338,9 +338,7 @@ def observe(
     wants = theirs.leaf or ours.leaf or served
     if theirs.reason and served and served.issuer != ours.leaf.issuer:
         wants = served if life_left(served.chain, now) > _LATE else wants
-    relation = model.get_relation(PEERS)
-    units = (model.unit, *(relation.units if relation else ()))
-    texts = [noted(model, unit).get(_ISSUERS, "") for unit in units]
+    texts = [noted(model, unit).get(_ISSUERS, "") for unit in (model.unit, *peers(model))]
     before, *others = (frozenset(parse_bundle(text)) for text in texts)
     trusted = noted(model, model.app).get(_TRUSTED)
     return Issuers(

@@ -52,3 +52,19 @@ def note(model: ops.Model, entity: ops.Application | ops.Unit, values: Mapping[s
     """Note something for the other units; the leader does it for the application, too."""
     if relation := model.get_relation(PEERS):
         write(relation, entity, values)
+
+
+def peers(model: ops.Model) -> list[ops.Unit]:
+    """Return the other units that the application has, as far as Juju says.
+
+    Juju 4 lists a unit that was removed for good (juju#23326). On Kubernetes, units have the
+    numbers from 0 on, and a smaller scale removes the last ones (juju CAASUnitTerminating).
+    """
+    relation = model.get_relation(PEERS)
+    units = list(relation.units) if relation else []
+    try:
+        planned = model.app.planned_units() if units else 0
+    except ops.ModelError as error:
+        logger.warning("peers: all that are listed count: %s", error)
+        return units
+    return [unit for unit in units if int(unit.name.rpartition("/")[2]) < planned]

@@ -89,7 +89,8 @@ class Application:
             shared.add(dataclasses.replace(view.authority, owner=owner))
         before = unit.state
         others = {one for one in before.relations if one.endpoint == "certificates"}
-        unit.run(leader=leads, relations={peers, *others}, secrets={*mine, *shared})
+        changes = {"leader": leads, "secrets": {*mine, *shared}, "planned_units": 3}
+        unit.run(relations={peers, *others}, **changes)
         # A unit's next hook sees at least what its last one has seen.
         self.seen[number] = began
         if fails:

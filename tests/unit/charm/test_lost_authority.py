@@ -110,6 +110,36 @@ def test_another_authority_is_made_at_once_and_the_units_change_over(
     assert bundle(unit.api) == {kept(unit).certificate}
 
 
+@pytest.mark.parametrize(
+    ("planned", "listed", "kept_too"),
+    [
+        pytest.param(1, 1, False, id="a unit that was removed is listed for good (juju#23326)"),
+        pytest.param(2, 1, True, id="a unit that there is has not changed over"),
+        pytest.param(2, 2, False, id="the one of three that was removed"),
+        pytest.param(DOWN, 1, True, id="Juju does not say how many there are"),
+    ],
+)
+def test_the_old_authority_goes_once_no_unit_that_there_is_needs_it(
+    planned: int | Exception, listed: int, kept_too: bool, unit: Unit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (old,) = bundle(unit.api)
+    (peers,) = unit.state.get_relations("peers")
+    if isinstance(planned, int):
+        unit.state = dataclasses.replace(unit.state, planned_units=planned)
+    else:
+        fail(monkeypatch, "planned_units", planned)
+    others = dataclasses.replace(peers, peers_data={listed: {"issuers": old}})
+    unit.run(relations={others})
+
+    replace_authority(unit)
+    for _ in range(6):
+        assert isinstance(unit.run(), testing.ActiveStatus)
+
+    new = kept(unit).certificate
+    assert bundle(unit.api) == ({old, new} if kept_too else {new})
+
+
 def test_only_the_leader_makes_another_authority_of_one_that_there_is(
     unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
