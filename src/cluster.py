@@ -74,6 +74,10 @@ _REFUSALS: Final = frozenset({401, 403})
 # plugin/policy/validating). Its status code is the rule's choice.
 _DENIED: Final = re.compile(r"denied (the )?request")
 
+# What lightkube raises for an answer that is not an API server's: a proxy's page, nothing, half a
+# document, one of another shape, one that is nested too deeply. lightkube 1.0 checks nothing.
+_ODD: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
 logger = logging.getLogger(__name__)
 
 
@@ -131,14 +135,30 @@ def attempt(what: str) -> Generator[None]:
     """Raise a `ReconcileError` about `what` if the API server refuses a request or fails."""
     try:
         yield
-    except httpx2.HTTPStatusError as error:
-        # lightkube's ApiError is one of these. For a kind that is not served there is none, because
-        # the answer is not a Status. The second line, if any, is advice from the HTTP library.
-        code, reason = error.response.status_code, f"{what}: {str(error).partition(chr(10))[0]}"
+    except httpx2.RequestError as error:
+        raise ReconcileError(f"{what}: Kubernetes API server: {error}") from error
+    except (httpx2.HTTPStatusError, *_ODD) as error:
+        refusal = _refusal(error)
+        if not refusal:
+            # Should it be an error of our own, the log has where.
+            logger.info("%s", what, exc_info=error)
+            odd = "not an answer of the Kubernetes API server"
+            raise ReconcileError(f"{what}: {odd}: {_first_line(error)}") from error
+        code, reason = refusal.response.status_code, f"{what}: {_first_line(refusal)}"
         refused = code in _REFUSALS and not _DENIED.search(reason)
         raise ReconcileError(reason, code=code, refused=refused) from error
-    except httpx2.TransportError as error:
-        raise ReconcileError(f"{what}: Kubernetes API server: {error}") from error
+
+
+def _refusal(error: BaseException | None) -> httpx2.HTTPStatusError | None:
+    """Return the answer with a code that lightkube got, although its body made lightkube fail."""
+    while error and not isinstance(error, httpx2.HTTPStatusError):
+        error = error.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what was said; the second line, if any, is advice from the HTTP library."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -202,7 +222,9 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
         if error.response.status_code != 403:
             raise
         raise ReconcileError("the Kubernetes API server has not read its roles yet") from error
-    return status is not None and status.allowed
+    if status is None:
+        raise ReconcileError("not an answer of the Kubernetes API server: no status")
+    return status.allowed
 
 
 class Present:
@@ -273,7 +295,7 @@ def apply(
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
-                written = client.apply(resource, field_manager=manager, force=True)
+                written = _found(client.apply(resource, field_manager=manager, force=True))
         except ReconcileError as error:
             if not _is_not_served(kind, error):
                 raise
@@ -281,7 +303,7 @@ def apply(
             logger.info("%s: skipped: %s", name, why)
         else:
             if present:
-                present.note(_found(written))
+                present.note(written)
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool:
@@ -290,12 +312,12 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool:
     try:
         with attempt(f"{wanted.kind} {_name(wanted)}"):
             stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
+            labels: dict[str, str] = stored["metadata"].get("labels", {})
     except ReconcileError as error:
         if error.code != 404:
             raise
         return True
     goal = _as_dict(wanted)
-    labels: dict[str, str] = stored["metadata"].get("labels", {})
     return stored.get("spec") != goal["spec"] or not (
         goal["metadata"]["labels"].items() <= labels.items()
     )
@@ -370,9 +392,8 @@ def request_token(client: Client, account: str, model: str) -> str:
     )
     with attempt(f"token for ServiceAccount {account}"):
         status = client.create(request, account, namespace=model).status
-    # The API server answers with both, or with an error.
-    assert status is not None
-    assert status.token
+        if not (status and status.token):
+            raise ValueError("no token")
     logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
     return status.token
 

@@ -348,7 +348,9 @@ def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
             with cluster.tolerating_refusals():
                 for job in cluster.listed(client, resource, labels, namespace="*"):
                     yield kind, job
-        except RecursionError:
+        except ReconcileError as error:
+            if not isinstance(error.__cause__, RecursionError):
+                raise
             # The API server stores documents that are thousands of levels deep.
             logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
 

@@ -11,11 +11,14 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import httpx2
 from unit.store import merged
+
+Answer = httpx2.Response | httpx2.TransportError | Callable[[], httpx2.Response]
 
 # Of the model that the unit is in, and of its namespace.
 MODEL_ID, MODEL_UID = "5a0f6f7c-0d6e-4f6a-8a55-3f6b2a9c1e10", "uid-of-the-model"
@@ -42,7 +45,7 @@ class ApiServer:
         denied: permissions that are refused, as "verb resource", when asked for and when used.
         broken: requests that fail with 503, written likewise.
         unknown: plurals that are not served, as in older versions.
-        answers: the answer to "verb resource" or "verb resource name".
+        answers: the answer to "verb resource" or "verb resource name", or what makes it.
         failures: the answers to the next requests.
         patience: the client's timeout in seconds, by request.
         endpoints: those of the application's Service.
@@ -64,7 +67,7 @@ class ApiServer:
         self.denied: set[str] = set()
         self.broken: set[str] = set()
         self.unknown: set[str] = set()
-        self.answers: dict[str, httpx2.Response | httpx2.TransportError] = {}
+        self.answers: dict[str, Answer] = {}
         self.failures: list[httpx2.Response | httpx2.TransportError] = []
         self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
@@ -102,7 +105,8 @@ class ApiServer:
         self.calls.append(f"{request.method} {path}")
         self.patience[self.calls[-1]] = request.extensions["timeout"]["read"]
         if "selfsubjectaccessreviews" in path:
-            return self._review(body)
+            odd = self.answers.get("create selfsubjectaccessreviews")
+            return odd() if callable(odd) else self._review(body)
         verb, resource = self._verb(request), self._resource(path)
         name = path.rpartition("/")[2]
         answer = self.failures.pop(0) if self.failures else None
@@ -110,7 +114,7 @@ class ApiServer:
         if answer := answer or self.answers.get(f"{verb} {resource}"):
             if isinstance(answer, httpx2.TransportError):
                 raise answer
-            return answer
+            return answer() if callable(answer) else answer
         if resource in self.unknown:
             return httpx2.Response(404, text="404 page not found\n")
         if not self._allows(verb=verb, resource=resource):

@@ -1,0 +1,72 @@
+"""What is no answer of an API server fails no hook (decision 0006): a proxy's page, half a body.
+
+Such answers come while a load balancer, a proxy or the API server itself starts or stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+from ops import testing
+
+from .conftest import Unit
+
+
+def undecodable() -> httpx2.Response:
+    """It says that it is compressed, and is not."""
+    said = {"content-encoding": "gzip", "content-type": "application/json"}
+    return httpx2.Response(200, headers=said, stream=httpx2.ByteStream(b"{}"))
+
+
+ODD: dict[str, Callable[[], httpx2.Response]] = {
+    "HTML": lambda: httpx2.Response(200, html="<html><title>Log in</title></html>"),
+    "nothing": lambda: httpx2.Response(200),
+    "half of it": lambda: httpx2.Response(200, content=b'{"kind": "List", "items": [{"metad'),
+    "null": lambda: httpx2.Response(200, json={"items": None, "metadata": None, "status": None}),
+    "302 without an address": lambda: httpx2.Response(302),
+    "a redirect": lambda: httpx2.Response(307, headers={"location": "https://login.corp/"}),
+    "undecodable": undecodable,
+}
+# A request of each kind that an event makes, and what makes the event do it.
+REQUESTS: dict[str, Callable[[Unit], Any]] = {
+    "create selfsubjectaccessreviews": lambda _: None,
+    "create tokenreviews": lambda _: None,
+    "create serviceaccounts/token": lambda unit: (unit.etc / "token").unlink(),
+    "list namespaces": lambda _: None,
+    "list endpointslices": lambda _: None,
+    "list peerauthentications": lambda _: None,
+    "list jobs": lambda unit: unit.api.objects.popitem(),
+    "get pods": lambda unit: setattr(unit.process, "units", {}),
+    "get peerauthentications": lambda unit: unit.api.objects.popitem(),
+    "patch peerauthentications": lambda unit: unit.api.objects.clear(),
+    "patch clusterroles": lambda unit: unit.api.objects.clear(),
+    "delete validatingadmissionpolicies": lambda unit: unit.configure(race_policy="restart-jobs"),
+}
+# What an event leaves to the next one: objects that are not wanted any more.
+BY_THE_NEXT_EVENT = {"list peerauthentications", "delete validatingadmissionpolicies"}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_an_odd_answer_is_waited_for_and_fails_no_hook(request_: str, unit: Unit) -> None:
+    REQUESTS[request_](unit)
+    asked = list[str]()
+
+    def answer(odd: str) -> httpx2.Response:
+        asked.append(odd)
+        return ODD[odd]()
+
+    for odd in ODD:
+        unit.api.answers[request_] = partial(answer, odd)
+        status = unit.run(config={})
+        assert isinstance(status, testing.WaitingStatus | testing.ActiveStatus), odd
+        assert unit.wakes or "not applied" in status.message or request_ in BY_THE_NEXT_EVENT, odd
+
+    assert {*asked} == {*ODD}, "an event did not ask"
+    unit.api.answers.clear()
+    for _ in range(3):
+        unit.run()
+    assert isinstance(unit.state.unit_status, testing.ActiveStatus)
