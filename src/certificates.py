@@ -25,6 +25,7 @@ wrote.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -62,6 +63,10 @@ _LONGEST_CHAIN: Final = 16_384
 # How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
 # good: its record stays, and so does its label, which no other secret can have (juju#22310).
 _PATIENCE: Final = timedelta(hours=1)
+
+# A secret whose backend is unknown is not lost (juju#21936; juju domain/secretbackend errors.go,
+# juju 3 secrets/client.go).
+_NO_BACKEND: Final = re.compile(r"backend[^:]* not found")
 
 # Keys of the application's databag in the peer relation: which secret has the authority, since when
 # that is lost, and which issuers units may use.
@@ -220,11 +225,15 @@ class OwnAuthority:
             content = model.get_secret(id=self.secret_id).get_content(refresh=True)
             self.present = Authority(**content)
         except (ops.ModelError, TypeError) as error:
-            self._lost = isinstance(error, (ops.SecretNotFoundError, TypeError))
-            why = (str(error).strip() or type(error).__name__)[:100]
+            # Of what is not found, only the cause has the words of Juju.
+            said = getattr(error.__cause__, "stderr", "") or str(error) or type(error).__name__
+            why = " ".join(said.split())[:100]
+            missing = isinstance(error, (ops.SecretNotFoundError, TypeError))
+            self._lost = missing and not _NO_BACKEND.search(why)
+            do = f"if that lasts: juju run {model.app.name}/leader replace-authority"
             if self._lost and self._lost_since:
-                why += f"; the leader makes another one at {self._lost_since + _PATIENCE:%H:%M}Z"
-            self.reason = f"the secret with the certificate authority cannot be read: {why}"
+                do = f"the leader makes another one at {self._lost_since + _PATIENCE:%H:%M}Z"
+            self.reason = f"certificate authority cannot be read; {do} ({why})"
 
     def offer(self, served: Leaf, names: tuple[str, ...], now: datetime) -> Offer:
         """Return what the unit, which serves `served`, is to serve."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import ops
 import pytest
 from ops import testing
 
@@ -82,6 +83,45 @@ def test_while_juju_does_not_answer_no_other_authority_is_made(
         fail(patch, "secret_get", DOWN)
         unit.run()
     assert kept(unit) == before
+
+
+class RefusedError(Exception):
+    """What ops chains its own error to: `ops.hookcmds.Error`."""
+
+    stderr = ""
+
+
+def refused(said: str) -> ops.ModelError:
+    """What ops raises when `secret-get` says this."""
+    known = "not found" in said
+    error, cause = ops.SecretNotFoundError() if known else ops.ModelError(said), RefusedError()
+    cause.stderr, error.__cause__ = said, cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("ERROR permission denied", id="juju#23017"),
+        pytest.param('ERROR secret backend not found: "09a7abf8"', id="juju#21936"),
+        pytest.param('ERROR external backend "vault", have ["internal"] not found', id="juju 3"),
+    ],
+)
+def test_while_a_secret_that_is_not_lost_cannot_be_read_the_status_names_the_action(
+    said: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept(unit)
+    lost_for(unit, 120)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", refused(said))
+        for _ in range(2):
+            status = unit.run()
+    assert status == testing.WaitingStatus(
+        "certificate authority cannot be read; if that lasts: juju run istio-aux/leader"
+        f" replace-authority ({said})"
+    )
+    assert kept(unit) == before
+    assert isinstance(unit.run(), testing.ActiveStatus)
 
 
 def replace_authority(unit: Unit) -> dict[str, Any]:
