@@ -7,6 +7,7 @@ test both units serve, and the application is active.
 from __future__ import annotations
 
 import secrets
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
 import certificates
+from certificates import parse_bundle
 
 pytestmark = pytest.mark.nightly("unit/charm/test_lost_authority.py, unit/charm/test_scenarios.py")
 CONTAINER = "istio-aux"
@@ -65,6 +67,13 @@ def setting(unit: Unit, name: str) -> Any:
 def issuers(app: lab.juju.App) -> set[str]:
     """The authorities that have signed what the units serve."""
     return {certificates.Leaf(content(unit, "tls/tls.crt"), "").issuer for unit in app.units}
+
+
+def trusted(client: Client, app: lab.juju.App) -> set[str]:
+    """The authorities that the API server trusts."""
+    found = client.get(MutatingWebhookConfiguration, f"istio-aux-{app.model.name}-{app.name}")
+    bundles = [hook.clientConfig.caBundle or "" for hook in found.webhooks or ()]
+    return {pem for each in bundles for pem in parse_bundle(b64decode(each).decode())}
 
 
 def config_changed(app: lab.juju.App) -> None:
@@ -163,8 +172,8 @@ def test_two_leaders_are_one_when_the_old_one_knows(app: lab.juju.App) -> None:
     app.elect(0)
 
 
-def test_a_unit_that_departed_and_is_still_listed_is_waited_for_by_nobody(
-    app: lab.juju.App,
+def test_a_unit_that_departed_and_is_still_listed_counts_no_more(
+    client: Client, app: lab.juju.App
 ) -> None:
     """juju#23326: Juju 4 lists it in the peer relation for good."""
     app.scale(3)
@@ -174,6 +183,17 @@ def test_a_unit_that_departed_and_is_still_listed_is_waited_for_by_nobody(
     config_changed(app)
 
     assert "istio-aux/2" not in app.status()[1]
+    old = trusted(client, app)
+    app.lose_secrets()
+    app.action("replace-authority")
+    lab.until(
+        lambda: not old & issuers(app),
+        timeout=400,
+        what="the units to serve what another authority has signed",
+    )
+    for _ in range(3):
+        config_changed(app)
+    assert not old & trusted(client, app), "what only the removed unit needed is trusted"
     app.scale(3)
     settle(app)
     app.scale(2)
