@@ -76,7 +76,7 @@ def measure(cluster: lab.Cluster, sizes: Sizes) -> Results:
         with webhooks.running(cluster, workload, folder / "workload") as running:
             loads = _loads(running, sizes, folder)
             used = {webhook: running.usage(webhook) for webhook in WEBHOOKS}
-        with creating.published(cluster, workload, folder / "policy") as forms:
+        with creating.published(cluster, workload) as forms:
             creations = _creations(forms, sizes)
             troubles = forms.troubles(sizes.troubled, patience=sizes.patience)
     return Results(

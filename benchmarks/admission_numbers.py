@@ -16,18 +16,13 @@ SAME, DISTINCT = "6 KB, same configuration", "6 KB, each its own configuration"
 BUSY, BUSIER = "16 connections", "64 connections"
 STEADY, NEW = "100 a second", "64 at once, each on a new connection"
 
-NEITHER, WEBHOOK, POLICY = "neither", "webhook", "policy"
-EMPTY, TRIVIAL = "a policy that changes nothing", "a policy that adds one annotation"
-ALONE = "policy, without the webhook's conditions"
-FORMS = (NEITHER, EMPTY, TRIVIAL, ALONE, POLICY, WEBHOOK)
+NEITHER, WEBHOOK = FORMS = ("neither", "webhook")
 
 TARGETS = (
     (SMALL, CONTROLLER, 0.25),
     (LARGE, CONTROLLER, 0.07),
 )
 """CPU for a review under full load, ours as a part of a yardstick's. The rest is reported only."""
-CREATION = 0.4
-"""Milliseconds that policy mode may add to a creation (p50) beyond the trivial policy."""
 
 
 class Sizes(Numbers, frozen=True, kw_only=True):
@@ -105,7 +100,6 @@ class Creations(Numbers, frozen=True, kw_only=True):
 class Trouble(Numbers, frozen=True, kw_only=True):
     """Milliseconds that pods took while the webhook was in trouble, and how many were changed."""
 
-    form: str
     what: str
     milliseconds: list[float]
     changed: int
@@ -142,21 +136,6 @@ class Results(Numbers, frozen=True, kw_only=True):
                 what=f"CPU for a review of {body}, beside {yardstick}",
                 measured=f"{measured:.3f}x",
                 target=f"at most {target:g}x",
-                met=measured <= target,
-            )
-
-        if not self.creations:
-            return
-        p50 = {
-            form: median(self.created(form, dry_run=True).milliseconds)
-            for form in (TRIVIAL, POLICY, WEBHOOK)
-        }
-        for beside, target in ((TRIVIAL, CREATION), (WEBHOOK, 0.0)):
-            measured = p50[POLICY] - p50[beside]
-            yield Verdict(
-                what=f"Creation of a pod in mode policy, beside {beside}",
-                measured=f"{measured:+.2f} ms",
-                target=f"at most {target:+g} ms",
                 met=measured <= target,
             )
 

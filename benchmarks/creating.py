@@ -1,7 +1,7 @@
-"""What admission costs the creation of a pod, through the real API server, in each of its forms.
+"""What the webhook costs the creation of a pod, through the real API server.
 
-Each form has a namespace, and all exist at once. Nothing is switched between two blocks of pods, so
-blocks are short, and what else the machine does affects all forms alike.
+Pods with and without it have a namespace each, and both exist at once. Nothing is switched between
+two blocks of pods, so blocks are short, and what else the machine does affects both alike.
 """
 
 from __future__ import annotations
@@ -19,24 +19,10 @@ from lab.creation import Creation
 from lab.fixtures import make_namespace
 from lab.meshed import annotations_of
 from lab.workload import Workload
-from lightkube import codecs
-from lightkube.codecs import AnyResource
 from lightkube.resources.core_v1 import Namespace, Pod
 
-import manifests
 from benchmarks import broken_hook, reviews
-from benchmarks.admission_numbers import (
-    ALONE,
-    EMPTY,
-    FORMS,
-    NEITHER,
-    POLICY,
-    SMALL,
-    TRIVIAL,
-    WEBHOOK,
-    Creations,
-    Trouble,
-)
+from benchmarks.admission_numbers import FORMS, NEITHER, SMALL, WEBHOOK, Creations, Trouble
 from benchmarks.broken_hook import INAPPLICABLE, LABEL
 from benchmarks.conversation import MeasurementError
 from benchmarks.processes import cpu
@@ -44,10 +30,6 @@ from benchmarks.processes import cpu
 NAME = "bench-admission"
 KEY = "bench.istio-aux.io/form"
 """Label of the namespaces; its value names the form."""
-LABELS = {
-    NEITHER: "neither", EMPTY: "empty", TRIVIAL: "trivial", ALONE: "alone", POLICY: "policy",
-    WEBHOOK: "webhook",
-}  # fmt: skip
 
 KILLED, STOPPED = "killed", "stopped"
 ANSWERING = {"not-json": "answers garbage", "error-500": "answers 500"}
@@ -59,85 +41,22 @@ STARTED_WITH = "istio-aux.io/started-with"
 
 def deploy(cluster: lab.Cluster, folder: Path) -> Workload:
     """Start the workload whose webhook is measured; it need not be ready yet."""
-    workload = Workload(cluster, folder, name=NAME, model=NAME, selector=_selector(WEBHOOK))
+    workload = Workload(cluster, folder, name=NAME, model=NAME, selector=f"{KEY}={WEBHOOK}")
     workload.deploy()
     workload.start()
     return workload
 
 
 @contextmanager
-def published(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator[Forms]:
+def published(cluster: lab.Cluster, workload: Workload) -> Generator[Forms]:
     """All forms in force, each in a namespace of its own; gone after the block."""
-    # The webhook is not called for what the policy changes, so it needs no process.
-    policy = Workload(
-        cluster, folder, name=f"{NAME}-policy", model=NAME, selector=_selector(POLICY),
-        admission="policy",
-    )  # fmt: skip
-    alone = manifests.Values(
-        f"{NAME}-alone", NAME, namespace_selectors=[{"matchLabels": {KEY: LABELS[ALONE]}}],
-        admission="policy",
-    )  # fmt: skip
     with contextlib.ExitStack() as stack:
         for form in FORMS:
-            stack.enter_context(_namespace(cluster, _place(form), {KEY: LABELS[form]}))
-        # The API server learns of policies in this order: when ours is in force, so are these.
-        for objects in (
-            _yardstick(EMPTY, ""),
-            _yardstick(TRIVIAL, f"'{STARTED_WITH}': 'trivial'"),
-            manifests.render_start_policy(alone),
-        ):
-            stack.enter_context(_applied(cluster, objects))
-        for one, form in ((workload, WEBHOOK), (policy, POLICY)):
-            one.publish()
-            stack.callback(one.withdraw)
-            one.await_admission(_place(form))
+            stack.enter_context(_namespace(cluster, _place(form), {KEY: form}))
+        workload.publish()
+        stack.callback(workload.withdraw)
+        workload.await_admission(_place(WEBHOOK))
         yield Forms(cluster, workload)
-
-
-def _selector(form: str) -> str:
-    return f"{KEY}={LABELS[form]}"
-
-
-def _yardstick(form: str, annotation: str) -> list[AnyResource]:
-    """A policy that adds ``annotation``, CEL for an entry of a map, to pods that have none."""
-    name = f"{NAME}-{LABELS[form]}"
-    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
-    rule = {
-        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
-    }  # fmt: skip
-    operation = f"JSONPatch{{op: 'add', path: '/metadata/annotations', value: {{{annotation}}}}}"
-    expression = f"[{operation}]" if annotation else f"false ? [{operation}] : []"
-    spec = {
-        "matchConstraints": {
-            "namespaceSelector": {"matchLabels": {KEY: LABELS[form]}},
-            "resourceRules": [rule],
-        },
-        "failurePolicy": "Fail",
-        "reinvocationPolicy": "Never",
-        "mutations": [
-            {
-                "patchType": "JSONPatch",
-                "jsonPatch": {"expression": expression},
-            }
-        ],
-    }
-    binding = {"policyName": name}
-    return [
-        codecs.from_dict({**head, "kind": "MutatingAdmissionPolicy", "spec": spec}),
-        codecs.from_dict({**head, "kind": "MutatingAdmissionPolicyBinding", "spec": binding}),
-    ]
-
-
-@contextmanager
-def _applied(cluster: lab.Cluster, objects: Sequence[AnyResource]) -> Generator[None]:
-    with cluster.client() as client:
-        for one in objects:
-            client.create(one)
-    yield
-    with cluster.client() as client:
-        for one in reversed(objects):
-            assert one.metadata
-            client.delete(type(one), str(one.metadata.name))
 
 
 class Forms:
@@ -157,7 +76,7 @@ class Forms:
         made = self._in_turn(_place(form), count, dry_run=dry_run)
         spent = cpu(server) - before
         for one in made:
-            if one.status != 201 or _changed(one) is (form in {NEITHER, EMPTY}):
+            if one.status != 201 or _changed(one) is (form == NEITHER):
                 raise MeasurementError(f"a pod of {form}: {one.status} {one.body!r:.500}")
         return Creations(
             form=form,
@@ -171,7 +90,7 @@ class Forms:
 
         The workload is dead in the end.
         """
-        webhook, policy = _place(WEBHOOK), _place(POLICY)
+        webhook = _place(WEBHOOK)
         found: list[Trouble] = []
         with self._broken({**ANSWERING, **(SILENT if patience else {})}) as broken:
             if patience:
@@ -179,11 +98,10 @@ class Forms:
                 lasting = {STOPPED: webhook, **{SILENT[way]: broken[way] for way in SILENT}}
                 found += self._at_once(each, lasting)
             for way, what in ANSWERING.items():
-                found.append(_trouble(WEBHOOK, what, self._in_turn(broken[way], each)))
+                found.append(_trouble(what, self._in_turn(broken[way], each)))
         self._workload.process.kill()
         self._workload.process.wait(10)
-        found.append(_trouble(WEBHOOK, KILLED, self._in_turn(webhook, each)))
-        found.append(_trouble(POLICY, KILLED, self._in_turn(policy, each)))
+        found.append(_trouble(KILLED, self._in_turn(webhook, each)))
         return found
 
     def _in_turn(self, namespace: str, count: int, *, dry_run: bool = False) -> list[Creation]:
@@ -196,7 +114,7 @@ class Forms:
         pods = [self._pod(namespace) for namespace in places.values() for _ in range(each)]
         made = creation.create(self._cluster, *pods)
         return [
-            _trouble(WEBHOOK, what, made[start * each : (start + 1) * each])
+            _trouble(what, made[start * each : (start + 1) * each])
             for start, what in enumerate(places)
         ]
 
@@ -225,7 +143,7 @@ class Forms:
 
 
 def _place(form: str) -> str:
-    return f"{NAME}-{LABELS[form]}"
+    return f"{NAME}-{form}"
 
 
 @contextmanager
@@ -237,11 +155,11 @@ def _namespace(cluster: lab.Cluster, name: str, labels: dict[str, str]) -> Gener
         client.delete(Namespace, name)
 
 
-def _trouble(form: str, what: str, made: Sequence[Creation]) -> Trouble:
+def _trouble(what: str, made: Sequence[Creation]) -> Trouble:
     if refused := [one for one in made if one.status != 201]:
         raise MeasurementError(f"{what}: {refused[0].status} {refused[0].body!r:.500}")
     seconds = _milliseconds(made)
-    return Trouble(form=form, what=what, milliseconds=seconds, changed=sum(map(_changed, made)))
+    return Trouble(what=what, milliseconds=seconds, changed=sum(map(_changed, made)))
 
 
 def _changed(made: Creation) -> bool:

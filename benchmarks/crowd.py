@@ -19,7 +19,7 @@ from benchmarks.scale_numbers import Sizes
 
 NAME = "scale"
 """Of the node, of applications, and the beginning of the namespaces' names."""
-KEY, POLICY_KEY = "bench.istio-aux.io/pods", "bench.istio-aux.io/policy"
+KEY = "bench.istio-aux.io/pods"
 
 
 @contextmanager
@@ -28,8 +28,7 @@ def crowded(sizes: Sizes) -> Generator[Crowd]:
     with lab.cluster("api") as cluster, tempfile.TemporaryDirectory() as folder:
         # It follows every pod, and would delete those whose controllers do not exist.
         cluster.process("kube-controller-manager").kill()
-        policy = {"metadata": {"name": pods.NAMESPACE, "labels": {POLICY_KEY: "yes"}}}
-        bodies = {**pods.crowd(NAME, {KEY: "yes"}), "policy": pods.json.dumps(policy)}
+        bodies = pods.crowd(NAME, {KEY: "yes"})
         with driving.running(cluster, NAME, NAME, sizes.exit_delay, bodies) as driver:
             crowd = Crowd(cluster, driver, sizes, Path(folder))
             crowd.make()
@@ -54,7 +53,7 @@ class Crowd:
         self.large = Where(sizes.namespaces, 1)
         self._forms = {
             form: Where(sizes.namespaces + number, 1)
-            for number, form in enumerate(("neither", "webhook", "policy"), 1)
+            for number, form in enumerate(("neither", "webhook"), 1)
         }
 
     def make(self) -> None:
@@ -63,7 +62,6 @@ class Crowd:
         for where, kind in (
             (self.mesh, "mesh"), (self.plain, "plain"), (self.large, "plain"),
             (self._forms["neither"], "plain"), (self._forms["webhook"], "selected"),
-            (self._forms["policy"], "policy"),
         ):  # fmt: skip
             driver.namespaces(kind, where)
         self.fill(sizes, "")

@@ -27,7 +27,7 @@ from lightkube.resources.core_v1 import Namespace
 from benchmarks import machine, reviews, scale_numbers, units
 from benchmarks.admission_numbers import SMALL
 from benchmarks.conversation import Conversation, MeasurementError, started
-from benchmarks.crowd import KEY, NAME, POLICY_KEY, Crowd, crowded, say
+from benchmarks.crowd import KEY, NAME, Crowd, crowded, say
 from benchmarks.driver import Driver, Where
 from benchmarks.numbers import BEFORE, CONTROLLER, OURS, percentile
 from benchmarks.processes import Meter, cpu, usage
@@ -220,17 +220,10 @@ class Scenes:
             self._eventful(sizes.rates[-1], sizes.seconds),
         ):
             pass
-        policy = Workload(
-            crowd.cluster, crowd.cluster.state / f"{workload.name}-policy",
-            name=f"{workload.name}-policy", model=workload.model, selector=f"{POLICY_KEY}=yes",
-            admission="policy",
-        )  # fmt: skip
-        published = (("webhook", workload), ("policy", policy))
-        for form, one in published:
-            one.publish()
-            one.await_admission(f"{NAME}-{crowd.form(form).first:05}")
+        workload.publish()
+        workload.await_admission(f"{NAME}-{crowd.form('webhook').first:05}")
         events = round(sizes.seconds * 100 / ROUNDS)
-        took: dict[str, list[float]] = {"neither": [], **{form: [] for form, _ in published}}
+        took: dict[str, list[float]] = {"neither": [], "webhook": []}
         collected = self._collected()
         try:
             with self._driver.twin() as twin, self._eventful(sizes.rates[0], 4 * sizes.seconds):
@@ -243,8 +236,7 @@ class Scenes:
                 self._spread(f"creation-{form}", times)
             self.numbers["creation-gc"] = self._collected() - collected
         finally:
-            for _, one in published:
-                one.withdraw()
+            workload.withdraw()
 
     def _collected(self) -> float:
         """Seconds of CPU that the API server's garbage collections have taken."""

@@ -196,7 +196,7 @@ def _admission(sizes: Sizes) -> Iterator[Row]:
         for much, goal in spread.items():
             yield Row(f"review-{when}-{much}", f"review {name}, {much} ms", 1e3, 1, goal)
     slow = f"creation during {sizes.rates[0]} events a second"
-    for form in ("neither", "policy", "webhook"):
+    for form in ("neither", "webhook"):
         for much in spread:
             yield Row(f"creation-{form}-{much}", f"{slow}, {form}, {much} ms", 1e3, 1)
     yield Row("creation-gc", "CPU of the API server's garbage collections meanwhile, s", 1, 1)

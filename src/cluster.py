@@ -39,8 +39,8 @@ AuthorizationPolicy: Final = create_namespaced_resource(
     "security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies"
 )
 
-# The kinds that the application owns, in the order of deletion: first what changes new pods (see
-# `objects.withdraw`), and policies that narrow the workload's account after its roles.
+# The kinds that the application owns, in the order of deletion: first what changes new pods, and
+# policies that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
     admission.MutatingWebhookConfiguration,
     admission.MutatingAdmissionPolicyBinding,
@@ -54,6 +54,10 @@ OWNED: Final[tuple[type[Any], ...]] = (
     ServiceAccount,
     PeerAuthentication,
     AuthorizationPolicy,
+)
+# Deleted with 1.0: earlier revisions made them, and they are deleted where a cluster has them.
+NO_LONGER_MADE: Final = frozenset(
+    {admission.MutatingAdmissionPolicyBinding, admission.MutatingAdmissionPolicy}
 )
 CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
@@ -205,7 +209,8 @@ def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
     yield "get", "", "pods", model
     for kind in OWNED:
         known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        for verb in ("get", "list", "create", "patch", "delete"):
+        made = () if kind in NO_LONGER_MADE else ("get", "create", "patch")
+        for verb in ("list", "delete", *made):
             yield verb, known.resource.group, known.plural, model if namespaced else ""
 
 

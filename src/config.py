@@ -31,7 +31,6 @@ from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import alternatives
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "admission": ("auto", "webhook", "policy"),
     "dead-proxy": tuple(map(str, DeadProxy)),
     "log-level": ("debug", "info", "warning", "error"),
     "peers": tuple(map(str, Peers)),
@@ -47,7 +46,7 @@ EXPECTED_APPLICATIONS: Final = (
 )
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
-_FOR_THE_CHARM: Final = ("admission", "inject-applications", "inject-namespaces")
+_FOR_THE_CHARM: Final = ("inject-applications", "inject-namespaces")
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )
@@ -76,7 +75,6 @@ class Config:
     start_mode: str
     peers: str
     sidecars: str
-    admission: str
     quit: str
     quit_grace: int
     dead_proxy: str

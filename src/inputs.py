@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import ops
 from istio_aux.model import sidecars
@@ -30,7 +30,7 @@ _LAST_GOOD: Final = "last-good-options"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last seven from the cluster."""
+    """The facts on which the charm decides. The leader adds the last five from the cluster."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -44,8 +44,6 @@ class Inputs:
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
-    admission: Literal["webhook", "policy"] = "webhook"
-    capability: str = "unknown"  # What Istio can do: see `istio_aux.model.policy.Capability`.
     revisions: tuple[str, ...] = ()
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
@@ -81,15 +79,10 @@ class Inputs:
             model=self.model,
             namespace_selectors=config.parse_namespaces_selected(self.config.namespace_selectors),
             pod_selector=config.parse_selector(self.config.pod_selector),
-            inject_selector=config.parse_selector(self.config.inject_selector),
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "enabled",
             sidecars=sidecars.parse(self.config.sidecars),
             deletes=self.config.dead_proxy == "delete",
-            start_mode=self.config.start_mode,
-            peers=self.config.peers,
-            admission=self.admission,
-            capability=self.capability,
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,
             repairs=RacePolicy(self.config.race_policy).restarts,

@@ -7,10 +7,10 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
-from istio_aux.model.annotations import JOBSET, MPI_OPERATOR, OPERATOR
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.election import HONOURED, LONGEST
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
 QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
 
-# Annotation of the start policy: the capability that the policy was rendered for.
-CAPABILITY: Final = "istio-aux.io/capability"
-
 # Names in the templates whose values depend on nothing; the chart has them, too.
 CONSTANTS: Final[Mapping[str, Any]] = {
     "application": APPLICATION,
@@ -57,11 +54,8 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "event_actions": EVENT_ACTIONS,
     "event_kinds": ("Pod", *KINDS),
     "event_reasons": EVENT_REASONS,
-    "jobset": JOBSET,
     "lease_life": int(HONOURED),
-    "mpi_operator": MPI_OPERATOR,
     "never_injected": IGNORED,
-    "operator": OPERATOR,
     "proxy": PROXY,
     "quit_commands": QUIT_COMMANDS,
     "longest_settings": LONGEST_SETTINGS,
@@ -84,15 +78,10 @@ class Values:
     model: str  # Its namespace.
     namespace_selectors: Sequence[Mapping[str, Any]] = ({},)  # One must match.
     pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
     sidecars: tuple[SidecarRule, ...] = ()  # And run the commands of these.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
-    start_mode: str = "auto"
-    peers: str = "mesh"
-    capability: str = "unknown"
-    admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
     inject_namespaces: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
@@ -115,10 +104,7 @@ def service_account(app: str) -> str:
 
 
 def webhook_configuration(app: str, model: str) -> str:
-    """Name of the MutatingWebhookConfiguration and of the MutatingAdmissionPolicy.
-
-    It sorts before every one of Istio's.
-    """
+    """Name of the MutatingWebhookConfiguration. It sorts before every one of Istio's."""
     return f"istio-aux-{model}-{app}"
 
 
@@ -140,11 +126,6 @@ def render_access(values: Values) -> list[AnyResource]:
     return _render(values, "account", "policy", "records", *jobs, "access")
 
 
-def render_start_policy(values: Values) -> list[AnyResource]:
-    """Return the MutatingAdmissionPolicy and its bindings, nothing where only the webhook works."""
-    return _render(values, "start") if values.admission == "policy" else []
-
-
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     return _render(values, "webhook")
@@ -157,14 +138,20 @@ def render_mesh(values: Values) -> list[AnyResource]:
 
 def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
-    admission = render_start_policy(values) + render_webhook(values)
-    return render_access(values) + admission + render_mesh(values)
+    return render_access(values) + render_webhook(values) + render_mesh(values)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    # JSON is YAML: a name that looks like a number stays a name.
-    return rules.environment().overlay(finalize=json.dumps)
+    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,  # noqa: S701  this is YAML, not HTML
+        finalize=json.dumps,  # JSON is YAML: a name that looks like a number stays a name.
+    )
 
 
 def _render(values: Values, *templates: str) -> list[AnyResource]:
@@ -204,8 +191,6 @@ def _context(values: Values) -> dict[str, Any]:
     """Return every name that is in a template."""
     app, model = values.app, values.model
     selected = rules.selected(values)
-    conditions, mutations = rules.start_policy(values)
-    configuration = webhook_configuration(app, model)
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     return {
@@ -218,7 +203,7 @@ def _context(values: Values) -> dict[str, Any]:
         "role": f"{model}-{app}-workload",
         "service_account": service_account(app),
         "user": f"system:serviceaccount:{model}:{service_account(app)}",
-        "webhook_configuration": configuration,
+        "webhook_configuration": webhook_configuration(app, model),
         # What the workload may do.
         "acts": values.acts,
         "deletes": values.acts and values.deletes,
@@ -237,19 +222,6 @@ def _context(values: Values) -> dict[str, Any]:
             f"({rules.selector_expression(each, labels='variables.labels')})" for each in selected
         ),
         "chosen": rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
-        # The start policy.
-        "annotations": {CAPABILITY: values.capability},
-        "bindings": [
-            {
-                # No name of an application has a dot.
-                "name": f"{configuration}.{number}" if number > 1 else configuration,
-                "namespaces": rules.except_ambient(selector),
-            }
-            for number, selector in enumerate(selected, 1)
-        ],
-        "conditions": conditions,
-        "matches": rules.policy_matches(app, values.pod_selector),
-        "mutations": mutations,
         # The webhook.
         "ca_bundle": base64.b64encode(values.ca_bundle.encode()).decode(),
         "settings": _published(values.settings),

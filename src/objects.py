@@ -1,9 +1,5 @@
 """What the leader does in the cluster for an event and for a removal, and in which order.
 
-The API server learns of each object separately, within a second and in any order. So the webhook
-leaves to the policy only pods that the policy has changed, and the policy is deleted one event
-after the webhook took over.
-
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
 
@@ -22,7 +18,6 @@ from typing import Any, Final
 
 from istio_aux.model import owners
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
-from istio_aux.model.policy import Capability
 from lightkube import Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
@@ -37,10 +32,6 @@ from cluster import Found, Present, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
-_NOT_SERVED: Final = (
-    'admission: "policy": expected auto or webhook, because the API server does not serve'
-    " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)"
-)
 # Every injector's configuration has it, revision tags included (istio-discovery chart
 # mutatingwebhook.yaml, revision-tags-mwc.yaml).
 _REVISION: Final = "istio.io/rev"
@@ -101,7 +92,6 @@ def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
     if not inputs.leader:
         return inputs
     namespaces = present.every(Namespace) or ()
-    inputs = _with_admission(inputs, present)
     webhooks = present.every(admission.MutatingWebhookConfiguration) or ()
     revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
@@ -110,6 +100,7 @@ def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
         owner=next((each.uid for each in namespaces if each.name == inputs.model), ""),
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
+        dry_runs=present.owned(admission.ValidatingAdmissionPolicy) is not None,
     )
     values = inputs.values()
     # The workload has had no right to suspend a Job since an event found none in this state.
@@ -118,32 +109,12 @@ def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
     return dataclasses.replace(inputs, jobs_suspended=any(_suspended(client)))
 
 
-def _with_admission(inputs: Inputs, present: Present) -> Inputs:
-    """Return `inputs` with who changes new pods, and what Istio can do."""
-    if inputs.config is None:
-        return inputs
-    by, policies = inputs.config.admission, present.owned(admission.MutatingAdmissionPolicy)
-    narrowing = present.owned(admission.ValidatingAdmissionPolicy)
-    inputs = dataclasses.replace(inputs, dry_runs=narrowing is not None)
-    if by == "policy" and policies is None:
-        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
-    if policies is None or by == "webhook":
-        return dataclasses.replace(inputs, admission="webhook")
-    status = inputs.answer and inputs.answer.status
-    # While the workload or istiod restarts, nothing is known, without a reason: the policy stays as
-    # it is. `unknown` with a reason is an answer: the workload cannot find out.
-    known = status.capability if status and status.capability_why else None
-    rendered = [each.annotations.get(manifests.CAPABILITY) for each in policies]
-    capability = known or next(filter(None, rendered), Capability.UNKNOWN)
-    return dataclasses.replace(inputs, admission="policy", capability=capability)
-
-
 def ensure(client: Client, inputs: Inputs, present: Present) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
     values = inputs.values()
     if values is None or present.is_settled(values):
         return
-    standing = manifests.render_access(values) + manifests.render_start_policy(values)
+    standing = manifests.render_access(values)
     if inputs.has_webhook:
         standing += manifests.render_webhook(values)
     cluster.apply(client, standing, inputs.app, present)
@@ -297,8 +268,8 @@ def remove(
 
     This may fail and begin again at any point. `tell` gets the Jobs whose pods it waits for.
     """
-    # What changes new pods goes first: nobody would quit what the policy holds, and calls of the
-    # webhook would fail. What follows may take as long as pods take to end.
+    # What changes new pods goes first: calls of the webhook would fail. What follows may take as
+    # long as pods take to end.
     if _delete(client, app, model, cluster.CHANGING_PODS):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(patience.webhook_gone)

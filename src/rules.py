@@ -1,127 +1,39 @@
-"""Which pods admission changes: selectors and CEL for the webhooks and the start policy. Pure.
+"""Which pods the API server shows the webhooks: selectors, and what CEL says beside them. Pure.
 
-The start rules in CEL are in `templates/cel.j2`. The workload has the same rules in
-`start/plan.py`. One table of cases tests both forms (`tests/lab/start_cases.py`).
-
-The MutatingAdmissionPolicy changes pods that have no annotation `proxy.istio.io/config` and that
-Istio has not injected yet. The webhook changes all others, because CEL cannot parse YAML and cannot
-move containers. It also gets every pod that may have other sidecars to make native.
+What changes in such a pod is decided in one place, the workload's `start/plan.py`.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from istio_aux.model import annotations
-from istio_aux.model.annotations import DATAPLANE, INJECT
+from istio_aux.model.annotations import DATAPLANE, INJECT, MIRROR
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, NEVER_SELECTED, START_WEBHOOK
-from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Peers, StartMode
-from istio_aux.model.sidecars import How
 
 if TYPE_CHECKING:
-    import jinja2
-
     from manifests import Values
 
-# Label of a pod that the policy changed. The API server does not call the webhook for such a pod.
-STARTED_BY: Final = "istio-aux.io/started-by"
+# Of a pod on the host's network, or of a static one, nothing can start before anything else. It is
+# evaluated after the selectors.
+CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "name": "may-have-a-sidecar",
+        "expression": (
+            "!(has(object.spec.hostNetwork) && object.spec.hostNetwork)"
+            f" && !(has(object.metadata.annotations) && '{MIRROR}' in object.metadata.annotations)"
+        ),
+    },
+)
 
 
 def selected(values: Values) -> list[dict[str, Any]]:
     """Return the selectors of namespaces, each AND not kube-system."""
     never = _requirement(NAMESPACE_NAME, "NotIn", *NEVER_SELECTED)
     return [_narrowed(selector, never) for selector in values.namespace_selectors]
-
-
-def except_ambient(selector: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `selector` of namespaces AND not of an ambient mesh, which has no sidecars."""
-    return _narrowed(selector, _NOT_AMBIENT)
-
-
-def policy_matches(app: str, pods: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the policy's `matchConstraints` that choose pods.
-
-    These are those that `pods` matches, without those of `app`, and without those whose labels
-    refuse a sidecar: selectors cost next to nothing; whatever is CEL makes the API server convert
-    the pod first.
-    """
-    chosen = _narrowed(pods, *_not_ours(app), _NOT_REFUSED, _NOT_AMBIENT)
-    return {"matchPolicy": "Equivalent", "objectSelector": chosen}
-
-
-@functools.cache
-def environment() -> jinja2.Environment:
-    """Return what renders `templates/`; values are written as they are."""
-    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701  this is YAML and CEL, not HTML
-    )
-
-
-@functools.lru_cache(maxsize=4)
-def _cel(values: Values) -> Any:
-    """Return the expressions of `templates/cel.j2` for these values, as attributes."""
-    selector, labels = values.inject_selector, "object.metadata.?labels.orValue({})"
-    context = {
-        "inject": selector_expression(selector, labels) if selector else "",
-        "json": json.dumps,
-        "keys": annotations,
-        "modes": [*StartMode],
-        "natives": any(rule.how is How.NATIVE for rule in values.sidecars),
-        "proxy": PROXY,
-        "started_by": STARTED_BY,
-        "values": values,
-        "ways": [*Peers],
-    }
-    return environment().get_template("cel.j2").make_module(context)
-
-
-def webhook_conditions(values: Values) -> list[dict[str, str]]:
-    """Return the `matchConditions` of the webhook, which gets what a policy beside it leaves.
-
-    They judge the pod as it is, not who changed it: an API server may not know a new policy yet.
-    """
-    cel = _cel(values)
-    conditions = {"may-have-a-sidecar": cel.possible}
-    if values.admission == "policy":
-        conditions |= {"sidecar-wanted": cel.wanted_by_the_webhook, "left-by-the-policy": cel.left}
-    return _as_conditions(conditions)
-
-
-def start_policy(values: Values) -> tuple[list[dict[str, str]], list[str]]:
-    """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
-
-    Before them comes Istio's label for pods that `inject_selector` matches, unless that is empty.
-    Conditions cost one more conversion of pod and request, and the API server evaluates each twice
-    for a pod that changes. Without conditions the API server encodes and decodes each pod that the
-    patch does not change. So there are no conditions where most pods change.
-    CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
-    """
-    cel = _cel(values)
-    if values.start_mode == "none" and not values.inject_selector:
-        due = {"may-have-a-sidecar": cel.possible, "sidecar-wanted": cel.wanted}
-        return _as_conditions({**due, "lacks-its-start": cel.lacking}), [_line(cel.ports)]
-    mutations = [cel.inject_label] if values.inject_selector else []
-    return [], [_line(each) for each in (*mutations, cel.start)]
-
-
-def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "expression": _line(e)} for name, e in conditions.items()]
-
-
-def _line(expression: str) -> str:
-    return " ".join(expression.split())
 
 
 def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
@@ -140,8 +52,7 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
         # A DNS subdomain, unique, and not one of Istio's.
         name = f"{applications.model}.inject.istio-aux.io"
         pods = _narrowed({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS)
-        conditions = _as_conditions({"may-have-a-sidecar": _cel(values).possible})
-        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods, conditions)
+        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods)
 
 
 def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
@@ -151,9 +62,6 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     two selectors is reviewed twice: the second review finds nothing to change.
     """
     own, pods = _not_ours(values.app), values.pod_selector
-    if values.admission == "policy":
-        undone = _requirement(STARTED_BY, "DoesNotExist")
-        own = (*own, _NOT_REFUSED, _NOT_AMBIENT, undone)
     chosen = {
         f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
         for number, selector in enumerate(selected(values), 1)
@@ -161,24 +69,19 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     if values.inject_namespaces:
         named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
-    conditions = webhook_conditions(values)
     for name, (namespaces, some) in chosen.items():
-        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own), conditions)
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own))
 
 
 def _webhook(
-    name: str,
-    path: str,
-    namespaces: Mapping[str, Any],
-    pods: Mapping[str, Any],
-    conditions: Sequence[Mapping[str, str]],
+    name: str, path: str, namespaces: Mapping[str, Any], pods: Mapping[str, Any]
 ) -> dict[str, Any]:
     matches = {
-        "namespaceSelector": except_ambient(namespaces),
+        "namespaceSelector": _narrowed(namespaces, _NOT_AMBIENT),
         "matchPolicy": "Equivalent",
         "objectSelector": pods,
     }
-    return {"name": name, "path": path, "matches": matches, "conditions": conditions}
+    return {"name": name, "path": path, "matches": matches, "conditions": CONDITIONS}
 
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:

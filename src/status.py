@@ -109,10 +109,8 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     # It has no reason while it does not know.
     elif status.capability is not Capability.NATIVE and status.capability_why:
         yield f"pods are held, not native: {status.capability_why}"
-    # A policy comes before all webhooks, and only the leader knows whether there is one. After
-    # Istio's webhook, ours can still move the sidecar first and hold the payload.
-    late = inputs.leader and inputs.admission == "webhook" and mode in {"auto", "native"}
-    if late and status.called_before_us:
+    # After Istio's webhook, ours can still move the sidecar first and hold the payload.
+    if mode in {"auto", "native"} and status.called_before_us:
         yield f"called after {_some(status.called_before_us)}, so pods are held, not native"
     if inputs.config.quit != "enabled":
         yield f"quit: {inputs.config.quit}"

@@ -62,33 +62,18 @@ template's name and the root. */}}
 {{- $served := .Capabilities.APIVersions }}
 {{- /* Without a cluster Helm knows a version, and no kinds. */}}
 {{- $validates := or ($served.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
-{{- $mutates := $served.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}
-{{- if and (eq $v.admission "policy") (not $mutates) }}
-{{- fail "admission: policy: expected auto or webhook, because the API server does not serve MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)" }}
-{{- end }}
-{{- /* The policy cannot learn whether Istio can make native sidecars, which `start-mode: auto` asks. */}}
-{{- $byPolicy := or (eq $v.admission "policy") (and (eq $v.admission "auto") $mutates (ne (index $s "start-mode") "auto")) }}
 
 {{- $text := .Files.Get "files/rules.json" }}
 {{- $allowed := get (fromJson $text) "namespaces" }}
 {{- $namespaces := include "istio-aux.namespaces" (list $allowed (index $s "namespace-selectors")) | fromJsonArray }}
 {{- $pods := include "istio-aux.requirements" (list "pod-selector" (index $s "pod-selector")) | fromJsonArray }}
-{{- $inject := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) | fromJsonArray }}
-{{- $label := include "istio-aux.cel" (list $inject "object.metadata.?labels.orValue({})") | toRawJson | trimPrefix "\"" | trimSuffix "\"" }}
+{{- /* Only the workload reads it. */}}
+{{- $_ := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) }}
 {{- $rules := $text
   | replace "@APP@" $names.name
   | replace "\"@PODS@\"," (include "istio-aux.items" $pods)
   | replace "\"@INJECTED@\"" (include "istio-aux.items" ($v.injectNamespaces | uniq | sortAlpha) | trimSuffix ",")
-  | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
   | fromJson }}
-{{- $key := printf "%s/%s" (index $s "start-mode") $s.peers }}
-{{- if and (eq (index $s "start-mode") "native") (regexMatch `=native\s*(,|$)` $s.sidecars) }}
-{{- $key = print $key "/sidecars" }}
-{{- end }}
-{{- if $inject }}
-{{- $key = print $key "/inject" }}
-{{- end }}
-{{- $start := get $rules.start $key }}
 
 {{- /* Applications by namespace. */}}
 {{- $asked := dict }}
@@ -111,22 +96,17 @@ template's name and the root. */}}
 {{- $_ := set $injected $where (list "*") }}
 {{- end }}
 
-{{- $conditions := ternary $start.webhook $rules.conditions $byPolicy }}
 {{- $webhooks := list }}
-{{- $bindings := list }}
 {{- $selected := list }}
-{{- $kinds := get $rules.webhooks (ternary "policy" "webhook" $byPolicy) }}
 {{- range $index, $requirements := $namespaces }}
-{{- $own := dict "binding" $rules.namespaces.matches "webhook" (first $kinds) | toRawJson | replace "\"@NAMESPACES@\"," (include "istio-aux.items" $requirements) | fromJson }}
+{{- $own := first $rules.webhooks | toRawJson | replace "\"@NAMESPACES@\"," (include "istio-aux.items" $requirements) | fromJson }}
 {{- $number := ternary "" (toString (add1 $index)) (eq $index 0) }}
-{{- $name := printf "%s.%s" $number $own.webhook.name | trimPrefix "." }}
-{{- $webhooks = append $webhooks (merge (dict "name" $name "conditions" $conditions) $own.webhook) }}
-{{- $name = printf "%s.%s" $names.webhook_configuration $number | trimSuffix "." }}
-{{- $bindings = append $bindings (dict "name" $name "namespaces" (include "istio-aux.narrowed" (list $own.binding $v.webhook.namespaceSelector) | fromJson)) }}
+{{- $name := printf "%s.%s" $number $own.name | trimPrefix "." }}
+{{- $webhooks = append $webhooks (merge (dict "name" $name) $own) }}
 {{- $selected = append $selected (printf "(%s)" (include "istio-aux.cel" (list (concat $requirements $allowed.never) "variables.labels"))) }}
 {{- end }}
 {{- if $v.injectNamespaces }}
-{{- $webhooks = append $webhooks (merge (dict "conditions" $conditions) (last $kinds)) }}
+{{- $webhooks = append $webhooks (last $rules.webhooks) }}
 {{- end }}
 {{- range $where, $applications := $asked }}
 {{- $ours := eq $where $names.model }}
@@ -169,18 +149,12 @@ template's name and the root. */}}
 {{- $acts := eq $s.quit "enabled" }}
 {{- $own := dict
   "acts" $acts
-  "annotations" $start.annotations
-  "bindings" $bindings
-  "by_policy" $byPolicy
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
   "commands" $commands
-  "conditions" $start.conditions
   "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
   "dry_runs" $validates
   "injected" (toRawJson $injected)
   "injection_policies" ($policies | uniq | sortAlpha)
-  "matches" (include "istio-aux.matches" (list $rules.matches $v.webhook) | fromJsonArray)
-  "mutations" $start.mutations
   "namespaces" $namespaces
  "repairs" (hasPrefix "restart" (index $s "race-policy"))
  "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")

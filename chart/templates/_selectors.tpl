@@ -110,7 +110,7 @@
 {{- toRawJson $selector }}
 {{- end }}
 
-{{- /* Pairs of a webhook's or policy's fields and values, AND the selectors of the value `webhook`; takes both. */}}
+{{- /* Pairs of a webhook's fields and values, AND the selectors of the value `webhook`; takes both. */}}
 {{- define "istio-aux.matches" -}}
 {{- $webhook := index . 1 }}
 {{- $pairs := list }}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab.versions import POLICY, WEBSOCKETS
+from lab.versions import WEBSOCKETS
 
 from benchmarks import admission, admission_report, report, scale, scale_knobs
 from benchmarks import quit as quitting
@@ -36,7 +36,6 @@ def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     assert all(verdict["measured"] for verdict in numbers["verdicts"])
 
 
-@POLICY.needed
 def test_the_admission_benchmark_measures_and_keeps_table_numbers_and_plot(
     cluster: lab.Cluster, tmp_path: Path
 ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import lab
 import lab.istio
@@ -19,7 +19,6 @@ from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import has_sidecar
-from lab.versions import POLICY
 from lab.workload import Workload, renamed
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -82,29 +81,24 @@ CASES = {
 }
 
 
-def model(mode: str, name: str) -> str:
-    """The namespace that stands for a model in a mode; ours is the same in all."""
-    return "istio-aux" if name == "ours" else f"inject-{mode}-{name}"
+def model(name: str) -> str:
+    """The namespace that stands for a model."""
+    return "istio-aux" if name == "ours" else f"inject-{name}"
 
 
-Mode = Literal["webhook", "policy"]
-MODES: tuple[Mode, ...] = ("webhook", "policy") if POLICY.there else ("webhook",)
-EACH_MODE = pytest.mark.parametrize(
-    "mode", ["webhook", pytest.param("policy", marks=POLICY.needed)]
-)
 LONGEST = "z" * 63
 
 
-def pod_of(mode: str, case: Case) -> Pod:
+def pod_of(case: Case) -> Pod:
     labels = {"app.kubernetes.io/name": case.app} if case.app else {}
     pod = meshed.nameless(
-        model(mode, case.model),
+        model(case.model),
         labels={**labels, **case.labels},
         sidecar=None,
         annotations=case.annotations,
     ).to_dict()
     pod["spec"] |= case.spec
-    return meshed.written(pod, model(mode, case.model))
+    return meshed.written(pod, model(case.model))
 
 
 def asks(pod: Pod) -> bool:
@@ -116,36 +110,31 @@ def asks(pod: Pod) -> bool:
 def in_force(
     cluster: lab.Cluster, client: lightkube.Client, workload: Workload, istio: lab.istio.Istio
 ) -> Iterator[list[AnyResource]]:
-    """The configurations of both modes, with their namespaces."""
-    namespaces = {model(m, name): labels for m in MODES for name, (labels, _) in MODELS.items()}
-    for name, labels in (namespaces | {model(m, "other"): {} for m in MODES}).items():
+    """The configuration, with its namespaces."""
+    namespaces = {model(name): labels for name, (labels, _) in MODELS.items()}
+    for name, labels in (namespaces | {model("other"): {}}).items():
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
     workload.enlist()
-    made: list[AnyResource] = []
-    for mode in MODES:
-        asked = [Applications(model(mode, name), names) for name, (_, names) in MODELS.items()]
-        values = manifests.Values(
-            workload.name,
-            workload.model,
-            # Of none of these namespaces.
-            namespace_selectors=[{"matchLabels": {"lab.test/inject": "unselected"}}],
-            ca_bundle=workload.authority.certificate,
-            admission=mode,
-            inject=(*asked, Applications(workload.model, ("*",))),
-        )
-        rendered = manifests.render_start_policy(values) + manifests.render_webhook(values)
-        # Before Istio's.
-        made += renamed(rendered, values, f"inject-{mode}")
+    asked = [Applications(model(name), names) for name, (_, names) in MODELS.items()]
+    values = manifests.Values(
+        workload.name,
+        workload.model,
+        # Of none of these namespaces.
+        namespace_selectors=[{"matchLabels": {"lab.test/inject": "unselected"}}],
+        ca_bundle=workload.authority.certificate,
+        inject=(*asked, Applications(workload.model, ("*",))),
+    )
+    # Before Istio's.
+    made = renamed(manifests.render_webhook(values), values, "inject")
     for resource in made:
         client.apply(resource, field_manager="lab", force=True)
-    for mode in MODES:
-        for name in (*MODELS, "other"):
-            await_account(client, model(mode, name))
+    for name in (*MODELS, "other"):
+        await_account(client, model(name))
     await_account(client, workload.model)
-    probes = [pod_of(mode, CASES["a pod of a named application"]) for mode in MODES]
+    probe = pod_of(CASES["a pod of a named application"])
     lab.until(
-        lambda: all(has_sidecar(client.create(probe, dry_run=True)) for probe in probes),
-        what="the configurations to be in force",
+        lambda: has_sidecar(client.create(probe, dry_run=True)),
+        what="the configuration to be in force",
     )
     yield made
     for resource in made:
@@ -154,19 +143,18 @@ def in_force(
 
 
 @pytest.fixture(scope="module")
-def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[tuple[str, str], Creation]:
-    """The creation of every case in each mode."""
-    what = {(mode, name): pod_of(mode, case) for mode in MODES for name, case in CASES.items()}
+def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[str, Creation]:
+    """The creation of every case."""
+    what = {name: pod_of(case) for name, case in CASES.items()}
     made = creation.create(cluster, *what.values(), dry_run=True)
     return dict(zip(what, made, strict=True))
 
 
-@EACH_MODE
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
-    created: dict[tuple[str, str], Creation], mode: str
+    created: dict[str, Creation],
 ):
     """It does not depend on the option namespace-selectors."""
-    pods = {case: created[mode, case].pod for case in CASES}
+    pods = {case: created[case].pod for case in CASES}
 
     found = {name: (asks(pod), has_sidecar(pod)) for name, pod in pods.items()}
     assert found == {name: (case.asks, case.meshed) for name, case in CASES.items()}

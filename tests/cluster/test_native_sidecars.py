@@ -15,7 +15,6 @@ from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
-from lab.versions import POLICY
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
@@ -34,22 +33,19 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
     istio.remove()
 
 
-@pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
+@pytest.fixture(scope="module")
 def namespace(
-    request: pytest.FixtureRequest, cluster: lab.Cluster, client: lightkube.Client,
-    istio: lab.istio.Istio, programs: Programs,
-) -> Iterator[str]:  # fmt: skip
-    """A namespace with the option in force, in each mode of `admission`."""
-    name = f"sidecars-{request.param}"
+    cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio, programs: Programs
+) -> Iterator[str]:
+    """A namespace with the option in force."""
+    name = "sidecars"
     team = f"{name}-team"
     labels = {f"lab.test/{name}": "yes", "istio.io/rev": ISTIO}
     client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
     settings = {"quit": "disabled", "root-namespace": ISTIO, "sidecars": OPTION}
-    workload = programs(name, settings, admission=request.param, revisions=(ISTIO,))
+    workload = programs(name, settings, revisions=(ISTIO,))
     await_account(client, team)
-    # As the charm does, which renders the policy for what it reads of the workload.
     workload.await_capability("native")
-    workload.capability = "native"
     workload.publish()
     workload.await_admission(team)
     lab.until(

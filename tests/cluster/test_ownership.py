@@ -25,13 +25,8 @@ from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
-from lab.versions import POLICY
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingAdmissionPolicyBinding,
-)
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
@@ -47,8 +42,7 @@ from inputs import Inputs
 from objects import Patience
 
 APP = "istio-aux"
-POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding)
-OWNED = [kind for kind in of_charm.OWNED if POLICY.there or kind not in POLICIES]
+OWNED = [kind for kind in of_charm.OWNED if kind not in of_charm.NO_LONGER_MADE]
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
@@ -61,7 +55,7 @@ DEFINITION = upstream.definition(
 def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     """The kinds of Istio that the application owns objects of; the stand-in has not all."""
     upstream.apply(client, [DEFINITION])
-    lab.until(lambda: kinds_served(client) == OWNED, what="every kind to be served")
+    lab.until(lambda: {*OWNED} <= {*kinds_served(client)}, what="every kind to be served")
     yield
     client.delete(CustomResourceDefinition, DEFINITION["metadata"]["name"])
 
@@ -86,7 +80,6 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
         APP,
         name,
         namespace_selectors=[{"matchLabels": {"looked-after-by": name}}],
-        admission="policy" if POLICY.there else "webhook",
         ambient=True,
         repairs=True,
         repairs_jobs=True,

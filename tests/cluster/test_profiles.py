@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import lab
 import lightkube
@@ -14,7 +13,6 @@ from lab import creation, meshed
 from lab.fixtures import await_account
 from lab.served import Programs
 from lab.trainer import PROFILE
-from lab.versions import POLICY
 from lab.workload import DEFAULT, Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -45,13 +43,10 @@ def namespaces(client: lightkube.Client) -> Iterator[None]:
         client.delete(Namespace, name)
 
 
-@pytest.fixture(params=["webhook", pytest.param("policy", marks=POLICY.needed)])
-def by_default(
-    request: pytest.FixtureRequest, namespaces: None, programs: Programs
-) -> Iterator[Workload]:
-    """A workload with the default selectors, in force by webhook or by policy."""
-    form: Literal["webhook", "policy"] = request.param
-    workload = programs(f"profiles-by-{form}", selector=DEFAULT, admission=form)
+@pytest.fixture
+def by_default(namespaces: None, programs: Programs) -> Iterator[Workload]:
+    """A workload with the default selectors, in force."""
+    workload = programs("profiles", selector=DEFAULT)
     workload.publish()
     for name in SELECTED:
         workload.await_admission(name)
@@ -84,10 +79,9 @@ def test_the_api_server_takes_as_many_and_as_long_selectors_as_are_allowed(
         "longest",
         "longest",
         namespace_selectors=config.parse_namespaces_selected(";".join(texts)),
-        admission="policy" if POLICY.there else "webhook",
     )
 
     admission = [each for each in manifests.render(wanted) if "Admission" in type(each).__name__]
     for resource in [*admission, *manifests.render_webhook(wanted)]:
         assert client.create(resource, dry_run=True)
-    assert len(admission) == 4 + (1 + MOST_SELECTORS) * POLICY.there
+    assert len(admission) == 4

@@ -14,14 +14,6 @@ from lab import meshed, versions
 from lab.versions import Difference
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
-from lightkube.resources.admissionregistration_v1 import MutatingAdmissionPolicy
-
-
-def serves_policies(client: lightkube.Client) -> bool:
-    with contextlib.suppress(ApiError):
-        list(client.list(MutatingAdmissionPolicy))
-        return True
-    return False
 
 
 def takes(action: str | None) -> Callable[[lightkube.Client], bool]:
@@ -43,12 +35,11 @@ def takes(action: str | None) -> Callable[[lightkube.Client], bool]:
 @pytest.mark.parametrize(
     ("difference", "served"),
     [
-        (versions.POLICY, serves_policies),
         (versions.CONTAINER_RESTARTS, takes(None)),
         (versions.CONTAINER_RESTARTS, takes("Restart")),
         (versions.RESTART_ALL, takes("RestartAllContainers")),
     ],
-    ids=["policies", "container policies", "restart rules", "all containers"],
+    ids=["container policies", "restart rules", "all containers"],
 )
 def test_the_api_server_has_it_from_that_version_on(
     client: lightkube.Client, difference: Difference, served: Callable[[lightkube.Client], bool]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import yaml
 from istio_aux.model.names import SETTINGS
-from istio_aux.model.policy import Capability
 from istio_aux.settings import read_published
 from lab.options import configured
 from lab.release import CHART, given, run
@@ -28,15 +27,13 @@ Document = dict[str, Any]
 
 
 def render(home: Path, values: dict[str, Any] | None = None, *more: str) -> list[Document]:
-    """The objects of the chart for a Kubernetes 1.36, with `more` arguments of `helm template`."""
-    mutates = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+    """The objects of the chart, with `more` arguments of `helm template`."""
     place = f"--namespace={MODEL}"
     text = run(
         "template",
         APP,
         str(CHART),
         place,
-        mutates,
         *given(IMAGE | (values or {})),
         *more,
         home=home,
@@ -64,11 +61,8 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
     return found
 
 
-def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values:
-    """What the charm's own code renders its objects from, with these options.
-
-    Like Helm, it knows that sidecars can be native only if `start-mode` is `native`.
-    """
+def of_the_charm(options: Mapping[str, Any]) -> manifests.Values:
+    """What the charm's own code renders its objects from, with these options."""
     chosen = configured(MODEL, options)
     authority = certificates.make_authority(APP, MODEL)
     issuers = Issuers(silent=True, own=authority.certificate)
@@ -81,8 +75,6 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
         invalid="",
         container_ready=True,
         issuers=issuers,
-        admission="policy" if admission == "policy" else "webhook",
-        capability=Capability.NATIVE if chosen.start_mode == "native" else Capability.UNKNOWN,
     )
     values = inputs.values()
     assert values

@@ -47,7 +47,7 @@ def stage(steps: Steps, cluster: lab.Cluster, home: Path) -> tuple[Release, lab.
     release = Release(cluster, home, "istio-aux", "mesh-jobs")
 
     def deploy() -> Release:
-        steps.done(release.install({"admission": "webhook"}).strip().splitlines()[-1])
+        steps.done(release.install({}).strip().splitlines()[-1])
         return release
 
     return demo.node.set_stage(steps, cluster, deploy)

@@ -1,7 +1,7 @@
 """Generate from the charm what the chart has in common with it: `python -m helm.generate`.
 
-The charm's templates become the chart's; selectors and CEL become `chart/files/rules.json`, in
-which names between `@` stand for what only Helm knows.
+The charm's templates become the chart's; selectors become `chart/files/rules.json`, in which
+names between `@` stand for what only Helm knows.
 """
 
 from __future__ import annotations
@@ -11,21 +11,17 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from istio_aux import settings
-from istio_aux.model import sidecars
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Capability, StartMode
 from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
 from istio_aux.model.sidecars import RULE, SHIPPED
 from lab.release import CHART
 
-import config
 import manifests
 import rules
 from config import Applications
@@ -40,7 +36,6 @@ TEMPLATES: Final = {
     "jobs": "and $c.validates $c.repairs_jobs",
     "policy": "$c.validates",
     "records": "$c.validates",
-    "start": "$c.by_policy",
     "webhook": "",
 }
 # Settings that the chart decides: where its files are, and the names of its objects.
@@ -63,7 +58,6 @@ _APP: Final = "@APP@"
 _MODEL: Final = "@MODEL@"
 _NAMESPACES: Final = {"matchExpressions": ["@NAMESPACES@"]}
 _PODS: Final = {"matchExpressions": ["@PODS@"]}
-_INJECT: Final = {"matchExpressions": [{"key": "@INJECT@", "operator": "Exists"}]}
 
 
 def files() -> dict[Path, str]:
@@ -100,81 +94,30 @@ def _template(name: str) -> str:
 
 
 def _rules() -> str:
-    [namespaces, every] = rules.selected(Values(_APP, _MODEL, (_NAMESPACES, {})))
+    [every] = rules.selected(Values(_APP, _MODEL))
+    values = Values(
+        _APP, _MODEL, (_NAMESPACES,), pod_selector=_PODS, inject_namespaces=("@INJECTED@",)
+    )
     sections: dict[str, Any] = {
         "constants": {
             **manifests.CONSTANTS,
             "suspended_kinds": _pairs(manifests.CONSTANTS["suspended_kinds"]),
         },
-        "capability": manifests.CAPABILITY,
         "namespaces": {
             "most": MOST_SELECTORS,
             "longest": LONGEST_SELECTOR,
             "never": every["matchExpressions"],
-            "matches": rules.except_ambient(namespaces),
         },
-        "matches": _pairs(rules.policy_matches(_APP, _PODS)),
-        "conditions": rules.webhook_conditions(Values(_APP, _MODEL)),
-        "webhooks": {
-            way: [{**_webhook(each), "conditions": []} for each in rules.start_webhooks(values)]
-            for way, values in _by_admission().items()
-        },
+        "webhooks": [_webhook(each) for each in rules.start_webhooks(values)],
         "inject": {
             "every": _inject(("*",), "elsewhere"),
             "every of ours": _inject(("*",), _MODEL),
             "named": _inject(("@NAMES@",), "elsewhere"),
         },
     }
-    lines = [f"{_json(name)}: {_json(section)}" for name, section in sections.items()]
     # One line for each, so that a diff shows which one changed.
-    starts = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in _starts().items())
-    return "{\n" + ",\n".join([*lines, f'"start": {{\n{starts}\n}}']) + "\n}\n"
-
-
-def _by_admission() -> dict[str, Values]:
-    """What webhooks are made from, without and beside a policy."""
-    values = Values(
-        _APP, _MODEL, (_NAMESPACES,), pod_selector=_PODS, inject_namespaces=("@INJECTED@",)
-    )
-    return {"webhook": values, "policy": replace(values, admission="policy")}
-
-
-def _starts() -> dict[str, Any]:
-    """What policy and webhook do, by `start-mode`, `peers`, and whether two options are set.
-
-    Helm does not know what the workload finds out about Istio. So the capability is `native` with
-    `start-mode: native`, and `unknown` otherwise.
-    """
-    found: dict[str, Any] = {}
-    for mode in StartMode:
-        capability = Capability.NATIVE if mode == "native" else Capability.UNKNOWN
-        for peers in config.CHOICES["peers"]:
-            for natives in (False, True) if capability == Capability.NATIVE else (False,):
-                for inject in ({}, _INJECT):
-                    values = Values(
-                        _APP,
-                        _MODEL,
-                        start_mode=mode,
-                        capability=capability,
-                        peers=peers,
-                        inject_selector=inject,
-                        sidecars=sidecars.parse("any=native") if natives else (),
-                        admission="policy",
-                    )
-                    conditions, mutations = rules.start_policy(values)
-                    key = (
-                        mode,
-                        peers,
-                        *(["sidecars"] if natives else []),
-                        *(["inject"] if inject else []),
-                    )
-                    found["/".join(key)] = {
-                        "annotations": {manifests.CAPABILITY: capability},
-                        "conditions": conditions,
-                        "mutations": mutations,
-                        "webhook": rules.webhook_conditions(values),
-                    }
-    return found
+    lines = [f"{_json(name)}: {_json(section)}" for name, section in sections.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,12 +59,12 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     """The new pods listen on another port than those before."""
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
-    release.upgrade({"admission": "webhook"})
+    release.upgrade({})
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
         changed = {"settings.quit-grace": 1, "webhook.securePort": 10250}
-        release.upgrade({"admission": "webhook", **changed})
+        release.upgrade(changed)
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]
@@ -83,10 +83,9 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
 ) -> None:
     """The API server learns of it at once, and the pods when their kubelet looks again."""
     deployed.await_selected(client, namespace)
-    values = {"admission": "webhook"}
     before = release.certificate(client)
     with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
-        release.upgrade({**values, "certificates.renewAfterDays": 0})
+        release.upgrade({"certificates.renewAfterDays": 0})
         new = release.certificate(client)
         release.await_served(client, new)
         stream.await_more(2)
@@ -108,7 +107,7 @@ def test_the_workload_says_that_it_would_work_here(release: Release) -> None:
 
 @pytest.fixture(scope="module")
 def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
-    """Another release, with a port of its own; the API server changes pods."""
+    """Another release, with a port of its own."""
     found = Release(cluster, home, "other", "elsewhere")
     found.install(
         {
@@ -134,8 +133,6 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
     other.uninstall()
 
     assert {name.partition(" ")[0] for name in had} == {
-        "MutatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
         "MutatingWebhookConfiguration",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",

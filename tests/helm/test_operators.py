@@ -30,7 +30,6 @@ def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Relea
         {
             "certificates.from": "cert-manager",
             "settings.namespace-selectors": "team=issued",
-            "admission": "webhook",
         }
     )
     yield found

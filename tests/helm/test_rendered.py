@@ -13,6 +13,7 @@ import yaml
 from cryptography import x509
 from cryptography.x509 import verification
 from istio_aux import settings
+from istio_aux.model.names import SETTINGS
 from lab.release import HelmError
 from lab.selector_cases import INVALID, VALID
 
@@ -23,36 +24,24 @@ from helm import charts, generate
 from helm.charts import APP, MODEL, by_name, render
 from manifests import Values
 
+INJECTS = "cert-manager.io/inject-ca-from"
 # The charm sorts a selector by its keys, and Go the keys of a map. The chart keeps the order of
 # what it is given, so that all stands in that order here.
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "hold": {"start-mode": "hold"},
-    "native": {"start-mode": "native"},
-    "none": {"start-mode": "none"},
-    "native with sidecars": {"start-mode": "native", "sidecars": "oauth2-proxy=ignore,otel=native"},
-    "native with sidecars that are not": {"start-mode": "native", "sidecars": "otel=ignore"},
-    "sidecars": {"start-mode": "hold", "sidecars": "otel=native"},
-    "direct": {"start-mode": "none", "peers": "direct"},
-    "direct and native": {"start-mode": "native", "peers": "direct"},
+    "start": {"start-mode": "native", "peers": "direct", "sidecars": "otel=native,web=ignore"},
     "selectors": {
-        "start-mode": "hold",
         "namespace-selectors": "here,!legacy , team in (b, a),tier!=gold,x/y==z; b ;a=1;b",
         "pod-selector": "app notin (web,db),job-name",
         "inject-selector": "queue=gpu,!web",
     },
-    "everything selected": {
-        "start-mode": "none",
-        "namespace-selectors": "",
-        "inject-selector": "a",
-    },
+    "everything selected": {"namespace-selectors": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
     "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},
     "restarts": {"race-policy": "restart"},
     "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
-        "start-mode": "hold",
         "inject-applications": f"team/web,team/db,other/*,{MODEL}/*,other/one",
         "inject-namespaces": "z-meshed,y-also",
     },
@@ -61,13 +50,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def as_values(options: dict[str, Any], admission: str) -> dict[str, Any]:
+def as_values(options: dict[str, Any]) -> dict[str, Any]:
     """Options of the charm as values of the chart."""
     own = {
         "inject-applications": "injectApplications",
         "inject-namespaces": "injectNamespaces",
     }
-    values: dict[str, Any] = {"admission": admission}
+    values: dict[str, Any] = {}
     for name, value in options.items():
         values[own.get(name, f"settings.{name}")] = value.split(",") if name in own else value
     return values
@@ -86,12 +75,11 @@ def spaced(document: Any) -> Any:
             return document
 
 
-@pytest.mark.parametrize("admission", ["webhook", "policy"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str, admission: str) -> None:
+def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str) -> None:
     options = CASES[case]
-    rendered = by_name(render(home, as_values(options, admission)))
-    values = charts.of_the_charm(options, admission)
+    rendered = by_name(render(home, as_values(options)))
+    values = charts.of_the_charm(options)
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     wanted = by_name(
         [
@@ -110,24 +98,6 @@ def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str, admission
         "Secret",
         "Service",
     }
-
-
-@pytest.mark.parametrize(
-    ("admission", "mode", "by_policy"),
-    [
-        ("auto", "auto", False),
-        ("auto", "hold", True),
-        ("webhook", "hold", False),
-        ("policy", "auto", True),
-    ],
-)
-def test_auto_is_policy_where_the_policy_need_not_know_what_istio_can_do(
-    home: Path, admission: str, mode: str, by_policy: bool
-) -> None:
-    values = {"admission": admission, "settings.start-mode": mode}
-    kinds = {document["kind"] for document in render(home, values)}
-
-    assert ("MutatingAdmissionPolicy" in kinds) is by_policy
 
 
 def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_narrow(
@@ -151,7 +121,7 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
             ({"settings.sidecars": f"a=ignore,{bad}"}, "sidecars")
             for bad in ("a", "a=quit", "a=stop", "a=/b\nc", "istio-proxy=ignore", "A=native")
         ),
-        ({"admission": "both"}, "admission"),
+        ({"admission": "policy"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
         ({"replicaCount": 0}, "replicaCount"),
         *(
@@ -272,6 +242,5 @@ def test_with_cert_manager_no_key_is_in_the_manifests(home: Path) -> None:
 
     assert "Secret" not in kinds
     assert kinds.count("Certificate") == 2
-    assert webhook["metadata"]["annotations"] == {
-        "cert-manager.io/inject-ca-from": f"{MODEL}/{APP}-certificate"
-    }
+    assert webhook["metadata"]["annotations"].keys() == {SETTINGS, INJECTS}
+    assert webhook["metadata"]["annotations"][INJECTS] == f"{MODEL}/{APP}-certificate"

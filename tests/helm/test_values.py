@@ -67,9 +67,6 @@ ROWS = {
     ),
     "image.pullPolicy": Row("Always", f"{MAIN} imagePullPolicy", "Always"),
     "replicaCount": Row(3, "Deployment spec replicas", 3),
-    "admission": Row(
-        "policy", "MutatingAdmissionPolicyBinding kind", "MutatingAdmissionPolicyBinding"
-    ),
     "injectApplications": Row(
         ["team/web"], "MutatingWebhookConfiguration webhooks 2 clientConfig service path", "/inject"
     ),
@@ -258,24 +255,6 @@ def test_every_object_has_the_labels_and_annotations_of_all(home: Path, issuer: 
         assert {**metadata["annotations"], made: ""} == {**annotations, made: ""}
         if after["kind"].startswith(("Validating", "Mutating")) and "spec" in after:
             assert after["spec"] == before["spec"]
-
-
-def test_the_policy_is_narrowed_as_the_webhook_is(home: Path) -> None:
-    extra = [{"key": "tier", "operator": "In", "values": ["gpu"]}]
-    values = {
-        "admission": "policy",
-        "webhook.namespaceSelector": {"matchExpressions": extra},
-        "webhook.objectSelector": {"matchExpressions": extra},
-    }
-    documents = render(home, values)
-    policy = look(documents, "MutatingAdmissionPolicy spec matchConstraints")
-    bindings = [d for d in documents if d["kind"] == "MutatingAdmissionPolicyBinding"]
-    hooks = look(documents, "MutatingWebhookConfiguration webhooks")
-
-    assert policy["objectSelector"]["matchExpressions"][-1:] == extra
-    assert len(bindings) == len(hooks) == 2
-    for narrowed in (*hooks, *(each["spec"]["matchResources"] for each in bindings)):
-        assert narrowed["namespaceSelector"]["matchExpressions"][-1:] == extra
 
 
 def test_a_release_of_another_name_leaves_its_own_pods_alone(home: Path) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from lightkube import ApiError, Client
 from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingAdmissionPolicyBinding,
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
@@ -25,14 +23,11 @@ import lab.juju
 import lab.pack
 from lab import workloads
 from lab.meshed import PROXY
-from lab.versions import POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 REQUESTED = "requested"
-POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding) if POLICY.there else ()
-"""The kinds of admission by policy, where they are served."""
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +89,6 @@ def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
 def owned(client: Client, app: lab.juju.App) -> set[str]:
     """Kind of every cluster-wide object that the application's charm made."""
     kinds = (
-        *POLICIES,
         MutatingWebhookConfiguration,
         ClusterRole,
         ClusterRoleBinding,

@@ -46,12 +46,6 @@ CONTAINER_RESTARTS = Difference(
     "1.34 drops them unless its gate ContainerRestartRules is on, others refuse the pod",
     "cluster/test_versions.py, oracle/",
 )
-POLICY = Difference(
-    "MutatingAdmissionPolicy v1",
-    36,
-    "`admission: auto` is `webhook`, and `policy` is refused with a status that names the version",
-    "cluster/test_start_cases.py [webhook], unit/charm/",
-)
 RESTART_ALL = Difference(
     "restart of all containers by a rule",
     36,
@@ -64,4 +58,4 @@ WEBSOCKETS = Difference(
     "the API server translates exec into SPDY; quitting does not differ",
     "cluster/test_quit.py",
 )
-DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, POLICY, RESTART_ALL, WEBSOCKETS)
+DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, RESTART_ALL, WEBSOCKETS)

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import httpx2
 import yaml
@@ -42,8 +42,7 @@ class Workload:
     """One ``istio-aux serve``, run under its own ServiceAccount ``<name>-workload``.
 
     ``name`` is the application's, ``model`` the namespace it is deployed to, ``folder`` where its
-    files go; ``admission`` says who changes pods once it is published; ``more`` are further
-    settings of its file.
+    files go; ``more`` are further settings of its file.
 
     Attributes:
         authority: signs its certificate; the API server trusts it.
@@ -59,7 +58,6 @@ class Workload:
         name: str = "istio-aux",
         model: str = "istio-aux",
         selector: str = DEFAULT,
-        admission: Literal["webhook", "policy"] = "webhook",
         inject: tuple[config.Applications, ...] = (),
         revisions: tuple[str, ...] = (),
         more: Mapping[str, Any] | None = None,
@@ -71,8 +69,6 @@ class Workload:
         self.authority = certificates.make_authority(name, model)
         self.trusted: tuple[str, ...] = ()  # Other issuers in the caBundle, as PEM.
         self.inject, self.revisions = inject, revisions
-        self.capability = "unknown"  # As the charm has read it, for the policy.
-        self._admission: Literal["webhook", "policy"] = admission
         self._more = more or {}
         self._place(name, folder)
 
@@ -207,12 +203,12 @@ class Workload:
         return self.process.wait(STOP)
 
     def publish(self, *, patient: bool = False) -> None:
-        """Make the Service of the process, and the charm's admission configuration.
+        """Make the Service of the process, and the charm's webhook configuration.
 
         A ``patient`` API server waits longer than the charm lets it: see `patiently`.
         """
         self.enlist()
-        objects = self._admission_objects()
+        objects = manifests.render_webhook(self.values())
         with self.cluster.client() as client:
             for resource in patiently(objects) if patient else objects:
                 client.apply(resource, field_manager="lab", force=True)
@@ -243,25 +239,16 @@ class Workload:
             model=self.model,
             namespace_selectors=config.parse_namespaces_selected(self.selector),
             pod_selector=config.parse_selector(self._settings.get("pod-selector", "")),
-            inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "enabled") == "enabled",
             sidecars=sidecars.parse(self._settings.get("sidecars", "")),
             deletes=self._settings.get("dead-proxy") == "delete",
-            start_mode=self._settings.get("start-mode", "auto"),
-            peers=self._settings.get("peers", "mesh"),
-            capability=self.capability,
-            admission=self._admission,
             inject=self.inject,
             revisions=self.revisions,
             repairs=self._settings.get("race-policy") in {"restart", "restart-jobs"},
             repairs_jobs=self._settings.get("race-policy") == "restart-jobs",
             settings={**self._settings, "applications": config.as_file(self.inject)},
         )
-
-    def _admission_objects(self) -> list[AnyResource]:
-        values = self.values()
-        return manifests.render_start_policy(values) + manifests.render_webhook(values)
 
     def reviewed(self, pod: str) -> list[str]:
         """The outcomes of its reviews of the pod ``namespace/name``, from its log."""
@@ -271,7 +258,7 @@ class Workload:
     def withdraw(self) -> None:
         """Delete what `publish` made, except the Service."""
         with self.cluster.client() as client:
-            for resource in self._admission_objects():
+            for resource in manifests.render_webhook(self.values()):
                 assert resource.metadata is not None
                 client.delete(type(resource), str(resource.metadata.name))
 
@@ -289,7 +276,7 @@ class Workload:
 def renamed(
     resources: Sequence[AnyResource], values: manifests.Values, name: str
 ) -> list[AnyResource]:
-    """What was rendered of these values for admission, under a name of its own, `patiently`."""
+    """The webhooks that were rendered of these values, under a name of their own, `patiently`."""
     ours = manifests.webhook_configuration(values.app, values.model)
     return _replaced(patiently(resources), ours, name)
 

@@ -19,7 +19,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Namespace, Pod
 
 CONTAINER = "istio-aux"
-BY_WEBHOOK = {"admission": "webhook", "namespace-selectors": "test=deserted"}
+CONFIG = {"namespace-selectors": "test=deserted"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def app(cluster: lab.Cluster, charm: Path, gate: Path) -> Iterator[lab.juju.App]
     namespace = f"controller-{secrets.token_hex(3)}"
     with lab.juju.Model(cluster, "controller", namespace=namespace) as model:
         images = {CONTAINER: gated(gate)}
-        yield model.deploy(charm, trust=False, images=images, config=BY_WEBHOOK)
+        yield model.deploy(charm, trust=False, images=images, config=CONFIG)
 
 
 def test_without_trust_it_is_blocked_until_trust_is_granted(

@@ -92,10 +92,7 @@ def story(
     """The first units, the scenes, and the end of the last unit; at night it goes twice."""
     selected = f"available-{secrets.token_hex(3)}"
     make_namespace(client, selected, {"test": selected})
-    config = {
-        "admission": "webhook",
-        "namespace-selectors": f"test={selected}",
-    }
+    config = {"namespace-selectors": f"test={selected}"}
     pod = meshed.nameless(selected, sidecar=None)
     rate = int(str(request.config.getoption("--creations")))
     told = Story(request.param)

@@ -19,7 +19,6 @@ from lab import served, workloads
 from lab.deployed import REQUESTED, await_root
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
-from lab.versions import POLICY
 from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
@@ -41,7 +40,6 @@ INJECTED = {"istio.io/rev": REQUESTED}
 PLACES = {
     "unselected": INJECTED,
     "webhook": {**INJECTED, "lab.test/start-webhook": "yes"},
-    **({"policy": {**INJECTED, "lab.test/start-policy": "yes"}} if POLICY.there else {}),
     "native": {**INJECTED, "lab.test/start-native": "yes"},
     # Here Istio is another one, which the API server calls before us.
     "late": {"istio.io/rev": "asm", "lab.test/start-webhook": "yes"},
@@ -67,7 +65,6 @@ class Case:
 
 ORDERED = (
     Case("held-by-the-webhook", "webhook", "hold"),
-    Case("held-by-the-policy", "policy", "hold"),
     Case("held-after-istio-was-called", "late", "hold"),
     Case("held-for-it-refuses-to-be-native", "native", "hold", {NATIVE: "false"}),
     Case("native-by-its-annotation", "webhook", "native", {START: "native"}, more=INIT),
@@ -79,30 +76,27 @@ UNORDERED = (
     Case("start-is-none", "native", annotations={START: "none"}),
 )
 HELD_WITH_INIT = Case("held-with-an-init-container", "late", "hold", more=INIT)
-TALKING = [case for case in (*ORDERED, *UNORDERED, HELD_WITH_INIT) if case.place in PLACES]
+TALKING = (*ORDERED, *UNORDERED, HELD_WITH_INIT)
 
 
 @pytest.fixture(scope="module")
 def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The workloads of `PLACES`, and the Istio whose configuration sorts before theirs.
-
-    Where the rules run in the API server no process runs at all.
-    """
+    """The workloads of `PLACES`, and the Istio whose configuration sorts before theirs."""
     folder = tmp_path_factory.mktemp("start")
 
-    def workload(place: str, mode: str = "auto", **more: Any) -> Workload:
+    def workload(place: str, mode: str = "auto") -> Workload:
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
         # Here nobody finds out what Istio can do: `test_demo.py`.
-        more |= {"more": {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}}
+        more = {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}
         selector = f"lab.test/{name}=yes"
-        return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
+        return Workload(
+            cluster, folder / name, name=name, model="start", selector=selector, more=more
+        )
 
     webhook, native = workload("webhook"), workload("native", "native")
-    policy = [workload("policy", admission="policy")] if POLICY.there else []
-    for each in (webhook, native, *policy):
-        each.deploy()
     for each in (webhook, native):
+        each.deploy()
         each.start()
     vendors = lab.istio.install(
         cluster,
@@ -113,10 +107,10 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     )
     for each in (webhook, native):
         each.await_ready()
-    for each in (webhook, native, *policy):
+    for each in (webhook, native):
         each.publish()
     yield
-    for each in (webhook, native, *policy):
+    for each in (webhook, native):
         each.withdraw()
         served.end(each)
     vendors.remove()
@@ -190,13 +184,7 @@ def await_ready(client: Client, pod: Any) -> int:
     return int(ready)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=() if case.place in PLACES else POLICY.needed, id=case.name)
-        for case in ORDERED
-    ],
-)
+@pytest.mark.parametrize("case", ORDERED, ids=lambda case: case.name)
 def test_a_payload_starts_after_its_proxy_is_ready_and_has_a_network_at_once(
     client: Client, pods: Mapping[str, Any], case: Case
 ) -> None:

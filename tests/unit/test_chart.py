@@ -62,7 +62,7 @@ def test_the_table_beside_other_charts_has_all_values_of_ours_but_settings() -> 
     ours = {*readme.comments((generate.CHART / "values.yaml").read_text())}
 
     # These are about Istio.
-    own = {"admission", "injectApplications", "injectNamespaces", "istioRevisions"}
+    own = {"injectApplications", "injectNamespaces", "istioRevisions"}
     labels = {"podMonitor.labels", "prometheusRule.labels", "grafanaDashboard.labels"}
     settings = {name for name in ours if name.startswith("settings.")}
     assert named == ours - settings - own - labels

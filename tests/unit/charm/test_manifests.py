@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from istio_aux.model import sidecars
 from istio_aux.model.names import IGNORED
 
 import config
@@ -120,145 +119,28 @@ def test_the_policy_for_the_account_knows_both_selectors() -> None:
 AMBIENT = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
 
 
-def by_policy(**what: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The policy and the webhook beside it."""
-    values = Values("a", "m", admission="policy", **what)
-    policy, *_ = (resource.to_dict() for resource in manifests.render_start_policy(values))
-    return policy, manifests.render_webhook(values)[0].to_dict()
-
-
-def test_both_forms_of_admission_choose_the_same_pods() -> None:
-    """T34: never pods of ambient namespaces."""
-    selectors = [{"matchLabels": {"team": "x"}}, {"matchLabels": {"tier": "y"}}]
-    values = Values("a", "m", admission="policy", namespace_selectors=selectors)
-    policy, *bindings = (each.to_dict() for each in manifests.render_start_policy(values))
-    webhooks = manifests.render_webhook(values)[0].to_dict()["webhooks"]
-
-    constraints = policy["spec"]["matchConstraints"]
-    rules = constraints.pop("resourceRules")
-    done = {"key": "istio-aux.io/started-by", "operator": "DoesNotExist"}
-    for webhook in webhooks:
-        webhook["objectSelector"]["matchExpressions"].remove(done)
-        assert webhook["rules"] == rules
-        assert constraints == {field: webhook[field] for field in constraints}
-    assert {each["spec"]["policyName"] for each in bindings} == {policy["metadata"]["name"]}
-    chosen = [each["spec"]["matchResources"]["namespaceSelector"] for each in bindings]
-    assert chosen == [webhook["namespaceSelector"] for webhook in webhooks]
-    assert [each["matchLabels"] for each in chosen] == [{"team": "x"}, {"tier": "y"}]
-    assert all(AMBIENT in each["matchExpressions"] for each in chosen)
-
-
 def test_the_order_of_namespace_selectors_changes_nothing() -> None:
     def rendered(text: str) -> list[dict[str, Any]]:
-        values = Values("a", "m", config.parse_namespaces_selected(text), admission="policy")
+        values = Values("a", "m", config.parse_namespaces_selected(text))
         return [each.to_dict() for each in manifests.render(values)]
 
     assert rendered("b;a;c") == rendered("c; a;b;a")
-    bindings = [b for b in rendered("b;a;c") if b["kind"] == "MutatingAdmissionPolicyBinding"]
-    # No application is named a.2.
-    names = [binding["metadata"]["name"] for binding in bindings]
-    assert names == ["istio-aux-m-a", "istio-aux-m-a.2", "istio-aux-m-a.3"]
 
 
-def test_the_options_of_the_webhook_are_those_of_the_policy() -> None:
-    """The pod selector does not narrow the webhooks of named applications and namespaces."""
-    policy, configuration = by_policy(
-        pod_selector=PODS,
-        inject=(Applications("shop", ("*",)),),
-        inject_namespaces=("bank",),
-    )
+def test_the_pod_selector_does_not_narrow_the_webhooks_of_named_applications_and_namespaces() -> (
+    None
+):
+    inject = (Applications("shop", ("*",)),)
+    values = Values("a", "m", pod_selector=PODS, inject=inject, inject_namespaces=("bank",))
+    (configuration,) = manifests.render_webhook(values)
 
     (chosen,) = PODS["matchExpressions"]
     selectors = {
         hook["name"]: hook["objectSelector"]["matchExpressions"]
-        for hook in configuration["webhooks"]
+        for hook in configuration.to_dict()["webhooks"]
     }
     assert len(selectors) == 3
     assert {name for name, found in selectors.items() if chosen in found} == {"start.istio-aux.io"}
-    assert chosen in policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
-    assert policy["spec"]["failurePolicy"] == "Ignore"
-
-
-def test_policy_and_webhook_have_the_same_conditions() -> None:
-    """Alone, the webhook leaves nothing to a policy."""
-    policy, configuration = by_policy()
-    (alone,) = manifests.render_webhook(Values("a", "m"))[0].to_dict()["webhooks"]
-
-    assert manifests.render_start_policy(Values("a", "m")) == []
-    assert [each["name"] for each in alone["matchConditions"]] == ["may-have-a-sidecar"]
-    conditions = configuration["webhooks"][0]["matchConditions"]
-    (mutation,) = policy["spec"]["mutations"]
-    expression = mutation["jsonPatch"]["expression"]
-    assert [c["name"] for c in conditions if c["expression"] not in expression] == [
-        "left-by-the-policy"
-    ]
-
-
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
-def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
-    mode: Literal["auto", "native", "hold", "none"],
-) -> None:
-    """Match conditions and a second run convert it again. In mode `none` few pods change."""
-    policy, _ = by_policy(start_mode=mode)
-
-    assert policy["spec"]["reinvocationPolicy"] == "Never"
-    assert bool(policy["spec"]["matchConditions"]) is (mode == "none")
-
-
-@pytest.mark.parametrize("mode", ["auto", "none"])
-def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
-    mode: Literal["auto", "none"],
-) -> None:
-    """And nothing excludes pods before that: match conditions would be for both."""
-    alone, _ = by_policy(start_mode=mode)
-    policy, beside = by_policy(start_mode=mode, inject_selector=PODS)
-
-    label, start = (each["jsonPatch"]["expression"] for each in policy["spec"]["mutations"])
-    assert '"team" in ' in label
-    assert "/metadata/labels/sidecar.istio.io~1inject" in label
-    assert not policy["spec"]["matchConditions"]
-    (mutation,) = alone["spec"]["mutations"]
-    assert mutation["jsonPatch"]["expression"] in start
-    conditions = {c["name"]: c["expression"] for c in beside["webhooks"][0]["matchConditions"]}
-    assert [name for name, text in conditions.items() if '"team" in ' in text] == [
-        "sidecar-wanted", "left-by-the-policy",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["auto", "native", "hold", "none"])
-def test_the_rules_are_the_same_for_classic_and_unknown(
-    mode: Literal["auto", "native", "hold", "none"],
-) -> None:
-    """So the table of the cluster tier needs only one of them."""
-    (cannot, webhook), (unknown, same) = (
-        by_policy(start_mode=mode, capability=capability) for capability in ("classic", "unknown")
-    )
-
-    assert cannot["spec"] == unknown["spec"]
-    assert webhook == same
-
-
-@pytest.mark.parametrize(
-    ("option", "capability", "shown"),
-    [
-        ("vault-agent=ignore", "native", False),
-        ("vault-agent=native", "native", True),
-        ("vault-agent=native", "classic", False),
-    ],
-)
-def test_the_webhook_sees_pods_that_end_where_other_sidecars_can_become_native(
-    *, option: str, capability: str, shown: bool
-) -> None:
-    """Another webhook may still add the sidecar. An annotation is seen in any case."""
-    policy, configuration = by_policy(
-        start_mode="none", sidecars=sidecars.parse(option), capability=capability
-    )
-
-    (*_, left) = configuration["webhooks"][0]["matchConditions"]
-    (mutation,) = policy["spec"]["mutations"]
-    for expression in (left["expression"], mutation["jsonPatch"]["expression"]):
-        assert "'istio-aux.io/sidecars' in" in expression
-        assert ("!= '' || object.spec.restartPolicy != 'Always'" in expression) is shown
 
 
 @pytest.mark.parametrize(
@@ -288,8 +170,8 @@ def test_a_webhook_for_named_applications_leaves_us_out_in_our_own_model_only() 
 
 
 def test_pods_of_namespaces_that_we_label_reach_the_webhook_whatever_is_selected() -> None:
-    _, configuration = by_policy(inject_namespaces=("team-a", "team-b"))
-    start, labelled = configuration["webhooks"]
+    values = Values("a", "m", inject_namespaces=("team-a", "team-b"))
+    start, labelled = manifests.render_webhook(values)[0].to_dict()["webhooks"]
 
     assert labelled["name"] == "injected.start.istio-aux.io"
     assert labelled["clientConfig"]["service"]["path"] == "/mutate"

@@ -85,7 +85,8 @@ def test_the_status_names_what_is_not_applied_until_istiod_is_back(away: Unit) -
 
 
 @pytest.mark.parametrize(
-    "broken", [WRITE, "patch clusterroles", "list mutatingadmissionpolicies", "get serviceaccounts"]
+    "broken",
+    [WRITE, "patch clusterroles", "list validatingadmissionpolicies", "get serviceaccounts"],
 )
 @pytest.mark.parametrize("failure", ["broken", "denied"])
 def test_the_relation_is_answered_whatever_fails(failure: str, broken: str, unit: Unit) -> None:
@@ -107,7 +108,7 @@ def test_the_relation_is_answered_whatever_fails(failure: str, broken: str, unit
     assert (told().live, told().reason) == (False, gone["live-reason"])
 
 
-@pytest.mark.parametrize("broken", ["patch clusterroles", "list mutatingadmissionpolicies"])
+@pytest.mark.parametrize("broken", ["patch clusterroles", "list validatingadmissionpolicies"])
 def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_apply(
     broken: str, unit: Unit
 ) -> None:

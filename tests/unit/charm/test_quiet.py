@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import manifests
-import rules
 
 from .conftest import ROOT, Unit, active
 
@@ -69,7 +68,7 @@ def test_a_quiet_unit_that_does_not_lead_asks_about_trust_and_token_only(quiet: 
     assert Counter(quiet.api.calls) == Counter(REVIEWS)
 
 
-@pytest.mark.parametrize("kind", ["ClusterRole", "MutatingAdmissionPolicy", "Role"])
+@pytest.mark.parametrize("kind", ["ClusterRole", "MutatingWebhookConfiguration", "Role"])
 @pytest.mark.parametrize("how", ["emptied", "deleted", "without its labels"])
 def test_what_somebody_does_to_an_object_is_undone_by_the_next_event(
     kind: str, how: str, quiet: Unit
@@ -111,7 +110,7 @@ def test_another_revision_of_the_charm_writes_what_it_renders(quiet: Unit) -> No
 
 
 def test_a_quiet_leader_renders_nothing(quiet: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in (rules.environment, manifests._environment, manifests._rendered):
+    for cached in (manifests._environment, manifests._rendered):
         cached.cache_clear()
     for module in ("jinja2", "relations.pki"):
         monkeypatch.setitem(sys.modules, module, None)

@@ -29,8 +29,6 @@ WEBHOOK = "MutatingWebhookConfiguration"
 STANDING = [
     "ClusterRole",
     "ClusterRoleBinding",
-    "MutatingAdmissionPolicy",
-    *2 * ["MutatingAdmissionPolicyBinding"],
     "PeerAuthentication",
     "Role",
     "RoleBinding",

@@ -288,11 +288,10 @@ def test_a_workload_that_is_not_ready_is_not_well_although_it_says_no_reason(uni
     assert unit.run() == testing.WaitingStatus("workload: not ready")
 
 
-@pytest.mark.parametrize("admission", ["webhook", "auto"])
-def test_an_event_asks_the_workload_once(admission: str, unit: Unit) -> None:
+def test_an_event_asks_the_workload_once(unit: Unit) -> None:
     unit.process.asked = 0
 
-    unit.configure(admission=admission)
+    unit.run()
 
     assert unit.process.asked == 1
 

@@ -183,7 +183,6 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
 def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
     again = dataclasses.replace(
         CONFIG,
-        admission="webhook",
         # The workload follows its file; only the charm reads the namespaces.
         inject_applications="*",
         inject_namespaces="team-a",

@@ -23,7 +23,7 @@ from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.rules.pods import RUNNING, exited, job, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
+KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECT_IT = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
@@ -54,8 +54,7 @@ def verdicts(results: Any) -> list[tuple[str, str]]:
     ("kubelets", "kinds", "found"),
     [
         ({"a": "v1.33.1"}, KINDS, ["ok", "ok"]),
-        ({"a": "v1.33.1"}, KINDS[1:], ["ok", "ok"]),
-        ({"a": "v1.33.1"}, (), ["note", "ok", "ok"]),
+        ({"a": "v1.33.1"}, (), ["note", "ok"]),
         ({"a": "v1.33.1", "b": "v1.28.9"}, KINDS, ["ok", "note"]),
         ({}, KINDS, ["ok", "unknown"]),
     ],
@@ -167,14 +166,13 @@ def test_a_lease_that_nobody_renews_is_a_problem() -> None:
     assert preflight.lease("a/b", unclear, NOW).result == "unknown"
 
 
-@pytest.mark.parametrize("for_policy", [True, False])
-def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches(*, for_policy: bool) -> None:
+def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches() -> None:
     """Otherwise admission leaves it alone, and the check finds a fault that is none."""
     selector = parse("team in (a,b),!hands-off,job")
     labels = selector.sample()
     assert labels is not None
 
-    pod = decode(preflight.probe_pod(labels, for_policy=for_policy))
+    pod = decode(preflight.probe_pod(labels))
 
     assert selector.matches(pod.labels)
 

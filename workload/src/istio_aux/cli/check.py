@@ -59,7 +59,7 @@ INSTALLED = {
         "clusterrolebindings", "clusterroles", "rolebindings", "roles",
     ),
 }  # fmt: skip
-"""What the chart makes, by group; a MutatingAdmissionPolicy only where it is served."""
+"""What the chart makes, by group."""
 
 _LEASES = "coordination.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -269,18 +269,17 @@ async def _pods(
 async def _admission(
     client: Client, settings: Settings, selected: Mapping[str, Mapping[str, str]]
 ) -> list[CheckResult]:
-    """Create pods by dry runs."""
+    """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
         do = "set another pod-selector if there are none"
-        return [preflight.unknown("admission", why, do)]
+        return [preflight.unknown("network", why, do)]
     refusals = dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
-                plain = await _create(client, namespace, labels, for_policy=True)
                 began = system_clock().monotonic
-                answer = await _create(client, namespace, labels, for_policy=False)
+                answer = await actions.dry_run_pod(client, namespace, preflight.probe_pod(labels))
         except ApiError as error:
             refusals[namespace] = str(error)
             continue
@@ -288,17 +287,8 @@ async def _admission(
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
         took = system_clock().monotonic - began
-        return [
-            preflight.policy(namespace, plain), preflight.admission(namespace, answer, took)
-        ]  # fmt: skip
+        return [preflight.network(namespace, answer, took)]
     return [preflight.unknown("network", refused_in(refusals))]
-
-
-async def _create(
-    client: Client, namespace: str, labels: Mapping[str, str], *, for_policy: bool
-) -> bytes:
-    body = preflight.probe_pod(labels, for_policy=for_policy)
-    return await actions.dry_run_pod(client, namespace, body)
 
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import START, text_label
+from istio_aux.model.annotations import START
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import START_WEBHOOK
@@ -29,12 +29,9 @@ from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start import plan as start
-from istio_aux.start.proxy_config import ANNOTATION
 
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
-STARTED_BY = "istio-aux.io/started-by"  # Label of pods that our MutatingAdmissionPolicy changed.
-_started_by = text_label(STARTED_BY)
 LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
 _DEFAULT_DURATION = 15
 
@@ -66,7 +63,7 @@ GROUPS = {
     "the cluster": ("kubernetes", "kubelets", "rights"),
     "Istio": ("injectors", "injector", "native sidecars"),
     "istio-aux": (
-        "installation", "webhook", "webhook order", "order", "admission", "network", "lease",
+        "installation", "webhook", "webhook order", "order", "network", "lease",
     ),
     "namespaces and pods": ("namespaces", "pods"),
     "others": ("time",),
@@ -74,7 +71,6 @@ GROUPS = {
 """The checks in the groups in which they are shown."""
 
 PAGES = {
-    "admission": "docs/reference/status.md",
     "installation": "docs/reference/commands.md",
     "injector": "docs/reference/status.md",
     "kubelets": "docs/reference/versions.md",
@@ -113,24 +109,20 @@ def unknown(check: str, why: str, do: str = "") -> CheckResult:
 
 
 def versions(
-    server: str, kubelets: Mapping[str, str], kinds: Iterable[str]
+    server: str, kubelets: Mapping[str, str], kinds: Container[str]
 ) -> Iterator[CheckResult]:
     """Judge the API server's version, kubelets' versions by node, and the served admission kinds.
 
     The kinds decide: a vendor may serve them earlier, or not at all.
     """
-    served = frozenset(kinds)
-    if "ValidatingAdmissionPolicy" not in served:
+    if "ValidatingAdmissionPolicy" in kinds:
+        yield _ok("kubernetes", f"API server {server}")
+    else:
         what = (
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
             " it may execute any command in any pod, and cannot try injection by dry runs"
         )
         yield _note("kubernetes", what, "upgrade to Kubernetes 1.30, or accept that")
-    if "MutatingAdmissionPolicy" in served:
-        yield _ok("kubernetes", f"API server {server} can change pods by a policy")
-    else:
-        lacks = "no MutatingAdmissionPolicy (Kubernetes 1.36 serves it)"
-        yield _ok("kubernetes", f"API server {server}; {lacks}, so the webhook changes all pods")
     if (oldest := of_kubelets(kubelets)) is None:
         yield _ok("kubelets", "all of them run native sidecars")
     elif oldest.capability is Capability.UNKNOWN:
@@ -330,18 +322,16 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     yield _ok("pods", f"{rest} of {seen} need no change" if seen else "there are none")
 
 
-def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
-    """The pod of a dry run that our admission changes whatever the options say.
+def probe_pod(labels: Mapping[str, str]) -> bytes:
+    """The pod of a dry run that our webhook changes whatever the options say.
 
     ``labels`` are some that the option ``pod-selector`` matches.
-    The policy leaves pods with the annotation proxy.istio.io/config to the webhook.
     """
-    annotations = {START: "hold"} if for_policy else {START: "hold", ANNOTATION: "{}"}
-    return msgspec.json.encode(dry_run_pod(labels, annotations, restartPolicy="Never"))
+    return msgspec.json.encode(dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"))
 
 
-def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
-    """Judge the answer to the dry run of a pod that only the webhook changes.
+def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
+    """Judge the answer to the dry run of a pod that the webhook changes.
 
     Raises:
         msgspec.DecodeError: the answer is no pod.
@@ -360,22 +350,6 @@ def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         " mTLS, see `juju status` for the PeerAuthentication"
     )
     return _problem("network", what, do)
-
-
-def policy(namespace: str, answer: bytes) -> CheckResult:
-    """Judge the answer to the dry run of a pod that the policy changes where there is one.
-
-    Raises:
-        msgspec.DecodeError: the answer is no pod.
-    """
-    if _started_by.get(pods.decode(answer).metadata) == "policy":
-        what = f"the API server changed a pod in namespace {namespace} by the policy"
-        return _ok("admission", what)
-    if _changed(answer):
-        what = f"the webhook changed a pod in namespace {namespace}; there is no policy"
-        return _ok("admission", what)
-    what = f"a new pod in namespace {namespace} is not changed"
-    return _problem("admission", what, "see the check of the network")
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
