@@ -23,7 +23,7 @@ from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
-from unit.injecting import ENABLED
+from unit.injecting import ENABLED, Istiod
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run
 from unit.test_cli_audit import ask, objects
@@ -38,6 +38,7 @@ NAMESPACES = {
     "disabled": {**PROFILE, "io.datastrophic/istio-aux": "disabled"},
 }
 DONE, NOW = exited(0), exited(0, at=datetime.now(UTC).isoformat())
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "r", "controller": True}
 
 # Fields of documents by name. All are in the first namespace, and `EVERYWHERE` in each.
@@ -56,6 +57,7 @@ PODS: dict[str, dict[str, Any]] = {
     "web": {"labels": {"app.kubernetes.io/name": "web"}},
     "pending": {"phase": "Pending"},
     "unmeshed": {"containers": {"main": RUNNING}, "restart": "Always"},
+    "done-unmeshed": {"containers": {"main": DONE}, "owner": JOB},
     "refuses": {"containers": {"main": RUNNING}, "restart": "Always", "labels": {"step": "x"},
                 "annotations": {"sidecar.istio.io/inject": "false"}},
     "ours": {"containers": {"main": RUNNING}, "restart": "Always",
@@ -79,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dead-proxy": {"dead-proxy": "delete"},
     "race-policy: none": {"race-policy": "none"},
     "race-policy": {"race-policy": "restart"},
+    "race-policy: restart-jobs": {"race-policy": "restart-jobs"},
     "application": {"application": "team/istio-aux"},
     "start-mode": {"start-mode": "none"},
     "peers": {"peers": "direct"},
@@ -103,6 +106,8 @@ async def fill(api: Istio, told: dict[str, Any]) -> None:
     await api.configure(bundle=None)
     await api.put_policy("policy: enabled")
     await api.install(told)
+    job = {"name": JOB["name"], "namespace": "team", "uid": JOB["uid"]}
+    await api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
     for namespace, labels in NAMESPACES.items():
         metadata: dict[str, Any] = {"name": namespace, "labels": labels}
         await api.put("namespaces", {"metadata": metadata})
@@ -153,6 +158,8 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
         if request.startswith("DELETE"):
             *_, namespace, _pods, name = request.split("/")
             judged[f"{namespace}/{name}"] = "deleted"
+        if request.startswith("PATCH") or request.endswith("/eviction"):
+            judged[request] = "restarted"
     return judged, {name for name, state in found if state == "unmeshed"}
 
 
@@ -176,8 +183,10 @@ def as_served(found: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_serve_does_what_explain_and_audit_say(case: str, run: Run, tmp_path: Path) -> None:
-    async with Istio() as api:
+    async with Istio() as api, Istiod(tmp_path) as istiod:
         await fill(api, told := CASES[case])
+        if "restart" in told.get("race-policy", ""):
+            await api.lead_to(istiod)  # Where no injector is live, nothing is restarted.
         names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
         explained = objects(await ask(run, api, tmp_path, "explain", *names, "-o", "json"))
         audited = objects(await ask(run, api, tmp_path, "audit", "-o", "json"))

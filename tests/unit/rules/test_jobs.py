@@ -123,13 +123,13 @@ def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) 
     ids=["alone", "of somebody's", "not read yet"],
 )
 def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, suspend: bool) -> None:
-    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=found)
+    action = repair.decide(pod(), YES, WITH_JOBS, finished=False, live=True, job=found)
     assert isinstance(action, repair.Restart)
     assert action.suspend is suspend
 
 
 def test_a_pod_whose_job_would_suffer_is_reported() -> None:
-    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=job(suspend=True))
+    action = repair.decide(pod(), YES, WITH_JOBS, finished=False, live=True, job=job(suspend=True))
     assert isinstance(action, repair.ReportUnmeshed)
     assert action.unmeshed
     assert "; not restarted: its Job is suspended" in action.reason

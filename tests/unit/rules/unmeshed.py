@@ -77,4 +77,5 @@ def decide(
     live: bool | None = True,
 ) -> repair.RepairAction:
     """Decide with the policy that does most."""
-    return repair.decide(pod, expectation, policy, live=live)
+    finished = repair.containers_finished(pod)
+    return repair.decide(pod, expectation, policy, finished=finished, live=live)

@@ -298,7 +298,7 @@ def change(
         quitting.decide(PodFacts(pod, policy), now), Quit
     ):
         return "are finished, and their sidecars would be told to exit now"
-    match repair.decide(pod, expectation, RepairPolicy(), live=None):
+    match repair.decide(pod, expectation, RepairPolicy(), finished=False, live=None):
         case repair.ReportUnmeshed(unmeshed=True):
             return "lack the sidecar that Istio would give them: race-policy"
         case _ if not expectation.expected:

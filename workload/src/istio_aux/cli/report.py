@@ -179,7 +179,7 @@ def audit(pod: Pod, judged: Judgement, expectation: Expectation) -> Finding | st
     policy = settings.repair_policy
     if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
-    match repair.decide(pod, expectation, policy, live=None):
+    match repair.decide(pod, expectation, policy, finished=False, live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 **_listed(pod),

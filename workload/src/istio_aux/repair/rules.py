@@ -19,7 +19,7 @@ from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import FailureRule, Job, JobStatus, PodController
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.quit.facts import finished
+from istio_aux.quit import facts
 from istio_aux.start.plan import admitted
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
@@ -90,6 +90,7 @@ def decide(
     expectation: Expectation,
     policy: RepairPolicy,
     *,
+    finished: bool,
     live: bool | None,
     job: owners.Job | None = None,
     meshed: bool = False,
@@ -97,9 +98,10 @@ def decide(
     """Decide what to do about ``pod``. The first rule below that applies counts.
 
     Args:
-        pod: the pod.
+        pod: the pod. Its containers are only looked at for the name of the proxy.
         expectation: whether it should have a sidecar.
         policy: what the cluster admin set.
+        finished: whether all its containers are, as `containers_finished` says of the whole pod.
         live: whether the injector would give a new pod its sidecar; None: not known.
         job: the batch Job that controls the pod, once it was read; `owners.GONE` if there is none.
         meshed: whether another pod of the same controller has a sidecar.
@@ -116,7 +118,7 @@ def decide(
         return ReportUnmeshed(reason=problem, unmeshed=True)
     owner = owners.controls(pod)
     way = replace_pod(job, pod, meshed=meshed) if job else None
-    obstacle = next(_reasons_to_keep(pod, owner, policy, live), None)
+    obstacle = next(_reasons_to_keep(pod, owner, policy, finished, live), None)
     if obstacle is None and way and way.how == "keep":
         obstacle = way.reason
     if obstacle is not None:
@@ -125,6 +127,13 @@ def decide(
     return Restart(
         reason="; ".join((problem, *_costs(owner, way))),
         suspend=owner.resumable or (way is not None and way.how == "suspend"),
+    )
+
+
+def containers_finished(pod: Pod) -> bool:
+    """Whether the kubelet is done with every container of a whole pod."""
+    return bool(pod.containers) and all(
+        facts.finished(each, pod).finished for each in pod.containers
     )
 
 
@@ -156,7 +165,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
 
 
 def _reasons_to_keep(
-    pod: Pod, owner: PodController, policy: RepairPolicy, live: bool | None
+    pod: Pod, owner: PodController, policy: RepairPolicy, finished: bool, live: bool | None
 ) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
@@ -168,11 +177,7 @@ def _reasons_to_keep(
         yield f"it is a {owner.kind}'s, and race-policy is not restart-jobs"
     if owner.failure and not owner.resumable:
         yield owner.failure
-    if (
-        owner.is_job
-        and pod.containers
-        and all(finished(container, pod).finished for container in pod.containers)
-    ):
+    if owner.is_job and finished:
         yield "its containers are finished"
     if pod.status.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.

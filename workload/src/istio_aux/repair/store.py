@@ -20,16 +20,15 @@ from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
-from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
+from istio_aux.model.annotations import INJECT
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import (
-    NO_TEXT,
-    Container,
     Metadata,
     OwnerReference,
     Pod,
+    PodSpec,
     PodStatus,
     S,
     alike,
@@ -108,9 +107,6 @@ _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
-# Annotations that decide; others may be as long as the whole pod.
-_ANNOTATIONS = (INJECT, INJECTED, MIRROR)
-_MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`owners.controller`).
 _LONGEST = 16  # Characters of an annotation that are kept: a longer value is no value.
 
 
@@ -140,6 +136,7 @@ class StoredPod:
     running: bool = False
     deleting: bool = False
     labelled: bool = False  # Whether our admission would give the label to a new pod.
+    finished: bool = False  # Whether all its containers are.
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
     reference: OwnerReference | None = None  # Its controller.
@@ -157,7 +154,7 @@ class StoredPod:
             metadata, namespace=key.namespace, name=key.name, uid=key.uid,
             resource_version=self.version,
             creation_timestamp=datetime.fromtimestamp(self.created, UTC) if self.created else None,
-            owner_references=(self.reference,) if self.reference else metadata.owner_references,
+            owner_references=(self.reference,) if self.reference else None,
         )  # fmt: skip
         return structs.replace(self.common, metadata=own)
 
@@ -253,7 +250,7 @@ class PodStore:
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         possible = admitted(pod, self.applications, self._options.inject)
-        action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
+        action = repair.decide(possible, _UNKNOWN, self._policy, finished=False, live=None)
         if isinstance(action, repair.Skip):
             stored.common, stored.reference, stored.action = None, None, alike(action)
             self._recorder.forget(key)
@@ -262,6 +259,7 @@ class PodStore:
             stored.version = pod.metadata.resource_version
             created = pod.metadata.creation_timestamp
             stored.created = created.timestamp() if created else 0.0
+            stored.finished = repair.containers_finished(pod)
             stored.common = alike(_common(pod))
             self._decide(stored)
 
@@ -333,7 +331,8 @@ class PodStore:
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         owner = stored.owner if stored.owner and stored.owner.job else None
         action = repair.decide(
-            new, expectation, self._policy, live=live, job=owner.job if owner else None,
+            new, expectation, self._policy, finished=stored.finished, live=live,
+            job=owner.job if owner else None,
             meshed=owner is not None
             and any(pod.sidecar is Sidecar.PRESENT for pod in owner.pods),
         )  # fmt: skip
@@ -395,23 +394,16 @@ class PodStore:
 
 
 def _common(pod: Pod) -> Pod:
-    """What decides of the pod, without what `StoredPod` has."""
-    meta = pod.metadata
-    every = meta.annotations or {}
-    notes = {name: every[name][:_LONGEST] for name in _ANNOTATIONS if name in every}
-    owners = [owner for owner in meta.owner_references or () if owner.controller]
+    """What decides of a pod that is not skipped whatever else is known.
+
+    It is not being deleted, and has neither a proxy nor what Istio left in its annotations.
+    """
+    wish = (pod.metadata.annotations or {}).get(INJECT)
     metadata = Metadata(
         labels={shared(name): shared(value) for name, value in pod.labels.items()},
-        annotations=notes or None,
-        generate_name=shared(meta.generate_name),
-        owner_references=tuple(map(_shared, owners[:_MOST_OWNERS])) if len(owners) > 1 else None,
-        deletion_timestamp=meta.deletion_timestamp,
-        deletion_grace_period_seconds=meta.deletion_grace_period_seconds,
+        annotations=None if wish is None else {INJECT: wish[:_LONGEST]},
     )
-    spec = structs.replace(
-        pod.spec, containers=_names(pod.containers), init_containers=_names(pod.init_containers),
-        node_name=None, resources=NO_TEXT, overhead=NO_TEXT,
-    )  # fmt: skip
+    spec = PodSpec(restart_policy=pod.spec.restart_policy)
     ready = tuple(_shared(each) for each in pod.status.conditions or () if each.type == "Ready")
     status = PodStatus(phase=shared(pod.status.phase or "") or None, conditions=ready)
     return Pod(metadata=metadata, spec=_shared(spec), status=status)
@@ -421,10 +413,3 @@ def _shared(struct: S) -> S:
     """The struct with texts that others hold, too."""
     fields = structs.asdict(struct).items()
     return structs.replace(struct, **{k: shared(v) for k, v in fields if isinstance(v, str)})
-
-
-def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
-    return tuple(
-        _shared(structs.replace(container, args=None, env=None, ports=None, resources=NO_TEXT))
-        for container in containers
-    )
