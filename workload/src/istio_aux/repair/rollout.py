@@ -446,8 +446,7 @@ def _held(
     seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
-            age = max(now.wall - pod.created, 0.0)
-            seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
+            seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic
     # Whoever sees the pods for the first time cannot know which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
