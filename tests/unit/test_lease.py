@@ -43,13 +43,17 @@ class Candidate:
         self.unfit = ""
         self.lease = Lease(
             client, "istio-aux", "istio-aux", name,
-            changed=self._changed, checkpoint=self._checkpoint, recall=self.recalled.append,
+            changed=self._changed, checkpoint=self._checkpoint, recall=self._recall,
             unfit=lambda: self.unfit, **times,
         )  # fmt: skip
         self.task: asyncio.Task[None]
 
     def _checkpoint(self) -> str:
         return self.leaves or "".join(self.recalled[-1:])
+
+    def _recall(self, text: str) -> bool:
+        self.recalled.append(text)
+        return bool(text) or not self.leaves
 
     def _changed(self, leads: bool) -> None:
         self.told.append(leads)
@@ -217,6 +221,20 @@ async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(
         assert spec(api)["leaseTransitions"] == 0, "nobody else led"
 
 
+async def test_a_busy_api_server_that_asks_for_long_is_asked_once_more_before_leading_ends() -> (
+    None
+):
+    """A change of leader would cost it more requests."""
+    times = {"duration": 6.0, "deadline": 5.0, "retry": 1.0}
+    async with ApiServer() as api, candidate(api, times=times) as one:
+        await one.leads()
+        came = api.refuse("leases/istio-aux", 429, "TooManyRequests", "later", times=1, after=8)
+        await until(lambda: len(came) > 1, "it is asked again", within=30)
+        await renewed(api)
+        assert one.told == [True]
+        assert came[1] - came[0] > times["retry"] * 1.5, "later than usual"
+
+
 async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due() -> None:
     times = {"duration": 8.0, "deadline": 4.0, "retry": 3.2}
     async with ApiServer() as api, candidate(api, times=times) as one:
@@ -235,6 +253,39 @@ async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() ->
             await until(lambda: spec(api), "it is there again")
             assert spec(api)["holderIdentity"] == "one"
         assert (one.told, two.told) == ([True], [])
+
+
+@pytest.mark.parametrize("text", [None, "nothing"], ids=["says nothing", "was deleted"])
+async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -> None:
+    """By a process that stands by: the new holder may have seen nothing of it, and is told."""
+    leaders = set[str]()
+    async with ApiServer() as api, candidate(api, "one", leaders) as one:
+        await one.leads()
+        one.leaves = "known"
+        await renewed(api)
+        if text:
+            await api.remove(*LEASE)
+        metadata = {"namespace": "istio-aux", "name": "istio-aux"}
+        annotations = {ANNOTATION: text} if text else {}
+        await api.put("leases", {
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": {"holderIdentity": "three", "leaseDurationSeconds": 60},
+        })  # fmt: skip
+        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        async with candidate(api, "three", leaders) as three:
+            await until(lambda: "known" in three.recalled, "it is told", within=30)
+
+
+async def test_what_another_process_has_written_back_is_recalled_by_the_holder() -> None:
+    async with ApiServer() as api, candidate(api) as one:
+        await one.leads()
+        one.leaves = "own"
+        await renewed(api)
+        lease = api.get(*LEASE) or {}
+        lease["metadata"]["annotations"][ANNOTATION] = "more"
+        await api.put("leases", lease)
+        await until(lambda: one.recalled == ["more"], "it is told, and of nothing else", within=30)
+        assert one.told == [True]
 
 
 async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> None:

@@ -263,6 +263,22 @@ async def test_what_another_leader_began_since_is_not_overwritten() -> None:
         assert list(world.repair.failed.values()) == [now]
 
 
+async def test_what_a_leader_reads_in_the_lease_is_added_to_what_it_knows() -> None:
+    """Another process has written it back, because the Lease was deleted."""
+    failed = {"shop/owner-1": datetime.now(UTC).replace(microsecond=0)}
+    known, read = {"shop/a": Replaced("a-0", "u-1")}, {"shop/b": Replaced("b-0", "u-2")}
+    async with cluster(leading=False) as world:
+        await world.pod("web")
+        await world.found("web")
+        world.repair.recall({}, known)
+        world.repair.lead(True)
+        world.repair.recall(failed, read)
+        world.repair.recall({}, {"shop/a": Replaced("older", "u-0")})
+        assert (world.repair.failed, world.repair.replaced) == (failed, known | read)
+        await world.pod("next", owner_uid="owner-2")
+        await until(lambda: world.api.evictions == ["next"], "other controllers go on")
+
+
 async def evict_without_replacement(world: World) -> None:
     """A StatefulSet of two pods is without the second one."""
     world.api.replaces = False

@@ -41,9 +41,10 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED, Cluster, Istiod, chain
 from unit.quitting import LABELS
+from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
 from unit.rules.pods import RUNNING, State, document, exited, job, waiting
-from unit.rules.unmeshed import REPORT, raw
+from unit.rules.unmeshed import REPORT, RESTART, raw
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -125,15 +126,15 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
         (work,) = watches.work().values()
         async with background(work()):
             await until(lambda: watches.ready, "all is seen")
-            assert (watches.dead("pods"), watches.missing()) == ("", {})
+            assert (watches.dead(), watches.missing()) == ("", {})
             await api.stop()
-            why = await until(lambda: watches.dead("pods"), "it is dead")
+            why = await until(watches.dead, "it is dead")
             assert why.startswith("watch pods: nothing heard for 0 min")
             assert watches.ready, "for some time, an API server may be away"
             await until(lambda: not watches.ready, "it is dead for long")
             assert "Cannot connect" in watches.missing()["pods"]
             await api.start()
-            await until(lambda: watches.ready and not watches.dead("pods"), "it lives")
+            await until(lambda: watches.ready and not watches.dead(), "it lives")
 
 
 # A pod with a proxy as a watch, a list and a read may show it, one after the other.
@@ -349,13 +350,14 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name that a restart keeps. A checkpoint that cannot be read says nothing."""
-    settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
+    no_pods = {"quit": QuitMode.DISABLED, "repair_policy": RepairPolicy(race=RacePolicy.NONE)}
+    settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"), **no_pods)
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
         assert wired._repair._save == wired._save
-        monkeypatch.setattr(Watches, "dead", lambda _, name: f"no {name}")
+        monkeypatch.setattr(wiring, "LEADING", 0.0)
         leases = [(lease._unfit(), lease._identity) for lease in [wired._lease] if lease]
-        assert leases == [("no pods", identity(8443))]
+        assert leases == [("watch namespaces: nothing heard for 0 min", identity(8443))]
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leads() for writer in writers] == [False] * 3
         with pytest.raises(KubeError):
@@ -369,6 +371,36 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
         alone = Wiring(replace(settings, lease=None), api.access())
         assert alone._repair._leads()
         await alone._save()
+
+
+async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_help() -> None:
+    """The Lease was deleted. The process that led before knows it, and writes it back."""
+    where = ("istio-aux", "istio-aux")
+    settings = replace(DEFAULTS, repair_policy=RESTART, lease=where)
+    async with Evicting() as api, AsyncExitStack() as stack:
+
+        async def start(identity: str) -> Wiring:
+            wired = Wiring(settings, api.access(), identity=identity)
+            await stack.enter_async_context(wired.client)
+            wired._repair.set_injectors(mesh())
+            for name, work in wired.work().items():
+                if name != "injectors":
+                    await stack.enter_async_context(background(work()))
+            return wired
+
+        api.injects = False
+        await api.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
+        await api.put("pods", raw(name="web"))
+        first = await start("first")
+        await until(lambda: first._repair.failed, "it has restarted a pod, which did not help")
+        await api.remove("leases", *where)
+        metadata = dict(zip(("namespace", "name"), where, strict=True))
+        await api.put("leases", {"metadata": metadata, "spec": {"holderIdentity": "second"}})
+        await until(lambda: not first.status().leader, "it leads no more")
+        second = await start("second")
+        await until(lambda: second._repair._active and second._repair.finished, "all is decided")
+        assert second.status().leader
+        assert api.evictions == ["web"]
 
 
 def test_a_process_that_restarts_keeps_its_identity() -> None:

@@ -51,8 +51,8 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 LEADING = 120.0
-"""Seconds of silence after which a watch counts as dead, and a leader without pods lets a process
-that has some lead. A live watch is silent for 90 s at most; a failed one is tried again after 30 s
+"""Seconds of silence after which a watch counts as dead, and a leader lets a process lead whose
+watches are alive. Such a watch is silent for 90 s at most; a failed one is tried again after 30 s
 at most."""
 
 READY = 600.0
@@ -121,8 +121,8 @@ class Wiring:
             Lease(
                 self.client, *lease, identity or lease_identity(settings.webhook_address.port),
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall, clock=clock,
-                # Without a watch of pods, no pod is helped: another process should lead.
-                unfit=lambda: self._watches.dead("pods"),
+                # Of what a dead watch does not show, no pod is helped: another process should lead.
+                unfit=self._watches.dead,
             )
             if lease
             else None
@@ -251,10 +251,12 @@ class Wiring:
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
 
-    def _recall(self, text: str) -> None:
+    def _recall(self, text: str) -> bool:
+        """Take what the Lease says; False: it says nothing, and this process knows something."""
         if stored := read_checkpoint(text):
             self._repair.recall(stored.failed, stored.replaced)
             self._injectors.recall(stored.injectors)
+        return bool(stored) or not (self._repair.failed or self._repair.replaced)
 
     async def _save(self) -> None:
         """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""
@@ -416,10 +418,11 @@ class Watches:
             if (why := _outdated(watch))
         }
 
-    def dead(self, name: str) -> str:
-        """Return why a watch counts as dead; empty if it is alive, or there is none."""
-        watch, _ = self._watches.get(name, (None, None))
-        return f"watch {name}: {_unheard(watch)}" if watch and watch.silent >= LEADING else ""
+    def dead(self) -> str:
+        """Return which watch counts as dead, and why; empty if each of them is alive."""
+        watches = self._watches.items()
+        dead = (f"watch {n}: {_unheard(w)}" for n, (w, _) in watches if w.silent >= LEADING)
+        return next(dead, "")
 
     @property
     def ready(self) -> bool:

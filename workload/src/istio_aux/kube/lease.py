@@ -95,7 +95,7 @@ class Lease:
         *,
         changed: Callable[[bool], None],
         checkpoint: Callable[[], str] = lambda: "",
-        recall: Callable[[str], None] = lambda _checkpoint: None,
+        recall: Callable[[str], bool] = lambda _checkpoint: True,
         unfit: Callable[[], str] = lambda: "",
         duration: float = DURATION,
         deadline: float = DEADLINE,
@@ -107,7 +107,9 @@ class Lease:
         ``changed`` is called with True when this process begins to lead, and with False when it
         must stop. The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is
         called with the stored text, perhaps empty, whenever the Lease is read while this process
-        does not lead. ``unfit`` returns why another process should lead, or nothing.
+        does not lead, and when another process has changed it. It returns False if what this
+        process knows is to be stored again. ``unfit`` returns why another process should lead, or
+        nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -123,6 +125,7 @@ class Lease:
         self._releases: float | None = None  # When a holder that stepped down releases the Lease.
         self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
+        self._lost = False  # What this process knows is perhaps not in the Lease any more.
         self._renewed = 0.0
         self._trouble = ""
         self._writing = asyncio.Lock()
@@ -180,7 +183,9 @@ class Lease:
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:
-                    pause = max(pause, min(retry_after(error), self._deadline))
+                    # A holder asks once more before it has to stop leading.
+                    longest = self._latest(self._deadline) - self._retry - _now()
+                    pause = max(pause, min(retry_after(error), longest))
                     self._complain(str(error) or "no answer in time")
             self.leads()
             await asyncio.sleep(self._latest(pause) - _now())
@@ -242,12 +247,19 @@ class Lease:
         return math.inf
 
     async def _follow(self, step: Standby, unfit: str) -> float:
-        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it."""
+        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it.
+
+        Its holder may be new, and never have seen what was stored in a Lease that was deleted.
+        """
         self._free = None
         if self.held:
             self._lead(held=False, why=step.reason)
-        if self._mark == UNFIT and not unfit:
-            await self._write(self._seen.record or LeaseRecord(), f"{self._note[0]}\n{WANTED}")
+        text = self._checkpoint() if self._lost else self._note[0]
+        mark = WANTED if self._mark == UNFIT and not unfit else self._mark
+        if (text, mark) != (self._note[0], self._mark):
+            text = f"{text}\n{mark}" if mark else text
+            await self._write(self._seen.record or LeaseRecord(), text)
+        self._lost = False
         return step.until
 
     def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
@@ -284,7 +296,7 @@ class Lease:
         # The others count from when they read the record, which is later.
         sent = _now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
-        self._renewed = sent
+        self._renewed, self._lost = sent, False
 
     async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
@@ -304,22 +316,26 @@ class Lease:
             self._take(await self._client.post(self._collection, body))
 
     async def _read(self) -> None:
+        before = self._note[0]
         try:
             self._take(await self._client.get(self._path))
         except ApiError as error:
             if error.code != 404:
                 raise
             self._seen, self._mark = self._seen.then(None, _now()), ""
+            return
+        text = self._note[0]
+        if not (self.held and text == before):
+            self._lost |= not self._recall(text)
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease = _lease.read(body)
+        lease, uid = _lease.read(body), self._metadata.get("uid")
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
+        self._lost |= uid not in {None, self._metadata.get("uid")}
         self._seen = self._seen.then(lease.spec, _now())
         self._mark = self._note[1]
-        if not self.held:
-            self._recall(self._note[0])
 
     @property
     def _note(self) -> tuple[str, str]:

@@ -179,7 +179,10 @@ class RepairController:
         return replaced
 
     def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
-        """Take what the present or an earlier leader left. Call this before `lead`."""
+        """Take what the Lease says: what the last leader left, or what this leader did not know."""
+        if self._leading:
+            known, others = self.replaced, self._recalled.replaced
+            replaced = {**others, **{k: v for k, v in replaced.items() if k not in known}}
         self._recalled.update(failed, replaced)
 
     @property
