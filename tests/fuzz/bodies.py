@@ -21,10 +21,19 @@ _SWITCHES = {
     "sidecar.istio.io/nativeSidecar": ["true", "false", "yes"],
     "sidecar.istio.io/inject": ["true", "false"],
     "sidecar.istio.io/status": ["{}", ""],
+    "inject.istio.io/templates": ["sidecar", "sidecar,custom", "gateway", ""],
+    "status.sidecar.istio.io/port": ["0", "15020", "é"],
     "kubernetes.io/config.mirror": ["x"],
     "istio.io/dataplane-mode": ["ambient", "none"],
     "a/b~c": ["d"],
 }
+_COMMANDS = [
+    [],
+    ["scuttle", "é"],
+    ["sh", "-c", "curl -XPOST :15020/quitquitquit"],
+    ["kill", "envoy"],
+]
+_QUANTITIES = ["1", "100Mi", "2Gi", "many", 0.1, "9" * 50]
 _LIFECYCLES = [None, {}, {"postStart": None}, {"postStart": {"exec": {}}}, {"preStop": {}}]
 _ODD = [
     None, True, 0, -1, 1.5, 1e300, 10**400, "", "\x00", "\u2028", "💥", "\ud800", "x" * 5000, [],
@@ -81,6 +90,8 @@ def _pod(dice: Random) -> dict[str, Any]:
         dice,
         restartPolicy=dice.choice(["Always", "OnFailure", "Never", None, "é"]),
         hostNetwork=dice.choice([True, False, False, None]),
+        shareProcessNamespace=dice.choice([True, None]),
+        terminationGracePeriodSeconds=dice.choice([0, 5, 30, None]),
         containers=_containers(dice),
         initContainers=_containers(dice),
     )
@@ -112,6 +123,9 @@ def _containers(dice: Random) -> list[dict[str, Any]] | None:
             image="x",
             restartPolicy=dice.choice(["Always", None]),
             lifecycle=copy.deepcopy(dice.choice(_LIFECYCLES)),
+            command=dice.choice(_COMMANDS),
+            args=dice.choice([None, ["--quitquitquit"]]),
+            resources={dice.choice(["limits", "requests"]): {"memory": dice.choice(_QUANTITIES)}},
             env=[{"name": f"V{n}", "value": "x" * 30} for n in range(dice.randint(0, 30))],
         )
         for name in names

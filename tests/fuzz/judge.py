@@ -160,7 +160,8 @@ def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
         if labelled == paths:
             return
     annotations = pod["metadata"].get("annotations") or {}
-    if annotations.get("istio-aux.io/started-with") not in {"native", "hold"}:
+    started = annotations.get("istio-aux.io/started-with") in {"native", "hold"}
+    if not started and annotations.get("sidecar.istio.io/nativeSidecar") != "false":
         yield f"started-with is missing: {annotations}"
     if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > 256 << 10:
         yield "too many annotations for a pod"

@@ -67,6 +67,24 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
             yield f"{count} containers", _review({}, spec)
             spec = {"containers": [what] * (count // 3) + [{"name": "istio-proxy"}]}
             yield f"{count} injected containers", _review({"annotations": INJECTED}, spec)
+    for word in (
+        "x",
+        "quitquitqui ",
+        "--quitquitquit ",
+        ":9091/quitquitquit ",
+        "kill enovy -envoy.",
+    ):
+        spec = {"containers": [{"args": [word * (130_000 // len(word))]}], "restartPolicy": "Never"}
+        yield f"arguments: {word}", _review({}, spec)
+        spec = {"containers": [{"args": [word]}] * 10_000, "restartPolicy": "Never"}
+        yield f"containers with arguments: {word}", _review({}, spec)
+    for count in (199, 5000):
+        kinds = ("limits", "requests")
+        needs = [
+            {k: dict.fromkeys(("cpu", "memory"), f"{n}.5Mi") for k in kinds} for n in range(count)
+        ]
+        spec = {"initContainers": [{"resources": each} for each in needs], "restartPolicy": "Never"}
+        yield f"{count} init containers with resources", _review({}, spec)
     yield "managedFields", _review({"managedFields": [{"f": []}] * 40_000})
     for depth in (900, 5000, 300_000):
         deep = "[" * depth + "]" * depth

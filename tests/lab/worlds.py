@@ -20,7 +20,7 @@ from lab.waiting import until
 SPEC = PodSpec(
     containers=[Container(name="main", image=images.BUSYBOX, command=["true"])],
     restartPolicy="Never",
-    terminationGracePeriodSeconds=1,
+    terminationGracePeriodSeconds=5,
 )
 
 

@@ -34,6 +34,8 @@ TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 WHEN = "cut -d' ' -f22 /proc/1/stat >/dev/termination-log"
 TALK_AT_ONCE = container(f"{TALK}; code=$?; {WHEN}; exit $code")
 INIT = {"initContainers": [{**TALK_AT_ONCE, "name": "fetch"}]}
+# A pod with a shorter grace period is held, whatever the start mode says.
+ENOUGH = {"terminationGracePeriodSeconds": 5}
 
 # Labels of the namespaces, by how their pods start.
 INJECTED = {"istio.io/rev": REQUESTED}
@@ -68,7 +70,7 @@ ORDERED = (
     Case("held-after-istio-was-called", "late", "hold"),
     Case("held-for-it-refuses-to-be-native", "native", "hold", {NATIVE: "false"}),
     Case("native-by-its-annotation", "webhook", "native", {START: "native"}, more=INIT),
-    Case("native-by-the-start-mode", "native", "native", more=INIT),
+    Case("native-by-the-start-mode", "native", "native", more={**INIT, **ENOUGH}),
 )
 UNORDERED = (
     Case("without-us", "unselected"),

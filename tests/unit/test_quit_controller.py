@@ -307,6 +307,22 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         await until(lambda: world.controller.troubled("blocked") == [], "it is held no more")
 
 
+async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> None:
+    """Its native proxy of an older Istio says nothing: there the request had no effect."""
+    why = {"istio-aux.io/not-native": "the payload ends the proxy itself: scuttle"}
+    async with cluster() as world:
+        for name, native in (("held", False), ("native", True)):
+            for _ in range(2):
+                await world.pod(name, RUNNING, native=native, annotations=why)
+        await until(lambda: world.api.events, "the Event is there")
+        await world.pod("marker", RUNNING, annotations=why)
+        await until(lambda: len(world.api.events) == 2, "what came later is told")
+
+        assert [event["regarding"]["name"] for event in world.api.events] == ["held", "marker"]
+        assert {event["reason"] for event in world.api.events} == {"HeldNotNative"}
+        assert world.api.events[0]["note"].endswith("native: " + why["istio-aux.io/not-native"])
+
+
 async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed() -> None:
     async with cluster(limits=SOON) as world:
         for name, main in (("runs", RUNNING), ("hangs", ENDED)):

@@ -13,6 +13,7 @@ from istio_aux.cli import preflight, report
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
+from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Policy, Right, Start, State
@@ -21,6 +22,7 @@ from istio_aux.model.webhooks import Configuration
 from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.rules.pods import RUNNING, exited, job, moment
+from unit.rules.starting import HOLD
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
@@ -200,9 +202,16 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
         (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},
              annotations={"sidecar.istio.io/nativeSidecar": "true"}),
          YES, Capability.NATIVE, None),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, spec={"terminationGracePeriodSeconds": 0}),
+         YES, Capability.NATIVE, "created again, not native: its grace period is short"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING},
+             spec={"terminationGracePeriodSeconds": 0},
+             annotations={NATIVE_SIDECAR: "false", NOT_NATIVE: "x: y", PROXY_CONFIG: HOLD}),
+         YES, Capability.NATIVE, "not native: its grace period is short"),
         (job({"main": RUNNING}), NO, Capability.NATIVE, None),
     ],
-    ids=["finished", "unmeshed", "native", "held", "native already", "outside of the mesh"],
+    ids=["finished", "unmeshed", "native", "held", "native already", "held for its grace",
+         "held for a reason", "outside of the mesh"],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
 def test_each_pod_that_is_there_is_told_what_would_change(

@@ -24,6 +24,7 @@ from istio_aux.model.annotations import (
     INJECTED,
     MIRROR,
     NATIVE_SIDECAR,
+    NOT_NATIVE,
     STARTED_WITH,
 )
 from istio_aux.model.pod import PROXY
@@ -290,7 +291,7 @@ def bare(found: dict[str, Any]) -> dict[str, Any]:
         if container.get("name") == PROXY:
             container.pop("lifecycle", None)
     listed.sort(key=lambda container: container.get("name") == PROXY)
-    ours = {CONFIG, NATIVE_SIDECAR, STARTED_WITH}
+    ours = {CONFIG, NATIVE_SIDECAR, NOT_NATIVE, STARTED_WITH}
     return {**rest, "kept": {key: annotations[key] for key in annotations.keys() - ours}}
 
 

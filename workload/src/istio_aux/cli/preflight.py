@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import START
+from istio_aux.model.annotations import NOT_NATIVE, START
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import START_WEBHOOK
@@ -304,8 +304,10 @@ def change(
         case _ if not expectation.expected:
             return None
         case _:
-            started = start.plan(start.before_injection(pod), how).started_with
-            return _STARTED.get(started or "")
+            plan = start.plan(start.before_injection(pod), how)
+            what = _STARTED.get(plan.started_with or "")
+            kind, _, _ = plan.writes.get(NOT_NATIVE, "").partition(":")
+            return f"{what}, not native: {kind}" if what and kind else what
 
 
 _STARTED = {

@@ -157,6 +157,8 @@ STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `nati
 INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
 INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
+NOT_NATIVE = "istio-aux.io/not-native"  # Ours: why a pod that we hold must not be native.
+TEMPLATES = "inject.istio.io/templates"  # Of Istio: names of its templates, with commas between.
 DATAPLANE = "istio.io/dataplane-mode"  # A label; pods of an `ambient` mesh have no sidecars.
 MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
@@ -309,7 +311,7 @@ def status_port(pod: Pod) -> int:
     ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
     A value that is no port is skipped.
     """
-    if (port := _status_port.get(pod.metadata)) is not None:
+    if (port := agent_port.get(pod.metadata)) is not None:
         return port
     for proxy in pod.containers:
         for variable in (proxy.env or ()) if proxy.name == PROXY else ():
@@ -332,7 +334,7 @@ def _read_port(text: str) -> int:
     return int(text)
 
 
-_status_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
+agent_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
 
 
 # What is read of them. Istio takes any other value of `INJECT` for none.
@@ -344,6 +346,8 @@ inject_label = Label(INJECT, _flag, "true or false", longest=5)
 inject_annotation = Annotation(INJECT, _flag, "true or false", longest=5)
 _dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
 native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
+not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
+templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)
 
 
 injected, mirrors = mark(INJECTED), mark(MIRROR)

@@ -71,6 +71,7 @@ EVENT_CONTROLLER = "istio-aux.io/istio-aux"
 EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
 EventReason = Literal[
     "DeadProxyPodDeleted",
+    "HeldNotNative",
     "NoSidecar",
     "PodHeld",
     "ProxyLost",

@@ -142,8 +142,16 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
+class ExecAction(Struct, frozen=True):
+    """A command that a hook runs in its container."""
+
+    command: tuple[str, ...] | None = None
+
+
 class LifecycleHandler(Struct, frozen=True):
-    """A hook of a container; only its presence counts."""
+    """A hook of a container; ``exec`` is None if it runs no command."""
+
+    exec: ExecAction | None = None
 
 
 class Lifecycle(Struct, frozen=True):
@@ -172,6 +180,7 @@ class Container(Struct, frozen=True):
     restart_policy: str | None = None
     restart_policy_rules: tuple[RestartRule, ...] | None = None
     lifecycle: Lifecycle | None = None
+    command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
@@ -185,6 +194,7 @@ class PodSpec(Struct, frozen=True):
     restart_policy: str | None = None
     host_network: bool | None = None
     share_process_namespace: bool | None = None
+    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None

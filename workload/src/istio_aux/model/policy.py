@@ -159,6 +159,7 @@ class Outcome(StrEnum):
     LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
     DIRECT = "direct"  # Only which ports its proxy receives.
     SIDECARS = "sidecars"  # Only that other sidecars are native.
+    CLASSIC = "classic"  # Only that its proxy is not native.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
@@ -67,6 +67,7 @@ class Requests(Struct, frozen=True):
 
 class _Resources(Struct, frozen=True):
     requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
 
 
 _resources = msgspec.json.Decoder(_Resources | None)
@@ -86,7 +87,8 @@ def requests(pod: Pod) -> Requests | None:
     A resize that is in progress and the devices of ResourceClaims are left out.
     """
     try:
-        amounts = _containers(pod)
+        together, start = _containers(pod, _read)
+        amounts = together | start
         own = _read(pod.spec.resources)
         for name in {CPU, MEMORY} & own.keys():
             amounts[name] = own[name]
@@ -100,6 +102,17 @@ def requests(pod: Pod) -> Requests | None:
     except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
         return None
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
+
+
+def raised_by_native_proxy(pod: Pod) -> list[str]:
+    """Return the totals, as ``limits.memory``, that a native proxy raises more than a classic one.
+
+    It adds to those that an init container decides (component-helpers@0.36 PodRequests, PodLimits),
+    also beside resources of the pod, which its containers may not exceed (k8s@1.36
+    validatePodResourceConsistency). Raises ValueError or RecursionError for what cannot be read.
+    """
+    together, start = _containers(pod, _of_proxy)
+    return sorted(name for name in start if start[name] > together[name])
 
 
 def total(requests: Iterable[Requests]) -> Requests:
@@ -122,25 +135,37 @@ def quantity(text: str) -> Fraction:
     return number * Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
 
 
-def _containers(pod: Pod) -> Counter[str]:
-    """What the containers need at once, at most (KEP-753)."""
+def _containers(
+    pod: Pod, read: Callable[[msgspec.Raw], Counter[str]]
+) -> tuple[Counter[str], Counter[str]]:
+    """What the containers need together, and at most before they start (KEP-753)."""
     together, before, start = Counter[str](), Counter[str](), Counter[str]()
     for container in pod.containers:
-        together += _read(container.resources)
+        together += read(container.resources)
     for container in pod.init_containers:
-        own = _read(container.resources)
+        own = read(container.resources)
         if container.restart_policy == "Always":
             together += own
             before += own
         else:
             start |= own + before
-    return together | start
+    return together, start
 
 
 def _read(resources: msgspec.Raw) -> Counter[str]:
     """The requests among ``resources`` of a container or a pod."""
     decoded = _resources.decode(resources) if resources else None
     return _amounts(decoded.requests if decoded else None)
+
+
+def _of_proxy(resources: msgspec.Raw) -> Counter[str]:
+    """Requests and limits of what a proxy may have, too."""
+    decoded = (_resources.decode(resources) if resources else None) or _Resources()
+    return Counter({
+        f"{kind}.{name}": _parts(str(amounts[name])[: _LONGEST + 1])
+        for kind, amounts in (("requests", decoded.requests), ("limits", decoded.limits))
+        for name in (CPU, MEMORY, "ephemeral-storage") if amounts and name in amounts
+    })  # fmt: skip
 
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:

@@ -27,7 +27,7 @@ from istio_aux.kube.errors import (
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
-from istio_aux.model.annotations import SIDECARS
+from istio_aux.model.annotations import SIDECARS, not_native_because
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
@@ -131,6 +131,9 @@ class Controller:
         state.by_watch = state.version == resource.metadata.version  # False: it came too late.
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
+        why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
+        if why and state.concerns(self._scope):
+            self._recorder.held(state, why)
         self._steer(state)
 
     def touch(self, pod: Pod) -> None:
@@ -391,6 +394,11 @@ class QuitRecorder(Recorder):
         level = levels.get(action, logging.INFO)
         action = "would quit" if dry and action == "quit" else action
         self._log_pod(level, "decision", state.key, action=action, reason=reason)
+
+    def held(self, state: PodState, why: str) -> None:
+        """Admission has held the pod, and its proxy is not native."""
+        note = f"the sidecar is classic, also where it could be native: {why}"
+        self._event_once(state, "Normal", "HeldNotNative", note)
 
     def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
         """The proxy is about to be told to exit."""

@@ -83,10 +83,14 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
+        # Those of the annotation come last, and count. But a container that is named native and
+        # could not be made so is told to exit, if the option says how.
+        quits = {rule.container for rule in policy.sidecars if rule.how is How.QUIT}
         self._rules = {
-            rule.container: rule  # That of the annotation comes last, and counts.
+            rule.container: rule
             for rule in (*policy.sidecars, *self.overrides.sidecars)
             if rule.container not in self.overrides.after
+            and not (rule.how is How.NATIVE and rule.container in quits)
         }
 
     @cached_property

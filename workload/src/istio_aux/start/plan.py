@@ -19,6 +19,7 @@ from istio_aux.model.annotations import (
     INJECTED,
     NATIVE_SIDECAR,
     NO_SIGNAL,
+    NOT_NATIVE,
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
@@ -33,13 +34,15 @@ from istio_aux.model.annotations import (
     mark,
     mirrors,
     native_asked,
+    not_native_because,
     start_order,
 )
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, Start, StartMode
 from istio_aux.model.selectors import Selector
-from istio_aux.start import native_sidecars, patch, peers, proxy_config
+from istio_aux.model.text import one_line
+from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
 # The postStart hook with which Istio delays the containers after the proxy.
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
@@ -172,6 +175,8 @@ def before_injection(pod: Pod) -> Pod:
     added = {PROXY, *_ISTIOS_INIT}
     kept = {**(pod.metadata.annotations or {})}
     kept.pop(INJECTED, None)
+    if kept.pop(NOT_NATIVE, None) is not None:  # Then admission has asked for a classic one.
+        kept.pop(NATIVE_SIDECAR, None)
     return msgspec.structs.replace(
         pod,
         metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
@@ -215,7 +220,8 @@ def effective_start(pod: Pod) -> str | None:
         case "hold" as requested:
             holding = hold(pod)
             if holding.effective and not holding.ops:
-                return requested
+                because = not_native_because.get(pod.metadata)
+                return f"{requested}, not native: {one_line(because)}" if because else requested
             unheld = f"{PROXY} does not hold the payload back"
             why = unheld if holding.effective else holding.reason
         case _:
@@ -278,12 +284,22 @@ def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
+    unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
+    by_author = asked or (unsaid and own is StartMode.NATIVE)
+    against = ""
+    if by_author or (unsaid and pod.restart_policy != "Always"):
+        against = next(not_native.reasons(pod, no_status_port=merge.no_status_port), "")
+    if against and not by_author:
+        return _hold(merge, against)
     due = _native_is_due(pod, how, own)
-    if due and not native_asked.on(pod.metadata):
-        return _native(own, merge)
-    if native_asked.get(pod.metadata) is True and (due or how.capability is Capability.NATIVE):
-        return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
-    return _hold(merge)
+    if due and unsaid:
+        chosen = _native(own, merge)
+    elif asked and (due or how.capability is Capability.NATIVE):
+        chosen = Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
+    else:
+        chosen = _hold(merge)
+    warnings = (f"native as its author asks, although {against}",) if against else ()
+    return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, *warnings))
 
 
 def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
@@ -332,11 +348,20 @@ def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _hold(merge: proxy_config.Merge) -> Plan:
-    if merge.text is None:
-        warnings = (merge.warning,) if merge.warning else ()
-        return Plan(ops=(), reason=merge.reason, warnings=warnings)
-    return _changed("hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
+def _hold(merge: proxy_config.Merge, against: str = "") -> Plan:
+    """Hold; ``against`` says why the proxy must not be native, if so.
+
+    Then it asks for a classic one: since 1.24 Istio obeys that also where it makes sidecars native
+    unasked, and older ones do not read it (injection-template.yaml).
+    """
+    writes = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)} if against else {}
+    reason = f"{merge.reason}; not native: {against}" if against else merge.reason
+    if merge.text is not None:
+        writes[proxy_config.ANNOTATION] = merge.text
+    if writes and merge.holds:
+        return _changed("hold", reason, writes)
+    warnings = (merge.warning,) if merge.warning else ()
+    return Plan(ops=(), reason=reason, warnings=warnings, writes=writes)
 
 
 def _native(own: StartMode | None, merge: proxy_config.Merge) -> Plan:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import yaml
+from msgspec import structs
 
-from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError
+from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError, agent_port
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import problem
 
@@ -58,10 +59,11 @@ class Merge(Struct, frozen=True):
     warning: str | None = None
     holds: bool = False  # The resulting text asks Istio for hold.
     refused: bool = False  # Istio refuses the text, and the pod with it.
+    no_status_port: bool = False  # The text takes away the port at which the agent is asked.
 
     @property
     def declined(self) -> bool:
-        """Whether the text says no to hold."""
+        """Whether the text, or the status port, says no to hold."""
         return self.text is None and self.warning is None and not self.holds
 
 
@@ -70,11 +72,22 @@ class _TooLongError(yaml.YAMLError):
 
 
 def read(pod: Pod) -> Merge:
-    """Do what `hold` does with the annotation of a pod; one that is too long is left alone."""
+    """Do what `hold` does with the annotation of a pod; one that is too long is left alone.
+
+    A pod whose status port is 0 is not held: the hook asks Envoy, and Envoy that port. Beside Istio
+    1.31 the hook fails after a minute, the kubelet ends the proxy, and the payload has no network.
+    The port's own annotation overrides the text (istio pilot-agent config.go applyAnnotations); a 0
+    in the mesh's configuration never reaches the agent (istio template.go cleanProxyConfig).
+    """
     try:
-        return hold(_config.of(pod.metadata))
+        merge = hold(_config.of(pod.metadata))
     except BadValueError:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
+    own = agent_port.get(pod.metadata)
+    if own == 0 or (own is None and merge.no_status_port):
+        why = "no hold: its agent has no status port, so nothing would say that it is ready"
+        return Merge(text=None, reason=why, no_status_port=own is None)
+    return structs.replace(merge, no_status_port=False)
 
 
 def hold(text: str | None) -> Merge:
@@ -104,7 +117,15 @@ def _merge(text: str) -> Merge:
         return _first_proven([mark + _with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
     if not isinstance(root, yaml.MappingStartEvent):
         return _left_alone("it is not a mapping", refused=True)
-    return _decided(events) or _inserted(mark, text, events)
+    merge = _decided(events) or _inserted(mark, text, events)
+    return structs.replace(merge, no_status_port=_port(events) == "0")
+
+
+def _port(events: list[yaml.Event]) -> object:
+    """The status port, if the text has it."""
+    root = [getattr(event, "value", None) for _, event in _at_root(events)]
+    names = [name for name in ("statusPort", "status_port") if name in root[::2]]
+    return root[2 * root[::2].index(names[0]) + 1] if names else None
 
 
 def _decided(events: list[yaml.Event]) -> Merge | None:

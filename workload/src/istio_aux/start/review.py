@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.documents import decoded
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import Outcome, Start
@@ -108,7 +109,7 @@ def answer(body: bytes, how: Start, *, inject: bool = False) -> ReviewResult:
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
     plan = _plan(request, how, inject=inject)
-    return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
+    return _answer(request.uid, _line(name, _MAX_KEY), plan, outcome(plan))
 
 
 def leave(body: bytes, why: Malformed) -> ReviewResult:
@@ -174,14 +175,16 @@ def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
     return start.plan(pod, how, requested=inject)
 
 
-def _outcome(plan: start.Plan) -> Outcome:
+def outcome(plan: start.Plan) -> Outcome:
+    """How a review with this plan is counted."""
     if not plan.ops:
         return Outcome.UNCHANGED
     if plan.ops[0].path.startswith("/metadata/labels"):
         return Outcome.LABELLED
     if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
         return Outcome.MOVED
-    return Outcome(plan.started_with or (Outcome.DIRECT if plan.writes else Outcome.SIDECARS))
+    written = Outcome.CLASSIC if NATIVE_SIDECAR in plan.writes else Outcome.DIRECT
+    return Outcome(plan.started_with or (written if plan.writes else Outcome.SIDECARS))
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:

@@ -1,0 +1,210 @@
+"""Pods whose proxy must not be native: they would fail, run without end, or be refused.
+
+Most inputs are those with which that was seen on a real cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from istio_aux.model.annotations import (
+    NATIVE_SIDECAR,
+    NOT_NATIVE,
+    PROXY_CONFIG,
+    START,
+    STARTED_WITH,
+    STATUS_PORT,
+    TEMPLATES,
+)
+from istio_aux.model.policy import Capability, Outcome, Start, StartMode
+from istio_aux.start import not_native, review
+from istio_aux.start.plan import effective_start
+from unit.rules.pods import RUNNING, job
+from unit.rules.starting import HOLD, annotations_of, patched, planned
+
+NATIVE = Start(capability=Capability.NATIVE)
+HOWS = [NATIVE, Start(), Start(mode=StartMode.NATIVE), Start(mode=StartMode.HOLD)]
+POST = "work; wget -q --post-data= -O- http://localhost:15020/quitquitquit; sleep 5"
+SMALL, LARGE = "100Mi", "2Gi"
+
+
+def pod(
+    *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """A pod of a Job that is to be created."""
+    named = [{"name": "main", **each} for each in containers or ({},)]
+    more = {"restartPolicy": "OnFailure", "containers": named, **spec}
+    metadata = {"generateName": "a-", "annotations": annotations or {}}
+    return {"kind": "Pod", "metadata": metadata, "spec": more}
+
+
+def says(*command: str, **more: Any) -> dict[str, Any]:
+    return pod({"command": [*command]}, **more)
+
+
+def variable(name: str, value: str = "http://127.0.0.1:15020") -> dict[str, Any]:
+    return pod({"env": [{"name": name, "value": value}]})
+
+
+def needs(memory: str, kind: str = "limits", name: str = "memory", **more: Any) -> dict[str, Any]:
+    """A container that needs so much."""
+    return {"name": "some", "resources": {kind: {name: memory}}, **more}
+
+
+def needing(*init: dict[str, Any], main: Any = None, **spec: Any) -> dict[str, Any]:
+    return pod(main or needs(SMALL), initContainers=[*init], **spec)
+
+
+ENDS, RAISES = "the payload ends the proxy itself: ", "a native sidecar would raise what the pod"
+ALWAYS = {"restartPolicy": "Always"}
+UNSUITED = {
+    "it posts": (says("sh", "-c", POST), f'{ENDS}quitquitquit in container "main"'),
+    "in its arguments": (pod({"args": [f"x; {POST}"]}), ENDS),
+    "by Envoy's port": (says("curl", "-XPOST", "localhost:15000/quitquitquit"), ENDS),
+    "as the agent's client": (says("pilot-agent", "request", "POST", "quitquitquit"), ENDS),
+    "beside another sidecar's": (says("curl localhost:9091/quitquitquit;", POST), ENDS),
+    "in a variable": (variable("SCRIPT", POST), ENDS),
+    "in a hook": (
+        pod({"lifecycle": {"postStart": {"exec": {"command": ["sh", "-c", f"({POST})&"]}}}}), ENDS,
+    ),
+    "in an init container": (pod(initContainers=[{"command": [POST]}]), ENDS),
+    "scuttle": (says("/bin/scuttle", "python", "-m", "app"), f"{ENDS}scuttle"),
+    "scuttle of the image": (variable("ENVOY_ADMIN_API"), f"{ENDS}ENVOY_ADMIN_API"),
+    "scuttle's other variable": (variable("ISTIO_QUIT_API"), ENDS),
+    "kubexit": (variable("KUBEXIT_NAME", "main"), ENDS),
+    "envoy-sidecar-helper": (pod({}, {"name": "envoy-sidecar-helper"}), ENDS),
+    "by its flags": (pod({"args": ["-envoy.ready.check=true"]}), ENDS),
+    "by a signal": (says("pkill", "-f", "pilot-agent", shareProcessNamespace=True), ENDS),
+    "who knows": (says("x" * not_native.LONGEST), "too much to judge: its"),
+    "limits of an init container": (needing(needs(LARGE)), f"{RAISES} needs: limits.memory"),
+    "requests": (needing(needs(LARGE, "requests")), f"{RAISES} needs: requests.memory"),
+    "CPUs": (needing(needs("1", name="cpu")), f"{RAISES} needs: limits.cpu"),
+    "disks": (needing(needs("1", name="ephemeral-storage")), RAISES),
+    "beside a native sidecar": (
+        needing(needs(SMALL, **ALWAYS), needs("201Mi"), main=needs(SMALL)), RAISES
+    ),
+    "with resources of the pod": (
+        needing(needs(LARGE, "requests"), resources={"requests": {"memory": LARGE}}), RAISES
+    ),
+    "unreadable": (needing(needs("many")), f"{RAISES} needs: not known"),
+    "too many": (needing(*[needs("1")] * not_native.MOST), "too much to judge: it has"),
+    "templates": (
+        pod(annotations={TEMPLATES: "sidecar,custom"}), "templates that were not tried: annotation"
+    ),
+    "grpc-agent": (pod(annotations={TEMPLATES: "grpc-agent"}), "templates that were not tried"),
+    "so many templates": (pod(annotations={TEMPLATES: "x," * 5000}), "templates"),
+    "short grace": (
+        pod(terminationGracePeriodSeconds=4), "its grace period is short: terminationGracePeriod"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
+@pytest.mark.parametrize(("found", "why"), UNSUITED.values(), ids=UNSUITED)
+def test_such_a_pod_is_held_and_its_proxy_is_classic_also_where_istio_makes_native_ones(
+    found: dict[str, Any], why: str, how: Start
+) -> None:
+    """T42, T43, T44. The start mode does not matter."""
+    plan, made = planned(found, how), annotations_of(patched(found, how))
+
+    ours = {PROXY_CONFIG: HOLD, STARTED_WITH: "hold", NATIVE_SIDECAR: "false"}
+    assert {key: made[key] for key in ours} == ours
+    assert made[NOT_NATIVE].startswith(why)
+    assert why in plan.reason
+    assert planned(patched(found, how), how).ops == (), "a second review changes nothing"
+
+
+SUITED = {
+    "nothing": pod(),
+    "another sidecar's flag": pod({"args": ["--quitquitquit", "--port=5432"]}),
+    "another sidecar's port": says("curl", "-XPOST", "http://localhost:9091/quitquitquit"),
+    "a signal that reaches nobody": says("pkill", "-f", "pilot-agent"),
+    "no less than its init container": needing(needs(SMALL)),
+    "in sum": pod(needs(SMALL), needs(SMALL), initContainers=[needs("200Mi")]),
+    "a device": needing(needs("1", name="nvidia.com/gpu"), main={}),
+    "a native sidecar": needing(needs(LARGE, **ALWAYS)),
+    "the usual template": pod(annotations={TEMPLATES: " sidecar"}),
+    "enough grace": pod(terminationGracePeriodSeconds=5),
+}
+
+
+@pytest.mark.parametrize("found", SUITED.values(), ids=SUITED)
+def test_any_other_pod_becomes_native(found: dict[str, Any]) -> None:
+    assert planned(found, NATIVE).started_with == "native"
+    assert planned(found, NATIVE).writes == {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+
+
+@pytest.mark.parametrize("asked", [{START: "native"}, {NATIVE_SIDECAR: "true"}], ids=str)
+def test_its_author_may_insist_and_is_warned(asked: dict[str, str]) -> None:
+    found = says(POST, annotations=asked)
+
+    [warning] = planned(found, NATIVE).warnings
+
+    assert annotations_of(patched(found, NATIVE))[NATIVE_SIDECAR] == "true"
+    assert warning.startswith(f"native as its author asks, although {ENDS}")
+
+
+def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> None:
+    for found in (says(POST, restartPolicy="Always"), says(POST, annotations={START: "hold"})):
+        assert planned(found, NATIVE).started_with == "hold"
+    refusing = says(POST, annotations={NATIVE_SIDECAR: "false"})
+    assert planned(refusing, NATIVE).writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
+
+
+def test_hold_that_its_author_declines_is_not_added() -> None:
+    no = "holdApplicationUntilProxyStarts: false"
+    found = says(POST, annotations={PROXY_CONFIG: no})
+
+    made = annotations_of(patched(found, NATIVE))
+
+    assert (made[PROXY_CONFIG], made[NATIVE_SIDECAR]) == (no, "false")
+    assert STARTED_WITH not in made
+
+
+NO_PORT = "no hold: its agent has no status port"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "written"),
+    [
+        ({STATUS_PORT: "0"}, {}),
+        ({PROXY_CONFIG: "statusPort: 0"}, {NATIVE_SIDECAR: "false"}),
+        ({PROXY_CONFIG: '{"status_port": 0, "a": 2}'}, {NATIVE_SIDECAR: "false"}),
+        ({STATUS_PORT: "0", PROXY_CONFIG: "statusPort: 15020"}, {}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
+def test_hold_is_neither_added_nor_claimed_where_it_does_harm(
+    annotations: dict[str, str], written: dict[str, str], how: Start
+) -> None:
+    """`pilot-agent wait` is never answered without a status port: beside Istio 1.31 the payload has
+    no network then. A native proxy is never ready, if only the configuration says so."""
+    found = pod(annotations=annotations)
+
+    plan, made = planned(found, how), annotations_of(patched(found, how))
+    assert bool(made.pop(NOT_NATIVE, "")) is bool(written)
+
+    assert NO_PORT in plan.reason
+    assert made == {**annotations, **written}
+    assert plan.started_with is None
+
+
+@pytest.mark.parametrize("annotations", [{STATUS_PORT: "15020", PROXY_CONFIG: "statusPort: 0"}, {}])
+def test_a_status_port_of_its_own_counts_first(annotations: dict[str, str]) -> None:
+    assert planned(pod(annotations=annotations), NATIVE).started_with == "native"
+
+
+def test_what_is_written_is_counted_and_explained() -> None:
+    """`explain` of the pod says what admission has said."""
+    plan = planned(pod(annotations={PROXY_CONFIG: "statusPort: 0"}))
+    assert review.outcome(plan) is Outcome.CLASSIC
+
+    held = {STARTED_WITH: "hold", NOT_NATIVE: f"{ENDS}scuttle"}
+    wait = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
+    found = job(
+        {"istio-proxy": RUNNING, "main": RUNNING}, annotations=held,
+        details={"istio-proxy": {"lifecycle": wait}},
+    )  # fmt: skip
+    assert effective_start(found) == f"hold, not native: {ENDS}scuttle"
