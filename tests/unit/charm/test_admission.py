@@ -102,7 +102,7 @@ def test_webhooks_of_istio_that_are_called_first_are_named_where_that_has_an_eff
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
     new_unit: Unit,
 ) -> None:
-    """T36"""
+    """T36: istiod tells ztunnel of ports that are PERMISSIVE alone, not of those with DISABLE."""
     new_unit.api.unknown = {"peerauthentications"}
     assert new_unit.configure() == active()
     assert "PeerAuthentication" not in new_unit.api.kinds()
@@ -113,7 +113,7 @@ def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
     path = "/apis/security.istio.io/v1/namespaces/kubeflow/peerauthentications/istio-aux"
     assert new_unit.api.objects[path]["spec"] == {
         "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}},
-        "portLevelMtls": {"8443": {"mode": "DISABLE"}},
+        "portLevelMtls": {"8443": {"mode": "PERMISSIVE"}, "8080": {"mode": "PERMISSIVE"}},
     }
 
 
