@@ -74,9 +74,13 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
 _OF_OTHERS: Final = frozenset({admission.MutatingWebhookConfiguration, Namespace})
 
 _REFUSALS: Final = frozenset({401, 403})
-# The message of a webhook or policy that refuses an object (apiserver plugin/webhook/errors,
-# plugin/policy/validating). Its status code is the rule's choice.
-_DENIED: Final = re.compile(r"denied (the )?request")
+_NOT_ITS_ANSWER: Final = "not an answer of the Kubernetes API server"
+# How the API server says that the charm lacks a right (apiserver responsewriters/errors.go
+# forbiddenMessage, kubernetes rbac/validation/rule.go ConfirmNoEscalation). Others forbid, too: a
+# quota, a namespace that is being deleted, a webhook.
+_LACKS_RIGHT: Final = re.compile(
+    r'" cannot \S+ (?:resource|path) "|attempting to grant RBAC permissions'
+)
 
 # What lightkube raises for an answer that is not an API server's: a proxy's page, nothing, half a
 # document, one of another shape, one that is nested too deeply. lightkube 1.0 checks nothing.
@@ -146,11 +150,12 @@ def attempt(what: str) -> Generator[None]:
         if not refusal:
             # Should it be an error of our own, the log has where.
             logger.info("%s", what, exc_info=error)
-            odd = "not an answer of the Kubernetes API server"
-            raise ReconcileError(f"{what}: {odd}: {_first_line(error)}") from error
-        code, reason = refusal.response.status_code, f"{what}: {_first_line(refusal)}"
-        refused = code in _REFUSALS and not _DENIED.search(reason)
-        raise ReconcileError(reason, code=code, refused=refused) from error
+            raise ReconcileError(f"{what}: {_NOT_ITS_ANSWER}: {_first_line(error)}") from error
+        code, reason = refusal.response.status_code, _first_line(refusal)
+        if code in _REFUSALS and not isinstance(refusal, ApiError):
+            reason = f"{_NOT_ITS_ANSWER}: {reason}"  # A proxy's page.
+        refused = code == 403 and bool(_LACKS_RIGHT.search(reason))
+        raise ReconcileError(f"{what}: {reason}", code=code, refused=refused) from error
 
 
 def _refusal(error: BaseException | None) -> httpx2.HTTPStatusError | None:
@@ -228,7 +233,7 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
             raise
         raise ReconcileError("the Kubernetes API server has not read its roles yet") from error
     if status is None:
-        raise ReconcileError("not an answer of the Kubernetes API server: no status")
+        raise ReconcileError(f"{_NOT_ITS_ANSWER}: no status")
     return status.allowed
 
 

@@ -25,12 +25,15 @@ from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
-from lightkube.codecs import from_dict
+from lightkube.codecs import AnyResource, from_dict
+from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, ServiceAccount
+from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.types import CascadeType, PatchType
 
 import cluster as of_charm
@@ -364,3 +367,53 @@ def test_a_namespace_that_goes_between_look_and_act_is_not_made(client: lightkub
 
     with pytest.raises(lightkube.ApiError, match="not found"):
         client.get(Namespace, "gone")
+
+
+def refusal(client: lightkube.Client, *made: AnyResource) -> tuple[int, bool]:
+    """The code with which the API server refuses one of these, and whether a right is missing."""
+    with pytest.raises(ReconcileError) as error:
+        of_charm.apply(client, made, manager=APP)
+    return error.value.code, error.value.refused
+
+
+def test_a_right_that_is_missing_is_known_from_whatever_else_is_forbidden(
+    cluster: lab.Cluster, client: lightkube.Client, namespace: str
+):
+    """In the API server's own words."""
+    await_account(client, namespace)
+    about = ObjectMeta(name="made", namespace=namespace)
+    group, account = "rbac.authorization.k8s.io", ServiceAccount(metadata=about)
+    # Who may escalate or has all verbs may grant rights that they do not have.
+    makes = PolicyRule(apiGroups=[group], resources=["roles"], verbs=["create", "list", "patch"])
+    reads = PolicyRule(apiGroups=[""], resources=["secrets"], verbs=["get"])
+    subjects = [Subject(kind="ServiceAccount", name="default", namespace=namespace)]
+    role = RoleRef(apiGroup=group, kind="Role", name="makes")
+    rights = [
+        Role(metadata=ObjectMeta(name="makes", namespace=namespace), rules=[makes]),
+        RoleBinding(metadata=about, roleRef=role, subjects=subjects),
+    ]
+    of_charm.apply(client, rights, manager=APP)
+    config = lightkube.KubeConfig.from_file(cluster.kubeconfig_for(namespace, "default"))
+    with contextlib.closing(lightkube.Client(config=config, trust_env=False)) as narrow:
+        lab.until(
+            lambda: [*narrow.list(Role, namespace=namespace)],
+            what="the role to be in force",
+            ignoring=(lightkube.ApiError,),
+        )
+        assert refusal(narrow, account) == (403, True)
+        assert refusal(narrow, Role(metadata=about, rules=[reads])) == (403, True)
+
+    none_more = ResourceQuotaSpec(hard={"count/serviceaccounts": "0"})
+    client.create(ResourceQuota(metadata=about, spec=none_more))
+    lab.until(
+        lambda: client.get(ResourceQuota, "made", namespace=namespace).status or 0,
+        what="the quota to count",
+    )
+    assert refusal(client, account) == (403, False)
+    client.delete(ResourceQuota, "made", namespace=namespace)
+
+    held = ObjectMeta(name="held", namespace=namespace, finalizers=["lab.test/held"])
+    client.create(Lease(metadata=held))
+    client.delete(Namespace, namespace)
+    assert refusal(client, account) == (403, False)
+    client.patch(Lease, "held", {"metadata": {"finalizers": None}}, namespace=namespace)

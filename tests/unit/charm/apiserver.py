@@ -118,7 +118,8 @@ class ApiServer:
         if resource in self.unknown:
             return httpx2.Response(404, text="404 page not found\n")
         if not self._allows(verb=verb, resource=resource):
-            return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
+            why = f'User "charm" cannot {verb} resource "{resource}"'
+            return self._status(403, "Forbidden", f"{resource} is forbidden: {why}")
         if f"{verb} {resource}" in self.broken:
             return self._status(503, "ServiceUnavailable", "etcd is slow")
         tokens = resource == "tokenreviews"

@@ -56,16 +56,35 @@ def test_an_api_server_that_has_not_read_its_roles_yet_is_no_missing_trust(unit:
     assert unit.run() == active()
 
 
+FORBIDDEN = 'serviceaccounts "istio-aux-workload" is forbidden: '
+
+
 @pytest.mark.parametrize(
     ("why", "status"),
     [
-        ("attempting to grant extra privileges", testing.BlockedStatus),
+        (
+            f'{FORBIDDEN}User "u" cannot patch resource "serviceaccounts" in API group ""',
+            testing.BlockedStatus,
+        ),
+        (
+            'clusterroles "a" is forbidden: user "u" is attempting to grant RBAC permissions not',
+            testing.BlockedStatus,
+        ),
         ('admission webhook "policy.example" denied the request', testing.WaitingStatus),
+        (
+            f"{FORBIDDEN}exceeded quota: few, requested: count/serviceaccounts=1",
+            testing.WaitingStatus,
+        ),
+        (
+            f"{FORBIDDEN}unable to create content in namespace m because it is being terminated",
+            testing.WaitingStatus,
+        ),
     ],
 )
-def test_a_permission_that_is_refused_in_use_blocks_too_but_no_rule_of_somebody_else(
+def test_only_a_right_that_the_charm_lacks_is_missing_trust(
     why: str, status: type, new_unit: Unit
 ) -> None:
+    """What else the API server forbids is said as it says it; no `juju trust` changes that."""
     body = {"kind": "Status", "code": 403, "message": why}
     new_unit.api.failures = [httpx2.Response(403, json=body)]
 
@@ -73,6 +92,17 @@ def test_a_permission_that_is_refused_in_use_blocks_too_but_no_rule_of_somebody_
 
     assert isinstance(said, status)
     assert why in said.message
+    assert ("juju trust" in said.message) is (status is testing.BlockedStatus)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_the_page_of_a_proxy_is_no_missing_trust(code: int, new_unit: Unit) -> None:
+    new_unit.api.failures = [httpx2.Response(code, text="<html>Sign in</html>")]
+
+    said = new_unit.configure()
+
+    assert isinstance(said, testing.WaitingStatus)
+    assert f"not an answer of the Kubernetes API server: Client error '{code} " in said.message
 
 
 def selects(api: ApiServer) -> str:
