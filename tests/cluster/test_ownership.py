@@ -25,7 +25,7 @@ from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
-from lightkube.codecs import AnyResource, from_dict
+from lightkube.codecs import from_dict
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
@@ -369,10 +369,10 @@ def test_a_namespace_that_goes_between_look_and_act_is_not_made(client: lightkub
         client.get(Namespace, "gone")
 
 
-def refusal(client: lightkube.Client, *made: AnyResource) -> tuple[int, bool]:
-    """The code with which the API server refuses one of these, and whether a right is missing."""
+def refusal(client: lightkube.Client, made: Any) -> tuple[int, bool]:
+    """The code with which the API server refuses the object, and whether a right is missing."""
     with pytest.raises(ReconcileError) as error:
-        of_charm.apply(client, made, manager=APP)
+        of_charm.apply(client, [made], manager=APP)
     return error.value.code, error.value.refused
 
 
@@ -388,7 +388,7 @@ def test_a_right_that_is_missing_is_known_from_whatever_else_is_forbidden(
     reads = PolicyRule(apiGroups=[""], resources=["secrets"], verbs=["get"])
     subjects = [Subject(kind="ServiceAccount", name="default", namespace=namespace)]
     role = RoleRef(apiGroup=group, kind="Role", name="makes")
-    rights = [
+    rights: list[Any] = [
         Role(metadata=ObjectMeta(name="makes", namespace=namespace), rules=[makes]),
         RoleBinding(metadata=about, roleRef=role, subjects=subjects),
     ]
