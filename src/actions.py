@@ -177,8 +177,8 @@ class Actions(ops.Object):
         inputs = observe(self._charm, self._transport)
         if inputs.invalid:
             yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
-        if why := istio.disagreement(inputs.control_planes):
-            yield Finding("relations", "problem", why, "remove one of these relations")
+        if why := istio.migration(inputs.control_planes):
+            yield Finding("relations", "note", why, "after a migration remove the old one")
         with cluster.connect(self._kubernetes) as client:
             try:
                 cluster.check_permissions(client, inputs.model, leader=True)

@@ -10,7 +10,7 @@ from typing import Final
 import ops
 from istio_aux.model import selectors
 from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
-from istio_aux.model.policy import Capability
+from istio_aux.model.policy import Capability, State
 from istio_aux.model.text import listed
 
 from cluster import ReconcileError
@@ -43,8 +43,6 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
-        # Meanwhile the workload watches every injector that it finds.
-        istio.disagreement(inputs.control_planes),
     )
     if why := next(filter(None, blocked), ""):
         return ops.BlockedStatus(why)
@@ -60,10 +58,18 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     assert inputs.answer
     assert inputs.answer.status
     facts = "; ".join(filter(None, _facts(inputs, inputs.answer.status, notes)))
-    # Without a relation to Istio, missing injectors may be on purpose.
-    if inputs.control_planes and not inputs.answer.status.injector_live:
+    if _waits_for_istio(inputs, inputs.answer.status):
         return ops.WaitingStatus(f"waiting for Istio; {facts}")
     return ops.ActiveStatus(facts)
+
+
+def _waits_for_istio(inputs: Inputs, status: ProcessStatus) -> bool:
+    """Tell whether pods that should get a sidecar cannot: they get none, or are refused."""
+    if inputs.control_planes:
+        return not status.injector_live
+    # Without a relation, Istio that is not there or switched off may be on purpose.
+    on_purpose = {State.ABSENT, State.DEACTIVATED}
+    return status.injector_live is False and not {i.state for i in status.injectors} <= on_purpose
 
 
 def _running(inputs: Inputs) -> str:
@@ -101,6 +107,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     ]
     yield _some(left_out, "not injected: ")
     yield _some([one.refusal for one in inputs.requesters if one.refusal], "not granted: ")
+    yield istio.migration(inputs.control_planes)
     if inputs.ambient:
         yield "ambient mesh: its pods have nothing to quit, pods with a sidecar have"
     mode = inputs.config.start_mode

@@ -66,12 +66,13 @@ def root_namespace(planes: Iterable[ControlPlane]) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def disagreement(planes: Iterable[ControlPlane]) -> str:
-    """Return how `planes` contradict each other, in one line, or the empty text."""
+def migration(planes: Iterable[ControlPlane]) -> str:
+    """Return which `planes` there are beside each other, in one line; empty if it is one."""
     named = {plane.reason: plane.root_namespace for plane in planes if plane.root_namespace}
     if len(set(named.values())) < 2:
         return ""
-    return f"{', '.join(named)}: expected one control plane: remove one of these relations"
+    counts = "the injectors of both count until one of these relations is removed"
+    return f"{', '.join(named)}: two control planes: {counts}"
 
 
 def parse(endpoint: str, databag: Mapping[str, str]) -> ControlPlane:

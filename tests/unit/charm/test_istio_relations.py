@@ -51,6 +51,7 @@ def test_the_workload_learns_where_the_control_plane_is(
 WHEN = "since 2026-11-21 19:40Z"
 NO_ENDPOINT = injector("no-endpoint", "Service istiod has no ready endpoint")
 ABSENT = injector("absent", "there is no webhook configuration of Istio's injector", name="")
+DEACTIVATED = injector("deactivated", "no webhook is called", name="istio-old")
 OLD = injector("no-ca-bundle", "no caBundle", name="istio-old")
 TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}"
 
@@ -59,7 +60,8 @@ TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}
     ("relation", "injectors", "injects", "waits", "said"),
     [
         (PILOT, [NO_ENDPOINT], False, True, TROUBLE),
-        (None, [NO_ENDPOINT], False, False, TROUBLE),
+        (None, [NO_ENDPOINT], False, True, TROUBLE),
+        (None, [DEACTIVATED], False, False, f"istio-old: no webhook is called, {WHEN}"),
         (PILOT, [], None, True, "not known yet whether Istio injects"),
         (
             None, [ABSENT], False, False,
@@ -73,7 +75,10 @@ TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}
             ),
         ),
     ],
-    ids=["a relation waits", "none does not", "unknown", "no Istio", "one live injector is enough"],
+    ids=[
+        "a relation waits", "so does a mesh without one", "one that is off", "unknown", "no Istio",
+        "one live injector is enough",
+    ],
 )  # fmt: skip
 def test_the_status_names_the_injectors(
     unit: Unit,

@@ -225,9 +225,9 @@ WRITTEN = {
     },
     "grafana-dashboard": {"dashboards"},
 }
-DISAGREEMENT = testing.BlockedStatus(
-    "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
-    " expected one control plane: remove one of these relations"
+MIGRATION = (
+    "; istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
+    " two control planes: the injectors of both count until one of these relations is removed"
 )
 ROOTS = {"istio-pilot": "kubeflow", "istio-metadata": "istio-system"}
 
@@ -245,9 +245,10 @@ def wanted(present: set[str]) -> dict[str, Any]:
         "policies for a mesh": len({"service-mesh"} & present),
         "logs": {"loki/0": URL} if "logging" in present else {},
         "written": {name: keys for name, keys in WRITTEN.items() if name in present},
-        "status": DISAGREEMENT
-        if len(roots) == 2
-        else active("".join(fact for name, fact in facts.items() if name in present)),
+        "status": active(
+            (MIGRATION if len(roots) == 2 else "")
+            + "".join(fact for name, fact in facts.items() if name in present)
+        ),
     }
 
 
