@@ -24,7 +24,6 @@ import actions
 import workload
 
 from .conftest import SINCE, Unit
-from .test_istio_relations import METADATA, PILOT
 
 CREATED = datetime.fromisoformat(SINCE)
 POD = ListedPod(
@@ -323,15 +322,6 @@ def test_a_check_finds_missing_trust_a_bad_option_and_a_unit_that_does_not_answe
     assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
     assert 'problem: options: log-level: "loud"' in found["findings"]
     assert "problem: units: waiting for unit istio-aux/0: watch pods: 403" in found["findings"]
-
-
-def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) -> None:
-    unit.relate(PILOT, METADATA)
-
-    found = run_check(unit, LIVE)
-
-    assert found["works"] == "true"
-    assert "note: relations: istio-pilot: root namespace kubeflow, istio-meta" in found["findings"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ops import testing
 from relations.istio import ControlPlane, parse
 
 from .conftest import ROOT, Unit, injector
+from .test_actions import LIVE, run_check
 
 VERSIONS = {"_supported_versions": "- v1\n"}
 
@@ -100,6 +101,15 @@ def test_the_status_names_the_injectors(
         if waits
         else testing.ActiveStatus(facts)
     )
+
+
+def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) -> None:
+    unit.relate(PILOT, METADATA)
+
+    found = run_check(unit, LIVE)
+
+    assert found["works"] == "true"
+    assert "note: relations: istio-pilot: root namespace kubeflow, istio-meta" in found["findings"]
 
 
 def with_revision(name: str, **labels: str) -> dict[str, Any]:
