@@ -53,9 +53,8 @@ class IstioAuxCharm(ops.CharmBase):
         self._stored.set_default(settled="")  # See `cluster.Present`.
         self._inputs: Inputs | None = None  # What this event observed, for the status.
         self._problem: ReconcileError | None = None  # The first one.
-        self._leaves = False
-        self._serves = False
-        self._starting = False
+        self._left: list[str] | None = None  # By a removal; None: the unit stays.
+        self._serves = self._starting = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
         self._pki = certificates.requirer(self)
@@ -173,7 +172,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._reconcile(event)
 
     def _on_remove(self, event: ops.EventBase) -> None:
-        self._leaves = True
+        self._left = []
         workload.wake(self._container, event, wanted=False)
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
@@ -181,13 +180,14 @@ class IstioAuxCharm(ops.CharmBase):
         stop = partial(workload.stop, self._container)
         tell = partial(status.tell_leaving, self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            model, patience = cluster.namespace(), self.patience
-            objects.remove(client, self.app.name, model, patience, stop_workload=stop, tell=tell)
+            self._left, self._stored.settled = objects.remove(
+                client, self.app.name, self._stored.settled, self.patience, stop=stop, tell=tell
+            )
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
-        if self._leaves:
+        if self._left is not None:
             # Juju may have taken away what the inputs are read from.
-            event.add_status(status.of_leaving())
+            event.add_status(status.of_leaving(left=self._left))
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
             event.add_status(status.of_unit(self._inputs, self._problem, self._notes))

@@ -171,16 +171,18 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def tolerating_refusals() -> Generator[None]:
+def tolerating_refusals(left: list[str], what: str) -> Generator[None]:
     """Go on with a removal when the API server refuses a request, or the object is gone.
 
-    Juju may remove the charm's permissions before the last hook (lp:1941655).
+    Juju may remove the charm's permissions before the last hook (lp:1941655). `left` gets `what` of
+    a request that was refused.
     """
     try:
         yield
     except ReconcileError as error:
         if error.code in _REFUSALS:
             logger.warning("%s", error)
+            left.append(what)
         elif error.code != 404:
             raise
 
@@ -255,7 +257,7 @@ class Present:
     @property
     def settled(self) -> str:
         """The state in which nothing was to be changed, for the next event."""
-        return self._before if self.changed else self._state or self._before
+        return "" if self.changed else self._state or self._before
 
     def every(self, kind: type[Any]) -> list[Found] | None:
         """Return all objects of a kind that others have, too; None if the kind is not served.

@@ -44,6 +44,9 @@ INJECTION: Final = "istio-injection"
 # The application that set the label, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
 
+# Instead of the state in which nothing is to be changed: a removal has deleted everything.
+_REMOVED: Final = "removed"
+
 # How often a Job is patched that changes at the same time, or that may not be changed.
 _ATTEMPTS: Final = 5
 # The kinds of Job that the workload can suspend.
@@ -258,50 +261,60 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
 def remove(
     client: Client,
     app: str,
-    model: str,
+    settled: str,
     patience: Patience,
     *,
-    stop_workload: Callable[[], None],
+    stop: Callable[[], None],
     tell: Callable[[list[str]], None],
-) -> None:
+) -> tuple[list[str], str]:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    This may fail and begin again at any point. `tell` gets the Jobs whose pods it waits for.
+    This may fail and begin again at any point. `settled` is what the hook before left, `stop` stops
+    the workload, and `tell` gets the Jobs whose pods it waits for.
+
+    Returns:
+        Kinds of objects that it leaves, because the API server does not let it see or delete them;
+        and what to give to the next hook.
     """
+    model, left = cluster.namespace(), list[str]()
     # What changes new pods goes first: calls of the webhook would fail. What follows may take as
     # long as pods take to end.
-    if _delete(client, app, model, cluster.CHANGING_PODS):
+    if _delete(client, app, model, cluster.CHANGING_PODS, []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(patience.webhook_gone)
     # It suspends no more Jobs.
-    stop_workload()
+    stop()
     # The workload still has its rights: if this hook never gets further, a workload that runs again
     # can resume them.
     resume_jobs(client, patience, tell)
     # The workload's account loses its roles, then the policies that narrow them go.
-    _delete(client, app, model, cluster.OWNED)
+    _delete(client, app, model, cluster.OWNED, left)
     # The workload created its Lease, without labels, and can no longer create another.
-    with cluster.tolerating_refusals(), attempt("Lease"):
+    with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
     # Until then, another unit's workload may have suspended one more.
     resume_jobs(client, patience, tell)
     # Somebody else's webhook may refuse that.
-    take_back_labels(client, app, model)
+    take_back_labels(client, app, model, left)
+    # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
+    return ([], _REMOVED) if not left or settled == _REMOVED else (left, settled)
 
 
-def _delete(client: Client, app: str, model: str, kinds: Iterable[type[Any]]) -> bool:
+def _delete(
+    client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
+) -> bool:
     """Delete what the application owns of these kinds, in this order; tell if there was any."""
     present, deleted = Present(client, manifests.labels(app, model), model), False
     for kind in kinds:
-        with cluster.tolerating_refusals():
+        with cluster.tolerating_refusals(left, kind.__name__):
             deleted |= cluster.delete(client, kind, present, model)
     return deleted
 
 
-def take_back_labels(client: Client, app: str, model: str) -> None:
-    """Remove every label of a namespace that the application set; a refusal is logged only."""
+def take_back_labels(client: Client, app: str, model: str, left: list[str]) -> None:
+    """Remove every label of a namespace that the application set; `left` says if it cannot."""
     owner = f"{model}/{app}"
-    with cluster.tolerating_refusals():
+    with cluster.tolerating_refusals(left, "the labels of namespaces"):
         for namespace in cluster.listed(client, Namespace):
             if _is_stray(namespace, owner):
                 _label(client, namespace, owner, enabled=False)
@@ -316,7 +329,7 @@ def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
     labels = {SUSPENDED: SUSPENDED_FOR}
     for kind, resource in _JOBS.items():
         try:
-            with cluster.tolerating_refusals():
+            with cluster.tolerating_refusals([], kind):
                 for job in cluster.listed(client, resource, labels, namespace="*"):
                     yield kind, job
         except ReconcileError as error:

@@ -19,6 +19,7 @@ from relations import istio
 
 # Keeps a row of `juju status` short; the workload's /status lists all.
 _LONGEST_LIST: Final = 3
+_BY_HAND: Final = "see docs/how-to/clean-up-by-hand.md"
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,17 @@ def _running(inputs: Inputs) -> str:
     return "nothing runs: no quits and no admission"
 
 
-def of_leaving(jobs: Sequence[str] = ()) -> ops.StatusBase:
-    """Return the status of a unit that stops or is removed, and waits for the pods of `jobs`."""
+def of_leaving(jobs: Sequence[str] = (), left: Sequence[str] = ()) -> ops.StatusBase:
+    """Return the status of a unit that stops or is removed, and waits for the pods of `jobs`.
+
+    `left`: kinds of objects that it could not delete, which the log names, too.
+    """
+    if left:
+        every, some = (
+            f"left in the cluster: {kinds}: {_BY_HAND}" for kinds in (", ".join(left), _some(left))
+        )
+        logger.error("%s", every)
+        return ops.BlockedStatus(f"the unit is being removed; {some}")
     waits = f": waits for the pods of suspended Jobs: {_some(jobs)}" if jobs else ""
     return ops.WaitingStatus(f"the unit is being removed{waits}")
 

@@ -329,7 +329,7 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 
-    objects.take_back_labels(client, LONG_APP, LONG_MODEL)
+    objects.take_back_labels(client, LONG_APP, LONG_MODEL, [])
 
     assert labels(client, namespace) == {"istio-injection": "enabled"}
 
@@ -339,7 +339,7 @@ def test_a_label_that_somebody_has_changed_is_theirs(client: lightkube.Client, n
     label(client, namespace, "disabled")
 
     said = label_all(client, naming(namespace))
-    objects.take_back_labels(client, LONG_APP, LONG_MODEL)
+    objects.take_back_labels(client, LONG_APP, LONG_MODEL, [])
 
     assert said == (f"{namespace}: has istio-injection=disabled",)
     assert labels(client, namespace) == {"istio-injection": "disabled"}

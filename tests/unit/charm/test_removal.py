@@ -10,7 +10,10 @@ import json
 
 import httpx2
 import pytest
+from lightkube.core.resource import api_info
 from ops import testing
+
+import cluster
 
 from .apiserver import MODEL_UID
 from .conftest import Unit
@@ -109,6 +112,47 @@ def test_a_permission_that_juju_removed_does_not_stop_the_removal(code: int, uni
     unit.remove()
 
     assert unit.api.kinds() == ["MutatingWebhookConfiguration"]
+
+
+GONE = "MutatingWebhookConfiguration, MutatingAdmissionPolicyBinding, MutatingAdmissionPolicy"
+
+
+def take_rights(unit: Unit) -> None:
+    """Juju deletes the charm's role before the last hook (lp:1941655)."""
+    kinds = {api_info(kind).plural for kind in cluster.OWNED}
+    unit.api.denied = {f"list {kind}" for kind in {*kinds, "namespaces"}} | {"delete leases"}
+
+
+def test_objects_that_are_left_without_rights_are_said_with_the_page_that_deletes_them(
+    unit: Unit,
+) -> None:
+    take_rights(unit)
+
+    said = unit.remove()
+
+    page = "see docs/how-to/clean-up-by-hand.md"
+    assert said == testing.BlockedStatus(
+        f"the unit is being removed; left in the cluster: {GONE} and 11 more: {page}"
+    )
+    (line,) = [log for log in unit.ctx.juju_log if log.level == "ERROR"]
+    assert line.message.startswith(f"left in the cluster: {GONE}, ClusterRoleBinding, ")
+    assert line.message.endswith(f"Lease, the labels of namespaces: {page}")
+
+
+def test_what_an_earlier_hook_of_the_removal_has_deleted_is_not_left(unit: Unit) -> None:
+    unit.remove("stop")
+    assert not unit.api.objects
+    take_rights(unit)
+
+    assert unit.remove() == testing.WaitingStatus("the unit is being removed")
+
+
+def test_a_unit_that_stays_after_all_and_is_removed_later_says_what_it_leaves(unit: Unit) -> None:
+    unit.remove("stop")
+    unit.run(planned_units=1)
+    take_rights(unit)
+
+    assert "left in the cluster: " in unit.remove().message
 
 
 def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
