@@ -109,7 +109,7 @@ class Actions(ops.Object):
         answer = probe.ask(self._transport)
         if answer.missing or not answer.status:
             raise RefusedError(f"workload: {answer.missing}")
-        if answer.status.race is RacePolicy.NONE:
+        if answer.status.race == RacePolicy.NONE:
             raise RefusedError("race-policy: none: the workload does not look for such pods")
         if not answer.status.injectors:
             raise RefusedError("not known yet whether Istio injects")
@@ -148,14 +148,13 @@ class Actions(ops.Object):
     @_action
     def _on_explain(self, event: ops.ActionEvent) -> Results:
         _expect_pod("pod", event.params["pod"])
-        # The options with which the workload runs: those of Juju may be invalid by now.
-        with self._container.pull(workload.CONFIG) as file:
-            settings = yaml.safe_load(file)
         command = ["explain", "--config", workload.CONFIG]
         namespace, _, pod = event.params["pod"].partition("/")
         text, why = self._run([*command, "--namespace", namespace, f"pod/{pod}"])
         if why:
             raise RefusedError(why)
+        # The options with which the workload runs: those of Juju may be invalid by now.
+        settings = yaml.safe_load(workload.read(self._container, workload.CONFIG))
         new = f"start-mode: {settings['start-mode']}"
         if settings["start-mode"] == "auto":
             status = probe.ask(self._transport).status
@@ -278,6 +277,8 @@ class Actions(ops.Object):
         argv = ["istio-aux", name, "--kubeconfig", workload.KUBECONFIG, *arguments]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
+            if not workload.read(self._container, workload.CONFIG):
+                return "", "the workload has no settings yet: `juju status` says what it waits for"
             return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
             text, why = str(error.stdout or ""), str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

@@ -54,7 +54,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs: Inputs | None = None  # What this event observed, for the status.
         self._problem: ReconcileError | None = None  # The first one.
         self._left: list[str] | None = None  # By a removal; None: the unit stays.
-        self._serves = self._starting = False
+        self._serves = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
         self._pki = certificates.requirer(self)
@@ -108,9 +108,10 @@ class IstioAuxCharm(ops.CharmBase):
                 self._read_checks(observed.answer)
             else:
                 self._act(client, observed)
-        sidecar.answer(self, self._inputs.requesters, None if self._starting else observed.answer)
+        starts = self._notes.starting
+        sidecar.answer(self, self._inputs.requesters, None if starts else observed.answer)
         # No event says that a problem has passed, nor that a check succeeds for the first time.
-        waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
+        waits = bool(self._problem or self._notes.silent) or starts or self._pending
         workload.wake(self._container, event, wanted=waits)
 
     @contextlib.contextmanager
@@ -162,10 +163,9 @@ class IstioAuxCharm(ops.CharmBase):
         if answer.status:
             self.unit.set_workload_version(answer.status.version)
         with self._step():
-            is_up, is_ready = workload.check_is_up(self._container), not answer.missing
-            if is_ready:
-                workload.relax(self._container)
-            self._serves, self._starting = is_up and is_ready, is_up and not is_ready
+            is_ready = not answer.missing
+            self._notes.runs, is_up = workload.check(self._container, ready=is_ready)
+            self._serves, self._notes.starting = is_up and is_ready, is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)

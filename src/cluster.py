@@ -82,8 +82,8 @@ _LACKS_RIGHT: Final = re.compile(
     r'" cannot \S+ (?:resource|path) "|attempting to grant RBAC permissions'
 )
 
-# What lightkube raises for an answer that is not an API server's: a proxy's page, nothing, half a
-# document, one of another shape, one that is nested too deeply. lightkube 1.0 checks nothing.
+# What lightkube 1.0 raises for an answer that is not an API server's: a page of a proxy, nothing,
+# half a document, one of another shape, one that is nested too deeply.
 _ODD: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 logger = logging.getLogger(__name__)
@@ -143,31 +143,28 @@ def attempt(what: str) -> Generator[None]:
     """Raise a `ReconcileError` about `what` if the API server refuses a request or fails."""
     try:
         yield
-    except httpx2.RequestError as error:
-        raise ReconcileError(f"{what}: Kubernetes API server: {error}") from error
-    except (httpx2.HTTPStatusError, *_ODD) as error:
-        refusal = _refusal(error)
-        if not refusal:
-            # Should it be an error of our own, the log has where.
-            logger.info("%s", what, exc_info=error)
-            raise ReconcileError(f"{what}: {_NOT_ITS_ANSWER}: {_first_line(error)}") from error
-        code, reason = refusal.response.status_code, _first_line(refusal)
-        if code in _REFUSALS and not isinstance(refusal, ApiError):
-            reason = f"{_NOT_ITS_ANSWER}: {reason}"  # A proxy's page.
-        refused = code == 403 and bool(_LACKS_RIGHT.search(reason))
-        raise ReconcileError(f"{what}: {reason}", code=code, refused=refused) from error
+    except (httpx2.HTTPError, *_ODD) as error:
+        raise _explained(what, error) from error
 
 
-def _refusal(error: BaseException | None) -> httpx2.HTTPStatusError | None:
-    """Return the answer with a code that lightkube got, although its body made lightkube fail."""
-    while error and not isinstance(error, httpx2.HTTPStatusError):
-        error = error.__context__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    """Return what was said; the second line, if any, is advice from the HTTP library."""
-    return str(error).partition("\n")[0] or type(error).__name__
+def _explained(what: str, error: BaseException) -> ReconcileError:
+    """Return why `what` failed, with the code of the answer, if it has one."""
+    refusal: BaseException | None = error
+    # lightkube takes the body of each refusal for JSON, and fails for another.
+    while refusal and not isinstance(refusal, httpx2.HTTPStatusError):
+        refusal = refusal.__context__
+    # The second line, if any, is advice from the HTTP library.
+    said = str(refusal or error).partition("\n")[0] or type(error).__name__
+    code = refusal.response.status_code if refusal else 0
+    if not (refusal or isinstance(error, httpx2.HTTPError)):
+        # Should it be an error of our own, the log has where.
+        logger.info("%s", what, exc_info=error)
+        of = _NOT_ITS_ANSWER
+    else:
+        foreign = code in _REFUSALS and not isinstance(refusal, ApiError)  # A proxy's page.
+        of = _NOT_ITS_ANSWER if foreign else "Kubernetes API server"
+    refused = code == 403 and bool(_LACKS_RIGHT.search(said))
+    return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ class Inputs:
     invalid: str  # Which options are invalid and why.
     container_ready: bool  # Pebble answers in the workload's container.
     issuers: Issuers = field(repr=False)
+    log: str = ""  # The command that shows the log of this unit's workload.
     answer: probe.Answer | None = None  # Of the workload; None without its container.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
@@ -116,13 +117,14 @@ def observe(
     reachable = container.can_connect()
     return Inputs(
         app=charm.app.name,
+        log=f"kubectl logs -n {namespace} {charm.unit.name.replace('/', '-')} -c {CONTAINER}",
         model=namespace,
         leader=charm.unit.is_leader(),
         now=now,
         config=options,
         invalid=invalid,
         container_ready=reachable,
-        answer=probe.ask(transport) if reachable else None,
+        answer=probe.ask(transport, container) if reachable else None,
         issuers=certificates.observe(
             charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
+import ops
 from istio_aux.model.answers import PodPage, ProcessStatus
 from istio_aux.model.names import STATUS_PORT, WEBHOOK_PORT
 from lightkube import Client
@@ -27,6 +28,7 @@ from cluster import ReconcileError
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 # Seconds. The workload answers from memory.
 _TIMEOUT: Final = 2.0
+_START: Final = 10.0  # Of a program that only says its version, on a busy node.
 # How long the webhook configuration waits for a pod that is ready and does not answer the leader.
 # Something stands between the two units then, such as a NetworkPolicy for port 8080 or STRICT mTLS.
 # Neither concerns the API server, which talks to port 8443: to wait for longer would leave every
@@ -43,6 +45,7 @@ class Answer:
 
     missing: str  # Why it is not ready, in one line; empty if it is.
     status: ProcessStatus | None = None  # None if it does not answer.
+    revision: str = ""  # Which revision the image is of; empty if it does not say.
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,25 @@ class Endpoints:
     silent: tuple[str, ...] = ()  # Units that do not answer as ready: address and reason.
 
 
-def ask(transport: Transport) -> Answer:
-    """Return what the workload of this unit says."""
+def ask(transport: Transport, container: ops.Container | None = None) -> Answer:
+    """Return what the workload of this unit says; if it does not answer, what its image is."""
     try:
         status = _get(STATUS_URL, "status", ProcessStatus, transport)
     except ReconcileError as error:
-        return Answer(str(error))
-    return Answer("" if status.ready else "; ".join(status.missing) or "not ready", status)
+        odd = isinstance(error.__cause__, ValueError)
+        what = "answers as another revision does" if odd else "does not answer"
+        return Answer(f"{what}: {error.__cause__}", revision=_revision(container))
+    missing = "" if status.ready else "; ".join(status.missing) or "not ready"
+    return Answer(missing, status, status.revision or status.version)
+
+
+def _revision(container: ops.Container | None) -> str:
+    try:
+        argv = ["istio-aux", "--version"]
+        said = container.exec(argv, timeout=_START).wait_output()[0] if container else ""
+    except ops.pebble.Error:
+        return ""  # The image is another program, or the container has just ended.
+    return said.rpartition("revision ")[2].strip()
 
 
 def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import istio_aux
 import ops
 from istio_aux.model import selectors
 from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.text import listed
+from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
@@ -20,6 +21,9 @@ from relations import istio
 # Keeps a row of `juju status` short; the workload's /status lists all.
 _LONGEST_LIST: Final = 3
 _BY_HAND: Final = "see docs/how-to/clean-up-by-hand.md"
+# Characters of a row, and of a pod in it: tenants choose names, of up to 253 characters.
+_LONGEST: Final = 400
+_NAME: Final = 60
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ class Notes:
     labels: Sequence[str] = ()  # Namespaces of `inject-namespaces` without their label, and why.
     unapplied: str = ""  # The object that somebody else's webhook refused, and why.
     silent: Sequence[str] = ()  # Units that do not answer the leader, with their addresses.
+    runs: bool = False  # Pebble runs the workload, and does not wait before it starts it again.
+    starting: bool = False  # Pebble's check has not failed yet.
 
 
 def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
@@ -46,19 +52,21 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
         else "",
     )
     if why := next(filter(None, blocked), ""):
-        return ops.BlockedStatus(why)
+        return ops.BlockedStatus(shortened(why, _LONGEST))
     waiting = (
         "" if inputs.answer else f"waiting for Pebble in container {CONTAINER}",
         str(problem or ""),
         inputs.issuers.missing,
-        f"workload: {inputs.answer.missing}" if inputs.answer and inputs.answer.missing else "",
+        _unready(inputs, notes),
     )
     if why := next(filter(None, waiting), ""):
-        return ops.WaitingStatus(why)
+        said = "; ".join(filter(None, (_skew(inputs), why)))
+        return ops.WaitingStatus(shortened(said, _LONGEST))
     # Earlier checks make sure of both.
     assert inputs.answer
     assert inputs.answer.status
     facts = "; ".join(filter(None, _facts(inputs, inputs.answer.status, notes)))
+    facts = shortened(facts, _LONGEST)
     if _waits_for_istio(inputs, inputs.answer.status):
         return ops.WaitingStatus(f"waiting for Istio; {facts}")
     return ops.ActiveStatus(facts)
@@ -78,6 +86,29 @@ def _running(inputs: Inputs) -> str:
     if inputs.answer and inputs.answer.status:
         return "the last good configuration runs"
     return "nothing runs: no quits and no admission"
+
+
+def _unready(inputs: Inputs, notes: Notes) -> str:
+    """Return why the workload is not ready, or the empty text."""
+    answer = inputs.answer
+    if not (answer and answer.missing):
+        return ""
+    if answer.status:
+        return f"workload: {answer.missing}"
+    if notes.runs:
+        return f"workload has started: it answers within seconds ({answer.missing})"
+    return f"workload does not run: see {inputs.log} ({answer.missing})"
+
+
+def _skew(inputs: Inputs) -> str:
+    """Return what to do if image and charm are of different revisions, or the empty text."""
+    answer, ours = inputs.answer, istio_aux.revision()
+    if answer is None or answer.revision in {"", ours}:
+        return ""
+    do = f"juju refresh {inputs.app} --resource {CONTAINER}-image=IMAGE"
+    unknown = listed(answer.status.unknown_keys) if answer.status else ""
+    lacks = f" (it does not know {unknown})" if unknown else ""
+    return f"image is of revision {answer.revision}, charm of {ours}: {do}{lacks}"
 
 
 def of_leaving(jobs: Sequence[str] = (), left: Sequence[str] = ()) -> ops.StatusBase:
@@ -104,6 +135,7 @@ def tell_leaving(unit: ops.Unit, jobs: Sequence[str]) -> None:
 def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]:
     """Yield what is true of a unit that works; an empty text says nothing."""
     assert inputs.config  # An invalid option blocks.
+    yield _skew(inputs)
     yield _selected(len(status.selected_namespaces), inputs.config.namespace_selectors)
     # The relations that do not name the root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
@@ -164,7 +196,7 @@ def _injector(injector: Injector) -> str:
 
 
 def _names(objects: Sequence[TroubledPod | SuspendedJob]) -> list[str]:
-    return [f"{each.namespace}/{each.name}" for each in objects]
+    return [shortened(f"{each.namespace}/{each.name}", _NAME) for each in objects]
 
 
 def _count(number: int, what: str) -> str:

@@ -67,6 +67,7 @@ def settings(known: Mapping[str, Any]) -> dict[str, Any]:
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
         "pebble-socket": SOCKET,
+        "unknown-keys": "skip",  # Of an image that is older than this charm.
     }
 
 
@@ -113,12 +114,12 @@ def ensure(
     if not leaf:
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
-    known = inputs.settings() if granted or not _read(container, CONFIG) else {}
+    known = inputs.settings() if granted or not read(container, CONFIG) else {}
     wanted = {KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client)))}
     if leaf != inputs.issuers.served:
         # The key comes first: the workload loads both when the certificate changes.
         wanted |= {TLS_KEY: leaf.private_key, TLS_CERTIFICATE: leaf.chain}
-    present = _read(container, TOKEN)
+    present = read(container, TOKEN)
     if (token := _token(client, present, inputs)) != present:
         wanted[TOKEN] = token
     if known:
@@ -126,7 +127,7 @@ def ensure(
         wanted[APPLICATIONS] = known["applications"]
         wanted[CONFIG] = _yaml(settings(known))
     for path, content in wanted.items():
-        if _read(container, path) != content:
+        if read(container, path) != content:
             container.push(path, content, make_dirs=True, permissions=0o600)
             logger.info("wrote %s", path)
     if known:
@@ -147,15 +148,6 @@ def stop(container: ops.Container) -> None:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
 
 
-def relax(container: ops.Container) -> None:
-    """Relax the check of a workload that is ready now: a slow answer does not make it unready.
-
-    Pebble counts the changed check as up, as it should here. After a restart of Pebble, the check
-    is strict again.
-    """
-    container.add_layer(READY, {"checks": {READY: SINCE_READY}}, combine=True)
-
-
 def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:
     """Have Pebble wake the charm while that is `wanted`; this `event` may reset the pauses."""
     try:
@@ -174,18 +166,26 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
 
 def trouble(error: ops.pebble.Error) -> ReconcileError:
     """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
-    lines = str(error).splitlines()
+    lines = str(error).splitlines() or [type(error).__name__]
+    # Of a service that ends at once, Pebble shows what it wrote last (pebble servstate handlers).
+    if said := [line.strip() for line in lines if line.startswith("    ")]:
+        return ReconcileError(f"workload does not start: {said[-1]}")
     # The first line of a change that failed only says that it did.
-    why = next((line for line in lines if line.startswith("- ")), lines[0] if lines else "")
-    return ReconcileError(
-        f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}"
-    )
+    why = next((line for line in lines if line.startswith("- ")), lines[0])
+    return ReconcileError(f"container {CONTAINER}: {why.removeprefix('- ')}")
 
 
-def check_is_up(container: ops.Container) -> bool:
-    """Tell whether Pebble's check `ready` is up, as a new one is until it fails."""
-    checks = container.get_checks(READY)
-    return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
+def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
+    """Tell whether Pebble runs the service now, and whether its check is up, as a new one is.
+
+    The check of a workload that is `ready` is relaxed, and counts as up: a slow answer does not
+    make it unready. After a restart of Pebble, the check is strict again.
+    """
+    service, checks = container.get_services(SERVICE).get(SERVICE), container.get_checks(READY)
+    if ready:
+        container.add_layer(READY, {"checks": {READY: SINCE_READY}}, combine=True)
+    runs = service is not None and service.current is ops.pebble.ServiceStatus.ACTIVE
+    return runs, READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 
 
 def _token(client: Client, present: str, inputs: Inputs) -> str:
@@ -208,7 +208,8 @@ def token_is_late(token: str, now: datetime) -> bool:
     return expires - now.timestamp() < (expires - issued) / 3
 
 
-def _read(container: ops.Container, path: str) -> str:
+def read(container: ops.Container, path: str) -> str:
+    """Return the content of a file in the container, empty if there is none."""
     try:
         with container.pull(path) as file:
             return file.read()

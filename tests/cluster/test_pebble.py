@@ -183,6 +183,10 @@ def begun(client: Any) -> tuple[str, dict[str, str]]:
     return service["current-since"], {one.name: one.change_id for one in client.get_checks()}
 
 
+def is_up(unit: Any) -> bool:
+    return workload.check(unit, ready=False)[1]
+
+
 def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     pebble: Any, answers: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,26 +194,26 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     unit = container(pebble)
     relaxed = of_answers({"checks": {"ready": workload.SINCE_READY}}, url)["checks"]["ready"]
     monkeypatch.setattr(workload, "SINCE_READY", relaxed)
-    lab.until(lambda: not workload.check_is_up(unit), what="the rock's check to fail")
+    lab.until(lambda: not is_up(unit), what="the rock's check to fail")
 
     def reconcile() -> None:
         workload.run(unit, of_answers(workload.layer(CONFIG.settings | NAMES), url))
-        workload.relax(unit)
+        workload.check(unit, ready=True)
 
     reconcile()
     assert unit.get_service(workload.SERVICE).is_running()
     assert unit.get_plan().checks["ready"].threshold == 2
-    lab.until(lambda: workload.check_is_up(unit), what="the unit to be ready")
+    lab.until(lambda: is_up(unit), what="the unit to be ready")
     before = begun(pebble)
     reconcile()
     assert begun(pebble) == before, "no service and no check starts again"
 
     (folder / "readyz").unlink()
-    lab.until(lambda: not workload.check_is_up(unit), what="it not to be")
+    lab.until(lambda: not is_up(unit), what="it not to be")
     kinds = {notice.last_data.get("kind") for notice in pebble.get_notices()}
     assert "perform-check" in kinds
     (folder / "readyz").touch()
-    lab.until(lambda: workload.check_is_up(unit), what="it to be so again")
+    lab.until(lambda: is_up(unit), what="it to be so again")
 
     to = {"location": "http://127.0.0.1:1/loki", "services": ["all"], "labels": {"product": "Juju"}}
     targets: Any = {"loki/0": cos._TARGET | to}

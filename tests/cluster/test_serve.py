@@ -67,6 +67,17 @@ def test_a_setting_that_cannot_be_used_ends_it_with_2_and_one_line(
     assert complaint in done.stderr
 
 
+def test_a_key_that_another_version_wrote_is_left_out_and_reported(mortal: Workload):
+    good = yaml.safe_load(mortal.config.read_text())
+    mortal.config.write_text(yaml.safe_dump({**good, "unknown-keys": "skip", "speed": 3}))
+
+    mortal.start()
+    mortal.await_ready()
+
+    assert mortal.status()["unknown-keys"] == ["speed"]
+    assert "unknown keys, left out: speed" in log(mortal)
+
+
 def test_a_port_that_is_taken_ends_it_with_1_and_one_line(cluster: lab.Cluster, mortal: Workload):
     done = ended(mortal, status_address=cluster.server.removeprefix("https://"))
 

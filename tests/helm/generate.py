@@ -38,7 +38,7 @@ TEMPLATES: Final = {
     "records": "$c.validates",
     "webhook": "",
 }
-# Settings that the chart decides: where its files are, and the names of its objects.
+# Settings that the chart decides: where its files are, the names of its objects, and that an unknown key is refused.
 DECIDED: Final = frozenset(
     {
         "application",
@@ -49,6 +49,7 @@ DECIDED: Final = frozenset(
         "status-address",
         "tls-certificate",
         "tls-key",
+        "unknown-keys",
         "webhook-address",
         "webhook-configuration",
     }

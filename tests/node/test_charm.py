@@ -90,6 +90,7 @@ def test_a_quiet_leader_reads_each_kind_once_and_writes_nothing(
     ]
     reviews = {"create selfsubjectaccessreviews", "create tokenreviews"}
     assert sorted(found) == sorted({*reviews, *(f"list {each}" for each in LISTS)})
+    assert "image is of revision" not in istio_aux.status()[1], "the charm and its image agree"
 
 
 def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(

@@ -222,7 +222,7 @@ def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
         (["explain"], "expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE"),
         (["explain", "../secrets/x"], '"../secrets/x": expected TYPE/NAME, the name of a pod'),
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
-        (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected NAME=HOW'),
+        (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected native, ignore,'),
         (["audit", "--config", "/none"], "/none: No such file or directory"),
         (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),

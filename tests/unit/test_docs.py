@@ -416,6 +416,7 @@ def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) ->
         "waiting for the leader's certificate authority",
         "certificate authority cannot be read; ",
         "two control planes: the injectors of both count until one of these relations is removed",
+        "Kubernetes API server: ",
         "[0-9]+ blocked",  # Made of a number and a kind of pods.
     }
     assert any(re.search(each, text) for each in elsewhere | templates())

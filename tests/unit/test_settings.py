@@ -24,7 +24,7 @@ from istio_aux.model.policy import (
 )
 from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
-from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, load
+from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, UnknownKeys, load
 from lab.options import configured
 from unit.declared import ANNOTATIONS
 
@@ -63,7 +63,7 @@ def test_every_key_is_taken(file: Path) -> None:
         "race-policy: restart-jobs\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
-        "pebble-socket: /charm/container/pebble.socket\n",
+        "pebble-socket: /charm/container/pebble.socket\nunknown-keys: skip\n",
     )
     assert settings == Settings(
         tls_certificate=Path("/tls/tls.crt"),
@@ -92,7 +92,21 @@ def test_every_key_is_taken(file: Path) -> None:
         applications=Path("/etc/istio-aux/applications"),
         pebble_socket=Path("/charm/container/pebble.socket"),
         log_level=LogLevel.DEBUG,
+        unknown_keys=UnknownKeys.SKIP,
     )
+
+
+@pytest.mark.parametrize("skipping", [False, True])
+def test_a_key_of_another_version_is_left_out_only_where_the_file_says_so(
+    skipping: bool, file: Path
+) -> None:
+    text = f"unknown-keys: {'skip' if skipping else 'refuse'}\n{LEAST}speed: 3\nquit: dry-run\n"
+    if not skipping:
+        with pytest.raises(SettingsError, match="speed: unknown key: expected one of: "):
+            read(file, text)
+        return
+    settings = read(file, text)
+    assert (settings.quit, settings.skipped) == (QuitMode.DRY_RUN, ("speed",))
 
 
 @pytest.mark.parametrize("address", ["[::1]:9443", "127.0.0.1:8443", ":0"])
@@ -274,4 +288,4 @@ def test_the_charm_imports_of_the_workload_what_it_packs() -> None:
     text = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
     imported = re.findall(r"^\s*(?:from|import) (istio_aux\S*)", text, re.MULTILINE)
     assert imported
-    assert [name for name in imported if not name.startswith("istio_aux.model")] == []
+    assert {name for name in imported if not name.startswith("istio_aux.model")} == {"istio_aux"}

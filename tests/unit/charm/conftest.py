@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import istio_aux
 import msgspec
 import pytest
 import yaml
@@ -84,6 +85,8 @@ class Workload:
         self.running = True
         self.asked = 0  # How often for /status.
         self.missing: list[str] = []
+        self.revision = istio_aux.revision()
+        self.more: dict[str, Any] = {}  # What another revision says, or says otherwise.
         self.namespaces = ["team-a", "team-b"]
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
@@ -136,8 +139,9 @@ class Workload:
             "token-expires": SINCE,
             "certificate": self._fingerprint(),
             "version": "1.2.3",
+            "revision": self.revision,
         }
-        return httpx2.Response(200, json=NOTHING | status)
+        return httpx2.Response(200, json=NOTHING | status | self.more)
 
     def _list(self, url: httpx2.URL) -> httpx2.Response:
         """Page the pods as the workload does; only the leader knows stuck ones."""

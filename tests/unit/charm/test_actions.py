@@ -353,7 +353,7 @@ def test_a_check_finds_a_workload_that_does_not_answer(unit: Unit) -> None:
     unit.process.running = False
 
     said = run_check(unit, LIVE)["findings"]
-    assert "problem: workload: no answer at http://localhost:8080: " in said
+    assert "problem: workload: does not answer: " in said
 
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}

@@ -20,6 +20,7 @@ from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, state_of
 
 # As recorded with Istio 1.28.10 on Kubernetes 1.36.3.
+SERVER = "Kubernetes API server: "
 AWAY = (
     'Internal error occurred: failed calling webhook "validation.istio.io": failed to call webhook:'
     ' Post "https://istiod.istio-system.svc:443/validate?timeout=10s": no endpoints available for'
@@ -73,7 +74,7 @@ def test_the_status_names_what_is_not_applied_until_istiod_is_back(away: Unit) -
     away.process.stuck = [{"namespace": "team-a", "name": "train"}]
 
     assert away.run() == active(
-        f"; stuck: team-a/train; not applied: PeerAuthentication istio-aux: {AWAY}"
+        f"; stuck: team-a/train; not applied: PeerAuthentication istio-aux: {SERVER}{AWAY}"
     )
     assert PATH not in away.api.objects
     # A hung istiod costs an event three seconds at most.
@@ -179,6 +180,7 @@ def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_sta
     for name in ("team-a", "team-b"):
         unit.api.answers[f"patch namespaces {name}"] = refusal(code, "InternalError", failed)
 
+    failed = SERVER + failed
     assert unit.configure(inject_namespaces="team-a,team-c") == active(
         f"; inject-namespaces: team-b: label not removed: {failed}, team-a: {failed}"
     )

@@ -213,7 +213,7 @@ def test_nothing_cluster_wide_is_applied_while_the_namespace_cannot_be_read(
 
     status = new_unit.configure()
 
-    assert status == testing.WaitingStatus("Namespace: etcd is slow")
+    assert status == testing.WaitingStatus("Namespace: Kubernetes API server: etcd is slow")
     assert new_unit.api.objects
     assert all("/namespaces/" in path for path in new_unit.api.objects)
 

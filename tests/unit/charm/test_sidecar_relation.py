@@ -285,6 +285,4 @@ def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None
     fail_checks(unit)
     unit.run()
 
-    assert told(unit) == Mesh(
-        live=False, reason="workload: no answer at http://localhost:8080: connection refused"
-    )
+    assert told(unit) == Mesh(live=False, reason="workload: does not answer: connection refused")

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 import httpx2
+import istio_aux
 import pytest
 from istio_aux.model.policy import REPLACED
 from istio_aux.model.resources import Requests
-from istio_aux.model.sidecars import EXPECTED
 from ops import pebble, testing
+from scenario import mocking
 from unit.rules import pods
 
 import config
@@ -24,6 +25,7 @@ from .conftest import SINCE, WELL, Unit, active
 LAST_GOOD = "last-good-options"
 RUNS = "; the last good configuration runs"
 OURS = "io.datastrophic/istio-aux=enabled"
+HOW = "native, ignore, quit, PORT/PATH or /COMMAND after ="
 FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
 
@@ -42,7 +44,12 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
             "kube-system",
             'inject-namespaces: "kube-system": expected namespaces that Istio does not ignore',
         ),
-        ("sidecars", "daprd=quit,daprd=1/", f'sidecars: "daprd=1/": expected {EXPECTED}'),
+        (
+            "sidecars",
+            "daprd=quit,daprd=1/",
+            'sidecars: "daprd=1/": expected each container once, and not istio-proxy',
+        ),
+        ("sidecars", "daprd=kill", f'sidecars: "daprd=kill": expected {HOW}'),
         (
             "namespace-selectors",
             "a; a in b",
@@ -175,7 +182,7 @@ def test_a_failure_that_passes_is_waited_for(
     unit.api.failures = [failure]
     waiting = unit.run()
     assert isinstance(waiting, testing.WaitingStatus)
-    assert waiting.message.startswith("Namespace: ")
+    assert waiting.message.startswith("Namespace: Kubernetes API server: ")
     assert len(waiting.message.splitlines()) == 1
     assert unit.api.objects == objects
 
@@ -209,6 +216,18 @@ def test_stuck_pods_are_named_and_the_rest_counted(unit: Unit) -> None:
     )
 
 
+def test_a_row_of_juju_status_is_bounded_whatever_tenants_name(unit: Unit) -> None:
+    unit.process.stuck = [{"namespace": "a" * 63, "name": f"{n}-{'b' * 251}"} for n in range(5)]
+    assert unit.run().message.endswith("… and 2 more")
+    assert len(unit.run().message) < 300
+
+    unit.process.applications = [
+        {**APPLICATION, "namespace": "a" * 63, "name": f"{n}{'b' * 62}"} for n in range(3)
+    ]
+    assert len(unit.run().message) == 401
+    assert unit.run().message.endswith("…")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -222,6 +241,8 @@ def test_the_status_names_a_mode_that_is_not_the_default(
     assert unit.configure(**{option: value}) == active(f"; {said}")
 
 
+APPLICATION = {"live": False, "live-reason": "no injector selects it", "revision": "",
+    "root-namespace": "", "meshed": None, "meshed-reason": ""}  # fmt: skip
 PODS = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
 JOBS = [
     {"namespace": namespace, "kind": "TFJob", "name": name}
@@ -301,3 +322,86 @@ def test_an_event_that_is_not_reconciled_keeps_the_status(unit: Unit) -> None:
     (peers,) = unit.state.get_relations("peers")
 
     assert unit.run(unit.on.relation_departed(peers, remote_unit=1, departing_unit=1)) == before
+
+
+REFRESH = "juju refresh istio-aux --resource istio-aux-image=IMAGE"
+
+
+def differ(revision: str) -> str:
+    return f"image is of revision {revision}, charm of {istio_aux.revision()}: {REFRESH}"
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        ({}, ""),
+        ({"unknown-keys": ["inject-all", "speed"]}, " (it does not know inject-all, speed)"),
+        ({"start-mode": "turbo", "race": "wait", "quit": "later", "speed": 3}, ""),
+        ({"revision": "", "version": "0.0.9"}, ""),
+    ],
+    ids=[
+        "nothing else",
+        "keys that it does not know",
+        "what this one does not know",
+        "no revision",
+    ],
+)
+def test_an_image_of_another_revision_is_named_with_what_to_run(
+    said: dict[str, Any], lacks: str, unit: Unit
+) -> None:
+    unit.process.revision = "1a2b3c4d"
+    unit.process.more = said
+
+    assert unit.run() == testing.ActiveStatus(
+        f"{differ('0.0.9' if 'version' in said else '1a2b3c4d')}{lacks}; {WELL}"
+    )
+
+
+def test_what_another_revision_says_of_an_injector_is_not_live(unit: Unit) -> None:
+    unit.process.injectors[0] |= {"state": "sleeping", "native": "half", "why": "it sleeps"}
+    unit.process.capability = ("half", "one of two")
+
+    said = unit.run().message
+
+    assert "istio-sidecar-injector: it sleeps, since " in said
+    assert "pods are held, not native: one of two" in said
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (pebble.ServiceStatus.ACTIVE, "workload has started: it answers within seconds ("),
+        (
+            pebble.ServiceStatus.ERROR,
+            "workload does not run: see kubectl logs -n kubeflow istio-aux-0 -c istio-aux (",
+        ),
+    ],
+)
+@pytest.mark.parametrize("revision", ["", "1a2b3c4d"])
+def test_a_workload_that_does_not_answer_is_told_with_where_to_look(
+    runs: pebble.ServiceStatus, said: str, revision: str, unit: Unit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """After a changed option it answers again within seconds."""
+    monkeypatch.setattr(mocking._MockPebbleClient, "replan_services", lambda *_, **__: None)
+    of = f"istio-aux 1.2.3, revision {revision or istio_aux.revision()}"
+    execs = {testing.Exec(["istio-aux", "--version"], stdout=f"{of}\n")}
+    unit.change_container(execs=execs, service_statuses={workload.SERVICE: runs})
+    unit.process.running = False
+
+    status = unit.follow()
+
+    skew = f"{differ(revision)}; " if revision else ""
+    why = "does not answer: connection refused)"
+    assert status == testing.WaitingStatus(f"{skew}{said}{why}")
+
+
+def test_an_answer_that_cannot_be_read_names_the_revision_too(unit: Unit) -> None:
+    execs = {testing.Exec(["istio-aux", "--version"], stdout="istio-aux 2.0, revision 1a2b3c4d\n")}
+    unit.change_container(execs=execs)
+    unit.process.more = {"selected-namespaces": 3}
+
+    said = unit.run().message
+
+    assert said.startswith(f"{differ('1a2b3c4d')}; workload ")
+    assert "answers as another revision does: Expected `array`, got `int`" in said

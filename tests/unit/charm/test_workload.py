@@ -237,8 +237,32 @@ def test_what_pebble_refuses_is_a_status_and_is_tried_again(
     assert new_unit.run() == active()
 
 
-def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
-    text = 'cannot perform the following tasks:\n- Start service "istio-aux" (exited with code 2)'
+# As Pebble 1.26 says it of a program that writes two lines and ends.
+ENDS_AT_ONCE = """cannot perform the following tasks:
+- Start service "istio-aux" (service start attempt: exited quickly with code 2, will restart)
+----- Logs from task 0 -----
+2026-11-28T06:38:33Z INFO Most recent service output:
+    {"event": "start"}
+    config.yaml: peers: "one": expected mesh or direct
+2026-11-28T06:38:33Z ERROR service start attempt: exited quickly with code 2, will restart
+-----
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'cannot perform the following tasks:\n- Start service "istio-aux" (exited with code 2)',
+            'container istio-aux: Start service "istio-aux" (exited with code 2)',
+        ),
+        (
+            ENDS_AT_ONCE,
+            'workload does not start: config.yaml: peers: "one": expected mesh or direct',
+        ),
+    ],
+)
+def test_a_service_that_does_not_start_says_which_one_and_why(text: str, said: str) -> None:
     change = pebble.Change.from_dict(
         {"id": "1", "kind": "start", "summary": "", "status": "Error", "tasks": [], "ready": True,
          "err": text, "spawn-time": "2026-11-21T08:16:30Z"}
@@ -246,4 +270,4 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
 
     problem = workload.trouble(pebble.ChangeError(text, change))
 
-    assert str(problem) == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
+    assert str(problem) == said

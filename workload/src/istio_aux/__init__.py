@@ -5,3 +5,14 @@ server of both ports, and `shedding` says which connections are too many. `setti
 options, `status` what the status port answers and when the charm is woken, `telemetry` metrics, log
 and Events.
 """
+
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+
+@cache
+def revision() -> str:
+    """Return a digest of what charm and workload share, `model`: versions only count releases."""
+    files = sorted(Path(__file__).with_name("model").glob("*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]

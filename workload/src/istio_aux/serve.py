@@ -60,6 +60,9 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201  (logging is not set up before settings are)
         return 2
     telemetry.log_to(level=settings.log_level)
+    if settings.skipped:
+        skipped = ", ".join(settings.skipped)
+        _log.warning("%s: unknown keys, left out: %s", config, skipped, extra={"event": "start"})
     raise_descriptors()
     try:
         asyncio.run(_Service(settings, credentials, certificate).run())

@@ -23,12 +23,7 @@ from msgspec import structs
 from istio_aux.model import applications as asking
 from istio_aux.model import selectors, sidecars
 from istio_aux.model.applications import Applications, PodOptions
-from istio_aux.model.names import (
-    LOCAL_SETTINGS,
-    SETTINGS,
-    STATUS_PORT,
-    WEBHOOK_PORT,
-)
+from istio_aux.model.names import LOCAL_SETTINGS, SETTINGS, STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.policy import (
     Application,
     Capability,
@@ -55,6 +50,7 @@ class SettingsError(ValueError):
     """The settings file cannot be used; ``str()`` is one line."""
 
 
+UnknownKeys = StrEnum("UnknownKeys", ["REFUSE", "SKIP"])
 LogLevel = StrEnum("LogLevel", ["DEBUG", "INFO", "WARNING", "ERROR"])  # The least that is logged.
 
 
@@ -85,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     applications: Path | None = None
     pebble_socket: Path | None = None
     log_level: LogLevel = LogLevel.INFO
+    unknown_keys: UnknownKeys = UnknownKeys.REFUSE
+    skipped: tuple[str, ...] = ()  # The unknown keys that were left out.
 
     def start(self, capability: Capability) -> Start:
         """How pods start where sidecars can be native, or cannot.
@@ -301,6 +299,10 @@ OPTIONS = {
         _path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
     ),
     "log-level": Option(_one_of(LogLevel), "`debug`, `info`, `warning` or `error`"),
+    "unknown-keys": Option(
+        _one_of(UnknownKeys),
+        "keys of the settings file that this version does not know: `refuse`, or `skip` and report",
+    ),
 }
 
 
@@ -354,8 +356,12 @@ _published = msgspec.json.Decoder(dict[str, str | float])
 
 def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
     """The settings with the values of a document, which may have the ``known`` keys."""
-    settings = DEFAULTS
+    settings, skips = DEFAULTS, document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
+        if name not in known and skips:
+            text = one_line(str(name))
+            settings = structs.replace(settings, skipped=(*settings.skipped, text))
+            continue
         if name not in known:
             why = f"unknown key{replaced(str(name))}: expected one of: {', '.join(known)}"
             raise SettingsError(f"{where}: {one_line(str(name))}: {why}")

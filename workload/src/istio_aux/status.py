@@ -25,15 +25,7 @@ import msgspec
 from aiohttp import web
 
 from istio_aux.kube.errors import Backoff
-from istio_aux.model.answers import (
-    PAGE,
-    STATES,
-    TEXT,
-    Holder,
-    ListedPod,
-    PodPage,
-    ProcessStatus,
-)
+from istio_aux.model.answers import PAGE, STATES, TEXT, Holder, ListedPod, PodPage, ProcessStatus
 from istio_aux.model.policy import Capability
 from istio_aux.model.text import printable_json
 

@@ -19,6 +19,7 @@ from typing import Any, Generic
 
 from msgspec import structs
 
+from istio_aux import revision
 from istio_aux.injector.probe import DRY_RUN
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces, Watcher
@@ -189,6 +190,8 @@ class Wiring:
             ready=ready,
             missing=missing,
             version=version("istio-aux"),
+            revision=revision(),
+            unknown_keys=self._settings.skipped,
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=planes.native.why,

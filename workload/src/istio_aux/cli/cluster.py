@@ -10,13 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iter
 import msgspec
 
 from istio_aux.cli import report, workloads
-from istio_aux.cli.installation import (
-    Installation,
-    Installations,
-    Judgement,
-    Labels,
-    installations,
-)
+from istio_aux.cli.installation import Installation, Installations, Judgement, Labels, installations
 from istio_aux.injector.watcher import Survey, survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access

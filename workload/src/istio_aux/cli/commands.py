@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from istio_aux import settings
+from istio_aux import revision, settings
 from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Installations, Labels, name_of
 from istio_aux.cli.texts import TEXTS
@@ -199,7 +199,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - see above
 
-        sys.stdout.write(f"istio-aux {version('istio-aux')}\n")
+        sys.stdout.write(f"istio-aux {version('istio-aux')}, revision {revision()}\n")
         parser.exit()
 
 

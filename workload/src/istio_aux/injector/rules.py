@@ -9,13 +9,7 @@ import msgspec
 from istio_aux.injector.injection import Hook, Policies
 from istio_aux.model.answers import Injector
 from istio_aux.model.policy import Capability, State
-from istio_aux.model.webhooks import (
-    ClientConfig,
-    Configuration,
-    EndpointSlice,
-    Service,
-    Webhook,
-)
+from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
 _ORDER = {state: place for place, state in enumerate(State)}
 

@@ -146,12 +146,7 @@ class Client:
 
     @asynccontextmanager
     async def websocket(
-        self,
-        path: str,
-        params: Params,
-        protocols: Sequence[str],
-        *,
-        not_after: float | None = None,
+        self, path: str, params: Params, protocols: Sequence[str], *, not_after: float | None = None
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
 

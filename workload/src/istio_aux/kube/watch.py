@@ -25,16 +25,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
-from istio_aux.kube.objects import (
-    Event,
-    EventReader,
-    Key,
-    Resource,
-    T,
-    Unreadable,
-    content,
-    key_of,
-)
+from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, content, key_of
 
 _log = logging.getLogger(__name__)
 

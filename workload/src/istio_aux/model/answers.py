@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.policy import Capability, State
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed
 
@@ -127,7 +127,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
 
     ready: bool
     missing: list[str]  # Why it is not ready, in lines for a person, and what repair waits for.
-    start_mode: StartMode
+    start_mode: str  # A `StartMode`, or what another version has; likewise below.
     capability: Capability
     # Istio's webhook configurations that sort before ours; None if unknown.
     called_before_us: tuple[str, ...] | None
@@ -139,7 +139,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
     holders: list[Holder]  # Of stuck and blocked pods, at most `MOST`.
-    race: RacePolicy
+    race: str
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
     unmeshed_total: int
     unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
@@ -150,11 +150,13 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     quits_total: int  # Proxies that exited after this process told them to.
     leader: bool
     lease_holder: str  # Empty if unknown or without a Lease.
-    quit: QuitMode
+    quit: str
     capability_why: str = ""
     token_expires: datetime | None = None  # None: unknown.
     certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
     version: str = ""  # Of this program.
+    revision: str = ""  # See `istio_aux.revision`.
+    unknown_keys: tuple[str, ...] = ()  # Of the settings file, left out for `unknown-keys: skip`.
 
 
 STATES = ("unmeshed", "stuck", "blocked", "lost")

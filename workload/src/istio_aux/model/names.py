@@ -18,7 +18,7 @@ SETTINGS = "istio-aux.io/settings"
 whoever may read that. ``applications`` is the content of the file."""
 LOCAL_SETTINGS = frozenset(
     {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
-     "webhook-address"}
+     "unknown-keys", "webhook-address"}
 )  # fmt: skip
 """Settings that concern only a process, so that the annotation has none of them."""
 LONGEST_SETTINGS = 100_000

@@ -21,6 +21,11 @@ class Capability(StrEnum):
     CLASSIC = "classic"  # Only `holdApplicationUntilProxyStarts` is safe to ask for.
     UNKNOWN = "unknown"  # Never guessed: only hold is asked for.
 
+    @classmethod
+    def _missing_(cls, value: object) -> Capability:  # noqa: ARG003  its name is that of Enum
+        """What another version says is not known here."""
+        return cls.UNKNOWN
+
 
 class StartMode(StrEnum):
     """How a pod's sidecar is made to start first (`start.plan`)."""
@@ -148,6 +153,11 @@ class State(StrEnum):
     NOT_PROBED = "not-probed"
     """Everything visible is well. No probe has reached the injector itself."""
     LIVE = "live"
+
+    @classmethod
+    def _missing_(cls, value: object) -> State:  # noqa: ARG003  its name is that of Enum
+        """What another version says is not live."""
+        return cls.UNREADABLE
 
 
 class Outcome(StrEnum):

@@ -7,12 +7,13 @@ By default nothing is done: most of these programs listen only if their own swit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
 
 from istio_aux.model.pod import PROXY
+from istio_aux.model.text import quoted
 
 
 class How(StrEnum):
@@ -74,10 +75,7 @@ SHIPPED: Mapping[str, SidecarRule] = {
     )
 }
 
-EXPECTED = (
-    f"NAME=HOW separated by commas, each name once and not {PROXY}, with HOW as native, ignore,"
-    f" quit (for {', '.join(SHIPPED)}), PORT/PATH, or a command that begins with /"
-)
+EXPECTED = "NAME=HOW separated by commas"
 # A word has no space and no comma, and no shell reads it. Since a command begins with a path, a
 # word that is misspelt is never executed.
 RULE = re.compile(
@@ -91,13 +89,13 @@ def parse(text: str) -> tuple[SidecarRule, ...]:
     """Return the rules of a text such as ``vault-agent=native,helper=9000/stop``.
 
     Raises:
-        ValueError: the message has the entry and what is allowed.
+        ValueError: the message has the entry, which part of it is wrong, and what is allowed there.
     """
     rules: dict[str, SidecarRule] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
         rule = _rule(entry)
         if rule is None or rule.container == PROXY or rule.container in rules:
-            raise ValueError(f"{msgspec.json.encode(entry).decode()}: expected {EXPECTED}")
+            raise ValueError(f"{quoted(entry)}: expected {_wanted(entry, rules)}")
         rules[rule.container] = rule
     return tuple(rules.values())
 
@@ -105,6 +103,17 @@ def parse(text: str) -> tuple[SidecarRule, ...]:
 def combined(option: Iterable[SidecarRule], own: Iterable[SidecarRule]) -> dict[str, SidecarRule]:
     """Return the rules for one pod, by container: its ``own`` counts for the names that it has."""
     return {rule.container: rule for rule in (*option, *own)}
+
+
+def _wanted(entry: str, others: Collection[str]) -> str:
+    """Return what is allowed instead of the part of an entry that is wrong."""
+    name, _, how = entry.partition("=")
+    if name == PROXY or name in others:
+        return f"each container once, and not {PROXY}"
+    if not how or not RULE.fullmatch(f"{name}=native"):
+        return EXPECTED
+    known = f"; quit is for {', '.join(SHIPPED)}" if how == How.QUIT else ""
+    return f"native, ignore, quit, PORT/PATH or /COMMAND after ={known}"
 
 
 def _rule(entry: str) -> SidecarRule | None:

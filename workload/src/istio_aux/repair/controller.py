@@ -36,14 +36,7 @@ from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
 from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import Restart
-from istio_aux.repair.store import (
-    BATCH,
-    NotRestartedError,
-    PodOwner,
-    PodStore,
-    Recalled,
-    StoredPod,
-)
+from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.telemetry import Telemetry

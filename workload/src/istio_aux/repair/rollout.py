@@ -408,11 +408,7 @@ def _sidecar(action: repair.RepairAction) -> Sidecar:
 
 
 def _await(
-    rollout: Rollout,
-    replacing: Replacement,
-    gone: float | None,
-    now: Moment,
-    limits: RolloutLimits,
+    rollout: Rollout, replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
     unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
