@@ -392,6 +392,14 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.state.decision.action == "wait", "a restored etcd"
 
 
+def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause() -> None:
+    """A restored etcd has it for longer than a request takes."""
+    story = Story(pod(main=JUST_DONE, version=8), policy=Policy(grace=10.0))
+    assert story.awake() == Sleep(10.0)
+    assert story.awake(10) == Look()
+    assert isinstance(story.looked(pod(main=RUNNING, version=7)), Retry)
+
+
 def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:
     story = Story(pod(version=20))
     story.state.touch(pod(version=22), NOW)

@@ -464,7 +464,8 @@ class Task:
     ) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
-            return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
+            early = decision == self.state.decision  # The grace period has not ended yet.
+            return End() if early else self.failed(_OLDER, scope, reading=False)
         waited = self.state.waited(now)
         exited = exit_of(self.target, facts, waited, now) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
