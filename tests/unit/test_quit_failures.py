@@ -19,6 +19,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
+from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.state import PodState, QuitLimits, Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
@@ -231,7 +232,7 @@ async def runs(world: World, version: str) -> None:
 
 
 async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> None:
-    """The node is read once for all its pods, and again if it could not be read."""
+    """The node is read for each attempt, and again if it could not be read."""
     async with cluster() as world:
         reads = world.api.refuse(NODE, 403, "Forbidden", "nodes: no access", times=1)
         await runs(world, "v1.35.0")
@@ -242,7 +243,7 @@ async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> No
         await world.ended("exited", 2)
         await own_policy(world, "other")
         await world.ended("exited", 3)
-        assert len(reads) == 2
+        assert len(reads) == 3
         (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
         assert "nodes: no access" in failed["note"]
 
@@ -262,6 +263,34 @@ async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
         )
         await own_policy(world, code=0)
         await world.ended("exited")
+
+
+async def test_a_proxy_is_told_to_exit_by_the_version_that_its_kubelet_has_now() -> None:
+    """It was read for another pod a moment before. A failed upgrade leads back to an older one."""
+    async with cluster() as world:
+        await runs(world, "v1.35.0")
+        await own_policy(world)
+        await world.ended("exited")
+        await runs(world, "v1.33.0")
+        await own_policy(world, "other")
+        await world.ended("superseded")
+        assert world.told == ["job"]
+
+
+async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
+    """Nothing of the pod changes, so the next list has to show it."""
+    clock = Late()
+    async with cluster(clock=clock) as world:
+        await runs(world, "v1.33.0")
+        await own_policy(world)
+        await world.ended("superseded")
+        await own_policy(world, "other")
+        await until(lambda: world.controller.watched == 2, "the watch has shown it")
+        await runs(world, "v1.35.0")
+        clock.seconds += KUBELET_KNOWN
+        await world.api.forget_history()
+        await world.api.cut()
+        await world.ended("exited", 2)
 
 
 # What quits leave behind in the process: nothing, however they end.

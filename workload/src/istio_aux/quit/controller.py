@@ -35,7 +35,7 @@ from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
-from istio_aux.quit.facts import Kubelet, PodFacts, obeys
+from istio_aux.quit.facts import Kubelet, PodFacts, depends_on_kubelet, obeys
 from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.quit.state import (
     STUCK_AFTER,
@@ -60,7 +60,7 @@ FRESH = 1.0
 by its name: meanwhile another pod may have got it."""
 
 KUBELET_KNOWN = 300.0
-"""Seconds after which the version of a kubelet is read again."""
+"""Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
 
 READS = 3
 """How often a pod is read for one attempt. The first answer may wait for a new connection, and the
@@ -128,7 +128,8 @@ class Controller:
             state = self._states[key] = PodState(key)
         state.left = False
         state.decide_on(self._facts(resource), self._scope, self._clock())
-        state.by_watch = state.version == resource.metadata.version  # False: it came too late.
+        in_time = state.version == resource.metadata.version
+        state.by_watch = in_time and not depends_on_kubelet(resource)
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
@@ -334,14 +335,12 @@ class Controller:
         pod = await actions.read_pod(self._client, key)
         if pod is None:
             return None
-        facts = self._facts(pod)
-        if not facts.asks:
-            return facts
-        node = pod.spec.node_name or ""
-        obeyed = obeys(await actions.read_kubelet(self._client, node))
-        now = self._clock().monotonic
-        known = {name: each for name, each in self._kubelets.items() if now < each.until}
-        self._kubelets = {**known, node: Kubelet(obeyed, now + KUBELET_KNOWN)}
+        if depends_on_kubelet(pod):  # It may have been upgraded since its version was read.
+            node = pod.spec.node_name or ""
+            obeyed = obeys(await actions.read_kubelet(self._client, node))
+            now = self._clock().monotonic
+            known = {name: each for name, each in self._kubelets.items() if now < each.until}
+            self._kubelets = {**known, node: Kubelet(obeyed, now + KUBELET_KNOWN)}
         return self._facts(pod)
 
     def _facts(self, pod: Pod) -> PodFacts:

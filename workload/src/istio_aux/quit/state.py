@@ -194,7 +194,7 @@ class PodState:
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: float | None = None  # When `version` was seen, by the monotonic clock.
-    by_watch: bool = False  # The decision is on what the watch brought last, not on a read.
+    by_watch: bool = False  # The decision is on what the watch brought last, and nothing else.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
