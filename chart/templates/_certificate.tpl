@@ -15,7 +15,8 @@ others, and the API server trusts both authorities, because a pod sees a changed
 {{- $present := lookup "v1" "Secret" .Release.Namespace $name }}
 {{- $now := now | unixEpoch | int64 }}
 {{- $since := get (dig "metadata" "annotations" (dict) $present) "istio-aux.io/made" | default $now | int64 }}
-{{- if and $present (le (sub $now $since) (mul 86400 .Values.certificates.renewAfterDays)) }}
+{{- $kept := min (mul 86400 .Values.certificates.renewAfterDays) (mul 43200 .Values.certificates.days) }}
+{{- if and $present (le (sub $now $since) $kept) }}
 {{- $_ := set .Values "made" (dict "data" $present.data "since" $since) }}
 {{- else }}
 {{- $host := printf "%s.%s.svc" $c.app $c.model }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import lab
@@ -93,6 +94,22 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
 
     assert new != before
     assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+
+
+def test_an_upgrade_renews_a_certificate_of_whose_life_half_is_over(
+    client: Client, release: Release
+) -> None:
+    """Whatever `renewAfterDays` says: nothing else renews it."""
+    name, made = f"{release.name}-certificate", str(int(time.time()) - 366 * 86400)
+    aged = {"metadata": {"annotations": {"istio-aux.io/made": made}}}
+    client.patch(Secret, name, aged, namespace=release.namespace)
+    before = release.certificate(client)
+
+    release.upgrade({"certificates.renewAfterDays": 9999})
+
+    new = release.certificate(client)
+    assert new != before
+    release.await_served(client, new)
 
 
 def test_the_workload_says_that_it_would_work_here(release: Release) -> None:

@@ -29,11 +29,17 @@ OURS = {"app.kubernetes.io/instance": APP, "app.kubernetes.io/name": APP}
 LAST = "matchExpressions -1"
 
 
-def days(documents: Sequence[Document]) -> int:
-    """How long the certificate is valid."""
+def validity(documents: Sequence[Document]) -> tuple[float, float]:
+    """Since when the certificate is valid, and until when."""
     data = look(documents, "Secret data tls.crt")
     leaf = x509.load_pem_x509_certificate(base64.b64decode(data))
-    return round((leaf.not_valid_after_utc - leaf.not_valid_before_utc).total_seconds() / 86400)
+    return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+
+
+def days(documents: Sequence[Document]) -> int:
+    """How long the certificate is valid."""
+    begins, ends = validity(documents)
+    return round((ends - begins) / 86400)
 
 
 def revisions(documents: Sequence[Document]) -> bool:
@@ -300,6 +306,23 @@ def test_the_pods_ask_for_no_user_and_may_run_where_pod_security_is_restricted(h
         "capabilities": {"drop": ["ALL"]},
     }
     assert spec["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("life", [730, 20])
+def test_an_alert_tells_before_the_certificate_of_helm_expires(home: Path, life: int) -> None:
+    """A twentieth of its life before. cert-manager has alerts of its own."""
+    documents = render(home, EVERYTHING | {"certificates.days": life})
+    by_others = render(home, EVERYTHING | {"certificates.from": "cert-manager"})
+    *_, group = look(documents, "PrometheusRule spec groups")
+    [rule] = group["rules"]
+    _, ends = validity(documents)
+    when = int(rule["expr"].removeprefix("vector(time()) > "))
+
+    assert rule["alert"] == "IstioAuxCertificateExpires"
+    assert round((ends - when) / 86400, 2) == life / 20
+    assert [*look(by_others, "PrometheusRule spec groups"), group] == look(
+        documents, "PrometheusRule spec groups"
+    )
 
 
 def test_rules_and_dashboard_are_about_the_labels_of_the_pod_monitor(home: Path) -> None:
