@@ -44,7 +44,8 @@ class Answer:
     """What this unit's workload says of itself."""
 
     missing: str  # Why it is not ready, in one line; empty if it is.
-    status: ProcessStatus | None = None  # None if it does not answer.
+    status: ProcessStatus | None = None  # None if it does not answer, or as another revision does.
+    speaks: bool = True  # It answers.
     revision: str = ""  # Which revision the image is of; empty if it does not say.
 
 
@@ -61,11 +62,12 @@ def ask(transport: Transport, container: ops.Container | None = None) -> Answer:
     try:
         status = _get(STATUS_URL, "status", ProcessStatus, transport)
     except ReconcileError as error:
-        odd = isinstance(error.__cause__, ValueError)
-        what = "answers as another revision does" if odd else "does not answer"
-        return Answer(f"{what}: {error.__cause__}", revision=_revision(container))
+        speaks = isinstance(error.__cause__, ValueError)
+        what = "answers as another revision does" if speaks else "does not answer"
+        missing = f"{what}: {error.__cause__}"
+        return Answer(missing, speaks=speaks, revision=_revision(container))
     missing = "" if status.ready else "; ".join(status.missing) or "not ready"
-    return Answer(missing, status, status.revision or status.version)
+    return Answer(missing, status, revision=status.revision or status.version)
 
 
 def _revision(container: ops.Container | None) -> str:

@@ -93,10 +93,10 @@ def _unready(inputs: Inputs, notes: Notes) -> str:
     answer = inputs.answer
     if not (answer and answer.missing):
         return ""
-    if answer.status:
+    if answer.speaks:
         return f"workload: {answer.missing}"
     if notes.runs:
-        return f"workload has started: it answers within seconds ({answer.missing})"
+        return "workload has started: it answers within seconds"
     return f"workload does not run: see {inputs.log} ({answer.missing})"
 
 
