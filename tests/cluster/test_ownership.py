@@ -200,13 +200,14 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
 
 MARK = {manifests.SUSPENDED: "sidecar"}
 PATIENCE = Patience(longest=30.0, pause=0.1)
-# Shorter than the grace period of the pods, 5 s.
+# Shorter than the grace period of the pods, a minute.
 HASTY = dataclasses.replace(PATIENCE, longest=1.0)
 
 
 def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
     """A Job that we suspended, or not."""
-    template = {"spec": meshed.pod(namespace, "job", sidecar=None).to_dict()["spec"]}
+    pod = meshed.pod(namespace, "job", sidecar=None).to_dict()["spec"]
+    template = {"spec": pod | {"terminationGracePeriodSeconds": 60}}
     metadata = {"name": "job", "namespace": namespace, "labels": marks, "annotations": marks}
     kind = {"apiVersion": "batch/v1", "kind": "Job"}
     job = {**kind, "metadata": metadata, "spec": {"template": template, **spec}}
