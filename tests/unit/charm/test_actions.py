@@ -259,14 +259,6 @@ def test_a_pod_is_explained_by_the_last_valid_options(unit: Unit) -> None:
     assert unit.settings["pod-selector"] == "team=a"
 
 
-def test_an_action_of_a_workload_without_settings_says_where_to_look(unit: Unit) -> None:
-    (unit.etc / "config.yaml").unlink()
-
-    said = failure(explain, unit, stdout="well")
-
-    assert said == "the workload has no settings yet: `juju status` says what it waits for"
-
-
 def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:
     unit.change_container(can_connect=False)
 
