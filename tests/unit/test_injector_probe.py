@@ -465,11 +465,11 @@ async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("code", "dry_runs"),
-    [(429, 1), (503, 1), (504, 1), (500, 2), (502, 2), (505, 2)],
+    "code",
+    [429, 503, 504, 500, 502],
 )
 async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(
-    code: int, dry_runs: int, tmp_path: Path
+    code: int, tmp_path: Path
 ) -> None:
     """An injector that is not live is asked every second."""
     async with probing() as prober:
@@ -482,4 +482,4 @@ async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(
 
         assert "slow down" in first.probe.why
         assert "slow down" in second.probe.why
-        assert len(prober.api.dry_runs) == dry_runs
+        assert len(prober.api.dry_runs) == 1

@@ -355,14 +355,12 @@ async def test_below_1_32_the_nodes_are_looked_at(
 async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_is_asked() -> None:
     def quota(pod: dict[str, Any]) -> web.Response | None:
         full = pod["metadata"]["namespace"] == "full"
-        # What a native sidecar requests is added to what init containers do.
-        full = full or (pod["metadata"]["namespace"] == "tight" and is_native(pod))
         return refusal(403, "Forbidden", "exceeded quota: pods") if full else None
 
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(ON_REQUEST, quota)
 
-        assert (await check_native(client, asked_in("full", "tight", "team"))).capability is N
+        assert (await check_native(client, asked_in("full", "team"))).capability is N
         only = await check_native(client, asked_in("full"))
         none = await check_native(client, [])
 

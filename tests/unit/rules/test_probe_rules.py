@@ -140,13 +140,15 @@ def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
 
 
 def test_namespaces_that_go_take_no_pods_and_may_be_gone_in_the_middle() -> None:
-    namespaces = {"a": ENABLED, "b": ENABLED, "c": ENABLED, "d": ENABLED}
-    found = questions(ISTIOD, hooks_of(ALL), namespaces, going={"a"})
+    namespaces = {"a": ENABLED, "b": ENABLED, "c": ENABLED, "d": ENABLED, "e": ENABLED | {"x": ""}}
+    known = namespaces.copy()
+    found = questions(ISTIOD, hooks_of(ALL), known, parse_namespaces("!x"), going={"a"})
 
     assert next(found).namespace == "b"
-    del namespaces["c"]
+    del known["c"], known["e"]
     assert [each.namespace for each in found] == ["d"]
-    assert not next(questions(ISTIOD, hooks_of(ALL), {"a": ENABLED}, going={"a"})).selected
+    gone = questions(ISTIOD, hooks_of(ALL), {"a": ENABLED}, going={"a"})
+    assert not next(gone).selected
 
 
 @pytest.mark.parametrize("name", ["kube-system", ""])

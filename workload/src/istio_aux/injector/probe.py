@@ -46,8 +46,7 @@ NAMESPACES = 10  # Namespaces in a round of dry runs: a quota or a policy may re
 KEPT = 300.0
 """Seconds that a check of native sidecars counts while the API server gives no other answer."""
 
-_BUSY = frozenset({429, 503, 504})
-_TEMPORARY = frozenset({401, 408}) | _BUSY
+_NOWHERE = "there is no namespace where a dry run asks this injector and no other"
 
 
 class Rhythm(msgspec.Struct, frozen=True):
@@ -60,26 +59,16 @@ class Rhythm(msgspec.Struct, frozen=True):
     other: float = 1.0
 
 
-class _Pause:
-    """When dry runs are tried again that had no answer, and why."""
+class _DryRuns:
+    """The dry runs for one injector: which is next, and when after a round without an answer."""
 
     def __init__(self) -> None:
-        self.until, self.why, self._backoff = -math.inf, "", Backoff(1.0, 30.0)
-
-    def begin(self, now: float, why: str, least: float = 0.0) -> None:
-        self.until, self.why = now + max(self._backoff.next(), least), why
-
-    def reset(self) -> None:
-        self._backoff.reset()
-
-
-class _DryRuns(_Pause):
-    """The dry runs for one injector: those after the last one that was tried are next."""
-
-    _last: Question | None = None
+        self.until, self.why = -math.inf, ""
+        self.backoff = Backoff(1.0, 30.0)
+        self._last: Question | None = None
 
     def turn(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Yield questions, beginning with the last one that was tried: it has had an answer."""
+        """Yield questions from the last one on that was tried: it has had an answer."""
         for question in probe_rules.in_turn(questions, self._last):
             if question.selected:
                 self._last = question
@@ -91,12 +80,11 @@ class Prober:
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self.client, self.telemetry = client, telemetry
-        self._busy = _Pause()
         self._dry_runs = defaultdict[object, _DryRuns](_DryRuns)
 
-    def turn(self, target: ClientConfig, questions: Iterable[Question]) -> Iterator[Question]:
-        """Yield the questions that a dry run can answer about ``target``, the next one first."""
-        return self._dry_runs[target.service or target.url].turn(questions)
+    def dry_runs(self, target: ClientConfig) -> _DryRuns:
+        """The dry runs for the injector behind ``target``, whatever its caBundle."""
+        return self._dry_runs[target.service or target.url]
 
     @asynccontextmanager
     async def ask(
@@ -118,7 +106,8 @@ class Prober:
         self._count("direct", answer.probe)
         if not answer.probe.reached:
             direct = f"cannot be probed directly: {answer.probe.why}"
-            answer = ProbeAnswer(await self._dry_run(target, chain([question], others), direct))
+            runs, every = self.dry_runs(target), chain([question], others)
+            answer = ProbeAnswer(await self._dry_run(runs, every, direct))
             self._count("dry-run", answer.probe)
         try:
             yield answer
@@ -131,14 +120,10 @@ class Prober:
         outcome = reached if probe.reached else "unreachable"
         self.telemetry.injector_probes.labels(way, outcome).inc()
 
-    async def _dry_run(
-        self, target: ClientConfig, questions: Iterable[Question], direct: str
-    ) -> Probe:
-        runs, now = self._dry_runs[target.service or target.url], asyncio.get_running_loop().time()
-        for pause in (self._busy, runs):
-            if now < pause.until:
-                return refusal(f"{direct}; dry run: {pause.why}", reached=False)
-        refusals = dict[str, str]()
+    async def _dry_run(self, runs: _DryRuns, questions: Iterable[Question], direct: str) -> Probe:
+        if (now := asyncio.get_running_loop().time()) < runs.until:
+            return refusal(f"{direct}; dry run: {runs.why}", reached=False)
+        refusals, least = dict[str, str](), 0.0
         try:
             async with asyncio.timeout(DRY_RUN):
                 for question in _tried(runs.turn(questions), refusals):
@@ -152,21 +137,17 @@ class Prober:
                             return refusal(f"dry run: {error} ({direct})")
                         refusals[question.namespace] = str(error)
                     else:
-                        self._busy.reset()
-                        runs.reset()
+                        runs.backoff.reset()
                         return made if made.injected else refusal(f"{made.why} ({direct})")
+            if not refusals:
+                return refusal(f"{direct}; {_NOWHERE}", reached=False)
+            runs.why = probe_rules.refused_in(refusals)
         except (KubeError, TimeoutError) as error:
-            why = str(error) or f"no answer within {DRY_RUN:g} s"
-            code = error.code if isinstance(error, ApiError) else None
-            if code is None or code in _BUSY:
-                # An injector that is not live is probed every second.
-                self._busy.begin(now, why, retry_after(error))
-            return refusal(f"dry run: {why} ({direct})", reached=False)
-        if not refusals:
-            none = "no namespace where a dry run asks this injector and no other"
-            return refusal(f"{direct}; {none}", reached=False)
-        runs.begin(now, why := probe_rules.refused_in(refusals))
-        return refusal(f"dry run: {why} ({direct})", reached=False)
+            runs.why = str(error) or f"no answer within {DRY_RUN:g} s"
+            least = retry_after(error)
+        # An injector that is not live is probed every second.
+        runs.until = now + max(runs.backoff.next(), least)
+        return refusal(f"dry run: {runs.why} ({direct})", reached=False)
 
 
 def _tried(questions: Iterable[Question], refusals: Mapping[str, str]) -> Iterator[Question]:
@@ -315,7 +296,7 @@ class InjectorProbe:
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(DRY_RUN):
-                asked = self._prober.turn(self._target, self._questions())
+                asked = self._prober.dry_runs(self._target).turn(self._questions())
                 self._native = await check_native(self._prober.client, asked)
         except (KubeError, TimeoutError) as error:
             if clock() >= self._checked_at + KEPT:
@@ -380,7 +361,7 @@ async def _of_nodes(client: Client) -> NativeCheck | None:
     try:
         return probe_rules.of_kubelets(await read_kubelets(client))
     except (ApiError, UnreadableError) as error:
-        if isinstance(error, ApiError) and error.code in _TEMPORARY:
+        if isinstance(error, ApiError) and error.code in probe_rules.TEMPORARY:
             raise
         return probe_rules.unknown(f"nodes: {error}")
 
@@ -400,9 +381,6 @@ async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeC
             if probe_rules.concerns(error.code, str(error)) != "namespace":
                 raise
             refusals[question.namespace] = str(error)
-            continue
-        if not probe_rules.by_size(refused):
+        else:
             return probe_rules.classic(f"pods with a native sidecar are refused: {refused}")
-        refusals[question.namespace] = refused
-    none = "there is no namespace where a dry run asks this injector and no other"
-    return probe_rules.unknown(probe_rules.refused_in(refusals) if refusals else none)
+    return probe_rules.unknown(probe_rules.refused_in(refusals) if refusals else _NOWHERE)

@@ -47,13 +47,13 @@ CONTAINER = {
 }
 """A payload that almost every policy and quota admits."""
 
+TEMPORARY = frozenset({401, 408, 429, 503, 504})  # HTTP statuses.
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _NO_SIDECAR = "it gives no sidecar to a pod that asks for one"
 _UNREADABLE = (ValueError, RecursionError)
 _LONGEST = 400  # Characters of a reason; other programs' messages may be long.
 _NAMED, _LONG = 3, 80  # Namespaces that a reason names, and characters of why each refuses a pod.
 _WEBHOOK = re.compile(r'webhook "([^"]{1,253})"')
-_SIZES = re.compile(r"(exceeded|failed|insufficient) quota|(usage|ratio) per (Pod|Container) ")
 _OLDEST = (1, 29)  # The first version whose kubelet runs native sidecars by default.
 _ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their API server.
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
@@ -136,17 +136,15 @@ def questions(
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
     none = True
     for some in (first, namespaces.keys() - first):
-        # Namespaces that may refuse the capabilities of Istio's init container come last.
-        ordered = sorted(
-            some.difference(IGNORED, going), key=lambda n: (_ENFORCED in namespaces[n], n)
-        )
+        # Namespaces that may refuse the capabilities of Istio's init container come last. Some may
+        # be gone since: an answer takes its time.
+        there = namespaces.keys() & some - {*IGNORED, *going}
+        ordered = sorted(there, key=lambda n: (_ENFORCED in namespaces[n], n))
         for (hook, labels), name in product(pairs, ordered):
-            where = namespaces.get(name)  # It may be gone by now: an answer takes its time.
-            if (
-                where is not None
-                and hook.selects(where, labels)
-                and all(other.target == target for other in hooks if other.selects(where, labels))
-            ):
+            where = namespaces.get(name)
+            if where is None or not hook.selects(where, labels):
+                continue
+            if all(each.target == target for each in hooks if each.selects(where, labels)):
                 none = False
                 yield Question(name, labels, selected=True, timeout=hook.timeout)
     if none:
@@ -178,16 +176,7 @@ def concerns(code: int, message: str) -> Literal["injector", "namespace", "API s
     """
     if webhook := _WEBHOOK.search(message):
         return "injector" if is_injector(webhook[1]) else "namespace"
-    return "API server" if code in {401, 408, 429} or code >= 500 else "namespace"
-
-
-def by_size(message: str) -> bool:
-    """Whether a quota or a LimitRange refuses the pod: for what it asks, and not for its form.
-
-    A native sidecar is added to what init containers request (apiserver resourcequota
-    controller.go, kubernetes limitranger admission.go).
-    """
-    return _SIZES.search(message) is not None
+    return "API server" if code in TEMPORARY or code >= 500 else "namespace"
 
 
 def refused_in(refusals: Mapping[str, str]) -> str:
