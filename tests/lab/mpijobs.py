@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 NAMESPACE = "mpi-operator"
 CRD = "mpijobs.kubeflow.org"
 PORT = 2222
-# Instead of sshd: an answer for everybody who asks, until the pod is deleted.
-WORKER = ["nc", "-ll", "-p", str(PORT), "-e", "echo", "done"]
+# Instead of sshd: an answer for everybody who asks, until the pod is deleted. Unlike sshd it speaks
+# last: a proxy finds out from the client's first bytes which protocol it is.
+WORKER = ["nc", "-ll", "-p", str(PORT), "-e", "sh", "-c", "read -r work && echo done"]
 # Instead of mpirun: it asks each host of the operator's list, and lasts longer than a moment.
 LAUNCH = f"""
 for host in $(cut -d' ' -f1 /etc/mpi/hostfile); do

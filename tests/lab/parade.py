@@ -47,9 +47,11 @@ TRIES = {
         }
     },
 }
-# A connection may end before its first word.
-LISTEN = "until echo welcome | nc -l -p $MASTER_PORT | grep hello; do usleep 200000; done"
-ASK = "until echo hello | nc $MASTER_ADDR $MASTER_PORT | grep welcome; do usleep 200000; done"
+# The client speaks first: a proxy finds out from that which protocol it is. A connection may end
+# before its first word.
+ANSWER, GREET = "read -r hello && echo welcome", "echo hello; read -r welcome"
+LISTEN = f"until nc -l -p $MASTER_PORT -e sh -c '{ANSWER}'; do usleep 200000; done"
+ASK = f"until nc $MASTER_ADDR $MASTER_PORT -e sh -c '{GREET}'; do usleep 200000; done"
 
 
 def a_job(

@@ -28,6 +28,7 @@ from rich.console import Console
 
 NO_QUIT = scenes.Scene("no-quit", helped=True)
 NO_HOLD = scenes.Scene("no-hold", helped=True)
+PEERS = scenes.Scene("peers", helped=True)  # A PyTorchJob, whose worker and master talk.
 # At night Istio also becomes one that makes native sidecars by default.
 BY_DAY: tuple[lab.istio.World, ...] = ("never", "on request")
 # Refuses every way to quit in one scene, whatever role the workload has.
@@ -75,7 +76,7 @@ def stories(
     trainer: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, JobStory]]:
-    """The first scenes of `make demo`, and two that break its promise, all at the same time."""
+    """The first scenes of `make demo`, two that break its promise, and one more, all at once."""
     for resource in codecs.load_all_yaml(REFUSED):
         client.create(resource)
     manifest = scenes.EXAMPLES / "tfjob.yaml"
@@ -86,6 +87,7 @@ def stories(
         scenes.WITH: manifest,
         NO_QUIT: manifest,
         NO_HOLD: unheld,
+        PEERS: scenes.EXAMPLES / "pytorchjob.yaml",
     }
 
     def played(scene: scenes.Scene) -> JobStory:
@@ -166,6 +168,12 @@ def test_in_a_profile_the_tfjob_succeeds_and_where_that_is_disabled_it_hangs(
     assert performance.native.native
     assert program.conclude(console, performance, tmp_path) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "timeline.svg"}
+
+
+def test_the_pods_of_a_pytorchjob_reach_each_other_through_their_sidecars(
+    stories: Mapping[str, JobStory],
+) -> None:
+    assert stories["peers"].succeeded
 
 
 def test_the_charm_says_whether_pods_are_native_as_istio_changes(

@@ -42,12 +42,22 @@ func pass(down *net.TCPConn, dialer net.Dialer) error {
 	if target == down.LocalAddr().String() {
 		return fmt.Errorf("was not redirected: refusing to connect to %s, which is this proxy", target)
 	}
+	// Envoy looks for a protocol in what the client sends first, and connects only then, unless the
+	// name of the Service's port has one. Here it has none: a client that says nothing meets nobody.
+	first := make([]byte, 32<<10)
+	size, err := down.Read(first)
+	if size == 0 {
+		return err
+	}
 	upstream, err := dialer.Dial("tcp4", target)
 	if err != nil {
 		return err
 	}
 	defer upstream.Close()
 	up := upstream.(*net.TCPConn)
+	if _, err := up.Write(first[:size]); err != nil {
+		return err
+	}
 	var both sync.WaitGroup
 	both.Go(func() { stream(up, down) })
 	both.Go(func() { stream(down, up) })
