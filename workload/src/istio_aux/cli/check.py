@@ -156,8 +156,7 @@ async def run_checks(client: Client, request: CheckRequest, results: list[CheckR
             for name, labels in around.namespaces.items()
             if settings.namespace_selectors.matches(labels)
         }
-        going = [name for name in selected if name in around.namespaces.going]
-        selected = {name: labels for name, labels in selected.items() if name not in going}
+        going = [name for name in around.namespaces.going if selected.pop(name, None) is not None]
         if "namespaces" not in missing:
             selectors = str(settings.namespace_selectors)
             results += preflight.namespaces(selectors, selected, mesh, going)

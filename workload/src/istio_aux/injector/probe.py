@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Literal
@@ -59,18 +58,22 @@ class Rhythm(msgspec.Struct, frozen=True):
     other: float = 1.0
 
 
-class _DryRuns:
+class DryRuns:
     """The dry runs for one injector: which is next, and when after a round without an answer."""
 
     def __init__(self) -> None:
-        self.until, self.why = -math.inf, ""
-        self.backoff = Backoff(1.0, 30.0)
+        """Begin with the best question."""
+        self.until, self.why, self.backoff = -math.inf, "", Backoff(1.0, 30.0)
         self._last: Question | None = None
 
     def turn(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Yield questions from the last one on that was tried: it has had an answer."""
+        """Yield a question for each of some namespaces, first for that which was tried last."""
+        names = set[str]()
         for question in probe_rules.in_turn(questions, self._last):
-            if question.selected:
+            if len(names) == NAMESPACES:
+                return
+            if question.selected and question.namespace not in names:
+                names.add(question.namespace)
                 self._last = question
                 yield question
 
@@ -80,20 +83,19 @@ class Prober:
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self.client, self.telemetry = client, telemetry
-        self._dry_runs = defaultdict[object, _DryRuns](_DryRuns)
-
-    def dry_runs(self, target: ClientConfig) -> _DryRuns:
-        """The dry runs for the injector behind ``target``, whatever its caBundle."""
-        return self._dry_runs[target.service or target.url]
 
     @asynccontextmanager
     async def ask(
-        self, target: ClientConfig, addresses: Sequence[Address], questions: Iterable[Question]
+        self,
+        target: ClientConfig,
+        addresses: Sequence[Address],
+        questions: Iterable[Question],
+        runs: DryRuns,
     ) -> AsyncGenerator[ProbeAnswer]:
         """Ask the injector behind ``target``; ``addresses`` are for a Service only.
 
-        There is at least one of the ``questions``. A connection to the replica that injected stays
-        open while the context lasts.
+        There is at least one question. A connection to the replica that injected stays open while
+        the context lasts.
         """
         others = iter(questions)
         question = next(others)
@@ -106,8 +108,7 @@ class Prober:
         self._count("direct", answer.probe)
         if not answer.probe.reached:
             direct = f"cannot be probed directly: {answer.probe.why}"
-            runs, every = self.dry_runs(target), chain([question], others)
-            answer = ProbeAnswer(await self._dry_run(runs, every, direct))
+            answer = ProbeAnswer(await self._dry_run(runs, chain([question], others), direct))
             self._count("dry-run", answer.probe)
         try:
             yield answer
@@ -120,13 +121,13 @@ class Prober:
         outcome = reached if probe.reached else "unreachable"
         self.telemetry.injector_probes.labels(way, outcome).inc()
 
-    async def _dry_run(self, runs: _DryRuns, questions: Iterable[Question], direct: str) -> Probe:
+    async def _dry_run(self, runs: DryRuns, questions: Iterable[Question], direct: str) -> Probe:
         if (now := asyncio.get_running_loop().time()) < runs.until:
             return refusal(f"{direct}; dry run: {runs.why}", reached=False)
         refusals, least = dict[str, str](), 0.0
         try:
             async with asyncio.timeout(DRY_RUN):
-                for question in _tried(runs.turn(questions), refusals):
+                for question in runs.turn(questions):
                     try:
                         made = probe_rules.created(await dry_run(self.client, question))
                     except ApiError as error:
@@ -148,15 +149,6 @@ class Prober:
         # An injector that is not live is probed every second.
         runs.until = now + max(runs.backoff.next(), least)
         return refusal(f"dry run: {runs.why} ({direct})", reached=False)
-
-
-def _tried(questions: Iterable[Question], refusals: Mapping[str, str]) -> Iterator[Question]:
-    """Yield one question for each namespace until `NAMESPACES` have refused any pod."""
-    for question in questions:
-        if len(refusals) >= NAMESPACES:
-            return
-        if question.namespace not in refusals:
-            yield question
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:
@@ -246,7 +238,7 @@ class InjectorProbe:
         self._prober, self._target, self._addresses = prober, target, addresses
         self._questions, self._news, self._rhythm = questions, news, rhythm
         self._native, self._checked_at = NOT_CHECKED, -math.inf
-        self._backoff = Backoff(2 * rhythm.other, rhythm.live)
+        self._backoff, self._runs = Backoff(2 * rhythm.other, rhythm.live), DryRuns()
 
     @property
     def settled(self) -> bool:
@@ -263,8 +255,9 @@ class InjectorProbe:
             changed = self.reconfigured.is_set()
             self.reconfigured.clear()
             try:
-                asked = self._prober.ask(self._target, self._addresses, self._questions())
-                async with asked as answer:
+                async with self._prober.ask(
+                    self._target, self._addresses, self._questions(), self._runs
+                ) as answer:
                     pause = await self._conclude(answer.probe, changed=changed)
                     await self._wait(pause, answer.connection)
             # A defect of ours must not end the probes, nor count as a live injector.
@@ -296,7 +289,7 @@ class InjectorProbe:
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(DRY_RUN):
-                asked = self._prober.dry_runs(self._target).turn(self._questions())
+                asked = self._runs.turn(self._questions())
                 self._native = await check_native(self._prober.client, asked)
         except (KubeError, TimeoutError) as error:
             if clock() >= self._checked_at + KEPT:
@@ -368,7 +361,7 @@ async def _of_nodes(client: Client) -> NativeCheck | None:
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
     refusals = dict[str, str]()
-    for question in _tried(questions, refusals):
+    for question in questions:
         try:
             return probe_rules.of_dry_run(await dry_run(client, question, native=True))
         except ApiError as error:

@@ -28,7 +28,7 @@ from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed, one_line, shortened
-from istio_aux.model.webhooks import TIMEOUT, ClientConfig, is_injector
+from istio_aux.model.webhooks import TIMEOUT, ClientConfig, Webhook
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -154,12 +154,12 @@ def questions(
         yield Question(name, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
 
 
-def in_turn(found: Iterable[Question], begin: Question | None) -> Iterator[Question]:
-    """Yield the questions from ``begin`` on, then those before it; all if it is not among them."""
+def in_turn(found: Iterable[Question], last: Question | None) -> Iterator[Question]:
+    """Yield the questions from the ``last`` one on, then those before it."""
     before = list[Question]()
     for each in found:
-        if begin is None or each == begin:
-            begin = None
+        if last is None or each == last:
+            last = None
             yield each
         else:
             before.append(each)
@@ -169,13 +169,12 @@ def in_turn(found: Iterable[Question], begin: Question | None) -> Iterator[Quest
 def concerns(code: int, message: str) -> Literal["injector", "namespace", "API server"]:
     """Say whose answer the refusal of a dry run is.
 
-    The API server names a webhook that fails or refuses the pod in its message alone (apiserver
-    webhook/mutating/dispatcher.go, webhook/errors/statuserror.go). A deletion of the namespace, its
-    quota and limits, Pod Security, other webhooks and policies say nothing of the injector, and
-    another namespace may have none of them.
+    Only the message names a webhook that fails or refuses the pod (apiserver webhook/mutating/
+    dispatcher.go, webhook/errors/statuserror.go). A namespace that is being deleted, quotas, Pod
+    Security, other webhooks and policies say nothing of the injector.
     """
     if webhook := _WEBHOOK.search(message):
-        return "injector" if is_injector(webhook[1]) else "namespace"
+        return "injector" if Webhook(name=webhook[1]).is_istios else "namespace"
     return "API server" if code in TEMPORARY or code >= 500 else "namespace"
 
 

@@ -148,7 +148,7 @@ class Webhook(Struct, frozen=True):
     @property
     def is_istios(self) -> bool:
         """Whether it is Istio's, deactivated or not."""
-        return is_injector(self.name)
+        return self.name.endswith(_INJECTOR)
 
     @property
     def injects(self) -> bool:
@@ -163,11 +163,6 @@ class Webhook(Struct, frozen=True):
     def creates_pods(self) -> bool:
         """Whether a rule matches the creation of a pod."""
         return any(rule.creates_pods for rule in self.rules or ())
-
-
-def is_injector(webhook: str) -> bool:
-    """Whether a webhook of this name is one of Istio's injector."""
-    return webhook.endswith(_INJECTOR)
 
 
 class Configuration(Struct, frozen=True):
