@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from istio_aux.model.annotations import DATAPLANE, INJECT, MIRROR
+from istio_aux.model.annotations import INJECT, MIRROR
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, NEVER_SELECTED, START_WEBHOOK
@@ -51,7 +51,7 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
         named = _requirement(NAMESPACE_NAME, "In", applications.model)
         # A DNS subdomain, unique, and not one of Istio's.
         name = f"{applications.model}.inject.istio-aux.io"
-        pods = _narrowed({}, *chosen, _NOT_REFUSED, _NOT_AMBIENT, *_NOT_JUJUS)
+        pods = _narrowed({}, *chosen, _NOT_REFUSED, *_NOT_JUJUS)
         yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods)
 
 
@@ -77,7 +77,7 @@ def _webhook(
     name: str, path: str, namespaces: Mapping[str, Any], pods: Mapping[str, Any]
 ) -> dict[str, Any]:
     matches = {
-        "namespaceSelector": _narrowed(namespaces, _NOT_AMBIENT),
+        "namespaceSelector": namespaces,
         "matchPolicy": "Equivalent",
         "objectSelector": pods,
     }
@@ -148,7 +148,6 @@ def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 _NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")
-_NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
 _NOT_JUJUS: Final = tuple(
     _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")
     for key, value in JUJU_PODS

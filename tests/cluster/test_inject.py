@@ -28,12 +28,14 @@ from lightkube.resources.core_v1 import Namespace, Pod
 import manifests
 from config import Applications
 
+AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 # Namespaces of each mode, with their labels, and whose pods are asked for there.
 MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "named": ({}, ("db", "web")),
     "every": ({}, ("*",)),
     "disabled": ({"istio-injection": "disabled"}, ("*",)),
-    "ambient": ({"istio.io/dataplane-mode": "ambient"}, ("*",)),
+    "ambient": (AMBIENT, ("*",)),
+    "both": ({**AMBIENT, "istio-injection": "enabled"}, ("*",)),
 }
 
 
@@ -64,7 +66,11 @@ CASES = {
     "an annotation that says no": Case("named", annotations={INJECT: "false"}),
     "a label that says yes": Case("named", labels={INJECT: "true"}, asks=True, meshed=True),
     "host network": Case("named", spec={"hostNetwork": True}),
-    "a pod that is ambient": Case("named", labels={"istio.io/dataplane-mode": "ambient"}),
+    "a pod that is ambient": Case("named", labels=AMBIENT),
+    "a pod that is ambient and injected": Case("both", labels=AMBIENT, meshed=True),
+    "a pod that is ambient and asks itself": Case(
+        "named", labels={**AMBIENT, INJECT: "true"}, asks=True, meshed=True
+    ),
     "the operator of a model": Case("every", "modeloperator", MODELOPERATOR),
     "an operator of an old Juju": Case("every", "x", {"juju-modeloperator": "modeloperator"}),
     "an operator of an application": Case(
@@ -78,6 +84,10 @@ CASES = {
     ),
     "a namespace that forbids it": Case("disabled", asks=True),
     "an ambient namespace": Case("ambient"),
+    "an ambient namespace that is injected": Case("both", asks=True, meshed=True),
+    "a pod that asks in an ambient namespace": Case(
+        "ambient", labels={INJECT: "true"}, asks=True, meshed=True
+    ),
 }
 
 
@@ -153,13 +163,13 @@ def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[str, Crea
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     created: dict[str, Creation],
 ):
-    """It does not depend on the option namespace-selectors."""
+    """T34: whatever namespace-selectors are, and injection beats the ambient label."""
     pods = {case: created[case].pod for case in CASES}
 
     found = {name: (asks(pod), has_sidecar(pod)) for name, pod in pods.items()}
     assert found == {name: (case.asks, case.meshed) for name, case in CASES.items()}
     held = {n for n, pod in pods.items() if meshed.annotations_of(pod).get(STARTED_WITH) == "hold"}
-    assert held == {name for name, case in CASES.items() if case.asks}
+    assert held == {name for name, case in CASES.items() if case.asks or case.meshed}
     specs = [pod.spec for name, pod in pods.items() if CASES[name].meshed]
     assert {spec.containers[0].name for spec in specs if spec} == {lab.istio.PROXY}
 

@@ -142,9 +142,9 @@ def stage(
     kubelet: ScriptedKubelet,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stage]:
-    """T33: the pods are there, and then comes Istio."""
+    """T33, T34: the pods are there, and then comes Istio, which ignores the ambient label."""
     name = "crowd"
-    labels = {"istio-injection": "enabled"}
+    labels = {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
     make_namespace(client, name, labels)
     with Keeper(cluster, kubelet, name) as keeper:
         crowd.populate(cluster, name)

@@ -26,7 +26,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock, Moment
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
@@ -334,6 +334,25 @@ async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() ->
         }  # fmt: skip
         assert (api.execs, api.forwards) == ([], [])
         assert wired.status().selected_namespaces == ["shop"]
+
+
+async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
+    """T34: its namespace's labels, which a review has not, come from the watch."""
+    ambient = {"istio.io/dataplane-mode": "ambient"}
+    async with ApiServer() as api:
+        wired = Wiring(DEFAULTS, api.access())
+        wired._around.namespaces |= {"both": ambient | ENABLED, "alone": ambient, "in": ENABLED}
+
+        def left(namespace: str, **labels: str) -> str:
+            metadata = Metadata(namespace=namespace, labels=labels)
+            return wired.webhook._left(Pod(metadata=metadata))
+
+        assert left("alone") == "", "the injectors are not known yet"
+        wired._injectors.control_planes = mesh()
+        assert left("alone") == 'namespace label istio.io/dataplane-mode: "ambient"'
+        assert left("new", **ambient) == 'label istio.io/dataplane-mode: "ambient"'
+        asking = {**ambient, "sidecar.istio.io/inject": "true"}
+        assert [left("both"), left("in", **ambient), left("alone", **asking)] == [""] * 3
 
 
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:

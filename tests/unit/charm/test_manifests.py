@@ -116,9 +116,6 @@ def test_the_policy_for_the_account_knows_both_selectors() -> None:
     )
 
 
-AMBIENT = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
-
-
 def test_the_order_of_namespace_selectors_changes_nothing() -> None:
     def rendered(text: str) -> list[dict[str, Any]]:
         values = Values("a", "m", config.parse_namespaces_selected(text))
@@ -177,7 +174,6 @@ def test_pods_of_namespaces_that_we_label_reach_the_webhook_whatever_is_selected
     assert labelled["clientConfig"]["service"]["path"] == "/mutate"
     assert labelled["matchConditions"] == start["matchConditions"]
     assert labelled["namespaceSelector"]["matchExpressions"] == [
-        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]},
-        AMBIENT,
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
     ]
     assert labelled["objectSelector"] == start["objectSelector"]

@@ -104,8 +104,13 @@ ROWS = [
     # What istiod never injects.
     Row("host network", ENABLED, pod(TRUE, hostNetwork=True), because="hostNetwork"),
     # Another data plane.
-    Row("an ambient namespace", ENABLED | AMBIENT, pod(TRUE), because="namespace label istio.io/d"),
-    Row("an ambient pod", ENABLED, pod(AMBIENT), because='label istio.io/dataplane-mode: "ambient'),
+    Row("injection beats an ambient namespace", ENABLED | AMBIENT, pod(), "namespace", DEFAULT),
+    Row("injection beats an ambient pod", ENABLED, pod(AMBIENT), "namespace", DEFAULT),
+    Row("a pod asks in an ambient namespace", AMBIENT, pod(TRUE), "object", DEFAULT),
+    Row(
+        "an ambient namespace alone", AMBIENT, pod(), because="; namespace label istio.io/dataplane"
+    ),
+    Row("an ambient pod alone", {}, pod(AMBIENT), because='; label istio.io/dataplane-mode: "amb'),
 ]
 
 

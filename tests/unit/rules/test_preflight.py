@@ -150,9 +150,17 @@ def test_selected_namespaces_are_injected(
 
 
 def test_a_namespace_that_is_being_deleted_is_named_and_not_judged() -> None:
-    going, counted = preflight.namespaces("a=b", {"team": ENABLED}, mesh(State.LIVE), ["left"])
-    assert (going.result, going.what) == ("note", "being deleted, and left out: left")
-    assert counted.what == "1 selected: team"
+    (found,) = preflight.namespaces("a=b", {"team": ENABLED}, mesh(State.LIVE), ["left"])
+    assert found.what == "1 selected: team; being deleted: left"
+
+
+def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
+    """T34."""
+    ambient = {"istio.io/dataplane-mode": "ambient"}
+    selected = {"both": ENABLED | ambient, "alone": ambient}
+    _, noted = preflight.namespaces("a=b", selected, mesh(State.LIVE))
+    assert noted.what.startswith("in an ambient mesh, ")
+    assert noted.what.endswith(": alone")
 
 
 def record(holder: str | None, ago: int) -> LeaseRecord:

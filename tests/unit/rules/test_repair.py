@@ -96,11 +96,6 @@ def test_restarted(row: Row) -> None:
         unmeshed(annotations={INJECT: "false"}),
         f'annotation {INJECT}: "false"',
     ),
-    Row(
-        "a pod of an ambient mesh",
-        unmeshed(labels={"istio.io/dataplane-mode": "ambient"}),
-        "ambient",
-    ),
     *(Row(f"a pod of {name}", unmeshed(namespace=name), name) for name in IGNORED_BY_ISTIO),
     Row(
         "a pod with more labels than are looked at",
@@ -131,6 +126,12 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
     decision = decide(row.pod, WITH_JOBS, expectation)
     assert isinstance(decision, repair.Skip), decision
     assert row.because in decision.reason
+
+
+def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
+    """T34."""
+    ambient = unmeshed(labels={"istio.io/dataplane-mode": "ambient"})
+    assert isinstance(decide(ambient, REPORT, YES), repair.ReportUnmeshed)
 
 
 @table(

@@ -155,6 +155,13 @@ def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], r
     assert planned(found).ops == ()
 
 
+def test_an_ambient_pod_of_a_file_starts_after_a_sidecar_that_it_asks_for() -> None:
+    """T34: nothing else is known of it."""
+    labels = {DATAPLANE: "ambient"}
+    assert planned(new_pod(labels=labels)).ops == ()
+    assert planned(new_pod(labels={**labels, INJECT: "true"})).started_with == "hold"
+
+
 MARK = {STATUS: "{}"}
 
 

@@ -96,7 +96,6 @@ class Wiring:
         self.client = client or Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
-        self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         source = "/".join(settings.lease or ())
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
         self._around = Surroundings(
@@ -105,6 +104,9 @@ class Wiring:
             ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
+        self.webhook = AdmissionWebhook(
+            self.telemetry, lambda: self._start, left=self._injectors.left_to_ambient
+        )
         self._quit = quitting.Controller(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.quit_policy, options=settings.pod_options, clock=clock,

@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import NOT_NATIVE, START
+from istio_aux.model.annotations import NOT_NATIVE, START, ambient_by
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import START_WEBHOOK
@@ -240,26 +240,23 @@ def namespaces(
     More of them are ``going``: they are being deleted, and not judged.
     """
     check = "namespaces"
-    if going:
-        what = f"being deleted, and left out: {listed(sorted(going), most=NAMED)}"
-        yield _note(check, what, "if that lasts, see `kubectl get namespace NAME -o yaml`")
+    left = f"; being deleted: {listed(sorted(going), most=NAMED)}" if going else ""
     if not selected:
         do = "label a namespace so that one matches, or set namespace-selectors"
-        yield _note(check, f"no namespace has the labels {selectors}", do)
+        yield _note(check, f"no namespace has the labels {selectors}{left}", do)
         return
-    yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
+    yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}{left}")
     if not mesh.known:
         return
-    ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
     without = {
         name: answer.reason
         for name, labels in selected.items()
-        if name not in ambient
-        and not (answer := expected(_plain(name), labels, mesh.hooks, mesh.policies)).expected
+        if not (answer := expected(_plain(name), labels, mesh.hooks, mesh.policies)).expected
     }
-    if ambient:
-        what = "in an ambient mesh, where no pod has a sidecar to wait for"
-        yield _note(check, f"{what}: {listed(sorted(ambient), most=NAMED)}")
+    if ambient := [name for name in sorted(without) if ambient_by({}, selected[name])]:
+        what = "in an ambient mesh, where only pods that ask for a sidecar have one to wait for"
+        yield _note(check, f"{what}: {listed(ambient, most=NAMED)}")
+    without = {name: why for name, why in without.items() if name not in ambient}
     what = "selected, but Istio injects no pod there by itself"
     asking = sorted(name for name in without if _asks(selected[name]))
     for name in asking[:NAMED]:
@@ -304,7 +301,7 @@ def change(
         case _ if not expectation.expected:
             return None
         case _:
-            plan = start.plan(start.before_injection(pod), how)
+            plan = start.plan(start.before_injection(pod), how, left=lambda _: "")
             what = _STARTED.get(plan.started_with or "")
             kind, _, _ = plan.writes.get(NOT_NATIVE, "").partition(":")
             return f"{what}, not native: {kind}" if what and kind else what

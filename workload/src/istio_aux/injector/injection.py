@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from istio_aux.model import documents
-from istio_aux.model.annotations import DATAPLANE, is_ambient, key_of_wish, text_label
+from istio_aux.model.annotations import ambient_by, key_of_wish, text_label
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.selectors import LabelSelector, Selector, convert
@@ -131,7 +131,7 @@ def expected(
     The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
     others from injecting it. ``namespace_labels`` is None when they are not known.
     """
-    if reason := next(reasons_against(pod, namespace_labels or {}), None):
+    if reason := next(reasons_against(pod), None):
         return Expectation(expected=False, reason=reason)
     if namespace_labels is None:
         reason = f"the labels of namespace {pod.metadata.namespace} are not known"
@@ -146,10 +146,10 @@ def expected(
                 unsure = unsure or answer
             else:
                 against = against or answer
-    return unsure or against or _unselected(namespace_labels, hooks)
+    return unsure or against or _unselected(pod, namespace_labels, hooks)
 
 
-def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
+def reasons_against(pod: Pod) -> Iterator[str]:
     """Yield why the pod would get no sidecar, whichever webhook is called."""
     namespace = pod.metadata.namespace
     if pod.spec.host_network:
@@ -159,10 +159,6 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
     wish = key_of_wish(pod)
     if wish.get(pod.metadata) is False:
         yield wish.shown(pod.metadata)
-    # In ambient mode pods need no sidecar.
-    for whose, labels in (("namespace label", namespace_labels), ("label", pod.metadata)):
-        if is_ambient(labels):
-            yield f'{whose} {DATAPLANE}: "ambient"'
 
 
 def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
@@ -200,10 +196,14 @@ def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool
     return policy.policy == "enabled", f"injection policy: {policy.policy}"
 
 
-def _unselected(namespace_labels: Mapping[str, str], hooks: Sequence[Hook]) -> Expectation:
+def _unselected(
+    pod: Pod, namespace_labels: Mapping[str, str], hooks: Sequence[Hook]
+) -> Expectation:
     if not hooks:
         return Expectation(expected=False, reason="there is no webhook of Istio's injector")
     reason = "no webhook of Istio's injector selects it"
+    if ambient := ambient_by(pod.metadata, namespace_labels):
+        reason += f"; {ambient}"
     if injection_label.on(namespace_labels) and injection_label.get(namespace_labels) != "enabled":
         reason += f"; namespace {injection_label.shown(namespace_labels)}"
     return Expectation(expected=False, reason=reason)

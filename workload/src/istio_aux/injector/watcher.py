@@ -26,6 +26,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError, jittered
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
+from istio_aux.model.annotations import ambient_by
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -177,6 +178,15 @@ class Watcher:
             msgspec.structs.replace(injector, since=self.since[injector.configuration].since)
             for injector in (self.control_planes.injectors if self.control_planes.known else ())
         ]
+
+    def left_to_ambient(self, pod: Pod) -> str:
+        """Why an ambient mesh has a new pod alone; a review has no labels of its namespace."""
+        labels = self._namespaces.get(pod.metadata.namespace, {})
+        ambient, planes = ambient_by(pod.metadata, labels), self.control_planes
+        if not (ambient and planes.injectors):  # Before they are listed nothing is known.
+            return ""
+        injected = expected(pod, labels, planes.hooks, planes.policies).expected
+        return ambient if injected is False else ""
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the present or last leader, for injectors in the same state."""

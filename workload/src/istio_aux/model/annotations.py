@@ -159,7 +159,7 @@ NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 ma
 INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
 NOT_NATIVE = "istio-aux.io/not-native"  # Ours: why a pod that we hold must not be native.
 TEMPLATES = "inject.istio.io/templates"  # Of Istio: names of its templates, with commas between.
-DATAPLANE = "istio.io/dataplane-mode"  # A label; pods of an `ambient` mesh have no sidecars.
+DATAPLANE = "istio.io/dataplane-mode"  # A label; `ambient` counts where Istio does not inject.
 MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
 WORKFLOW_NODE = "workflows.argoproj.io/node-name"
@@ -358,6 +358,13 @@ def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
     return inject_label if inject_label.on(pod.metadata) else inject_annotation
 
 
-def is_ambient(source: Source) -> bool:
-    """Whether the label of a pod or a namespace chooses Istio's ambient mode."""
-    return _dataplane.get(source) == "ambient"
+def ambient_by(pod: Source, namespace: Mapping[str, str] = {}) -> str:
+    """The label by which a pod, or its namespace, is one of an ambient mesh; empty if none is.
+
+    Injection wins: Istio's injector does not look at that label (istio inject.go injectRequired),
+    and its CNI leaves a pod with a sidecar alone (istio cni/pkg/util/enablement_selector.go
+    Matches).
+    """
+    if _dataplane.get(namespace) == "ambient":
+        return f"namespace {_dataplane.shown(namespace)}"
+    return _dataplane.shown(pod) if _dataplane.get(pod) == "ambient" else ""

@@ -76,7 +76,8 @@ def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
     new = Pod(metadata=Metadata(namespace=asking.namespace, labels={LABEL: asking.name}))
-    expectation = store.expect(admitted(new, store.applications))
+    labels = store.namespaces.get(asking.namespace, {})
+    expectation = store.expect(admitted(new, store.applications, None, labels))
     configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
     if live:
         live = store.control_planes.live(configuration)

@@ -77,7 +77,7 @@ def expectation(
     """
     covered = applications.has(pod)
     ours = covered or options.namespaces.matches(labels)
-    new = admitted(pod, applications, options.inject if ours else None)
+    new = admitted(pod, applications, options.inject if ours else None, labels)
     why = options.left_out(
         pod.metadata.namespace, selected=True, chosen=options.pods.matches(pod.labels),
         covered=covered,
@@ -154,7 +154,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     if mirrors.on(pod.metadata):
         yield "the pod mirrors a static pod"
     # A new pod would get no sidecar either; the expectation may be out of date.
-    yield from reasons_against(pod, {})
+    yield from reasons_against(pod)
     # Without these pods nothing could be repaired.
     for label, value in _JUJU:
         if label.on(pod.metadata) and value in {None, label.get(pod.metadata)}:

@@ -226,7 +226,7 @@ class PodStore:
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
         self._now, self._going = clock, going
-        self._namespaces, self._policy = namespaces, policy
+        self.namespaces, self._policy = namespaces, policy
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
         self.owners: dict[str, PodOwner] = {}
@@ -324,7 +324,7 @@ class PodStore:
         if (bare := stored.bare) is None:
             return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
-        namespace = self._namespaces.get(bare.metadata.namespace, {})
+        namespace = self.namespaces.get(bare.metadata.namespace, {})
         new, expectation = repair.expectation(
             bare, namespace, self._options, self.applications, self.expect
         )
@@ -354,8 +354,7 @@ class PodStore:
             return Expectation(expected=False, reason=why)
         if not self.control_planes.known:
             return _UNKNOWN
-        labels = self._namespaces.get(namespace)
-        planes = self.control_planes
+        labels, planes = self.namespaces.get(namespace), self.control_planes
         return expected(pod, labels, planes.hooks, planes.policies)
 
     def forget(self, owner: PodOwner) -> None:

@@ -9,12 +9,11 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from istio_aux.model.annotations import (
-    DATAPLANE,
     INJECT,
     INJECTED,
     NATIVE_SIDECAR,
@@ -25,11 +24,11 @@ from istio_aux.model.annotations import (
     STARTED_WITH,
     WORKFLOW_NODE,
     BadValueError,
+    ambient_by,
     choice,
     inject_annotation,
     inject_label,
     injected,
-    is_ambient,
     key_of_wish,
     mark,
     mirrors,
@@ -76,14 +75,25 @@ class Holding(Struct, frozen=True):
     effective: bool = True  # False: hold cannot work in this pod.
 
 
-def plan(pod: Pod, how: Start, *, requested: bool = False) -> Plan:
+Left = Callable[[Pod], str]
+"""Says why a new pod is left alone; empty if it is not."""
+
+
+def left_to_ambient(pod: Pod) -> str:
+    """Why an ambient mesh has the pod alone, by what the pod says itself; empty if it does not."""
+    return "" if key_of_wish(pod).get(pod.metadata) else ambient_by(pod.metadata)
+
+
+def plan(pod: Pod, how: Start, *, requested: bool = False, left: Left = left_to_ambient) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
     ``requested``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
-    nothing.
+    nothing, and one that is ``left`` alone for a reason neither.
     """
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
+    if why := left(pod):
+        return Plan(ops=(), reason=why)
     label = None
     chosen = _is_chosen(pod, how.inject)
     if chosen or requested:
@@ -151,15 +161,25 @@ def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
     return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
 
 
-def admitted(pod: Pod, applications: Applications, inject: Selector | None = None) -> Pod:
+def admitted(
+    pod: Pod,
+    applications: Applications,
+    inject: Selector | None = None,
+    namespace: Mapping[str, str] = {},
+) -> Pod:
     """Return the pod as admission would make it now: with Istio's label if its application asks.
 
-    It gets the label, too, if the option ``inject-selector`` matches it. Returns the same object if
-    admission would not change it.
+    It gets the label, too, if the option ``inject-selector`` matches it. One that is ambient, also
+    by the labels of its ``namespace``, does not. Returns the same object if admission would not
+    change it.
     """
     chosen = _is_chosen(pod, inject)
     asks = chosen or applications.asks(pod.metadata.namespace, application_of(pod))
-    if not asks or not plan_label(pod, despite_annotation=chosen).ops:
+    if (
+        not asks
+        or ambient_by(pod.metadata, namespace)
+        or not plan_label(pod, despite_annotation=chosen).ops
+    ):
         return pod
     return with_label(pod)
 
@@ -190,7 +210,8 @@ def before_injection(pod: Pod) -> Pod:
 
 def after_injection(pod: Pod, made: Plan) -> Pod:
     """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
-    if pod.names_proxy or _refuses(pod) or next(_reasons_for_no_sidecar(pod), None):
+    none = left_to_ambient(pod) or next(_reasons_for_no_sidecar(pod), None)
+    if pod.names_proxy or _refuses(pod) or none:
         return pod
     native = made.started_with == "native" or native_asked.get(pod.metadata) is True
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
@@ -323,6 +344,8 @@ def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
             yield key.shown(pod.metadata)
     if injected.on(pod.metadata):
         yield "the sidecar is already injected"
+    if ambient := ambient_by(pod.metadata):
+        yield ambient
     yield from _reasons_for_no_sidecar(pod)
 
 
@@ -331,8 +354,6 @@ def _reasons_for_no_sidecar(pod: Pod) -> Iterator[str]:
         yield "hostNetwork: Istio gives it no sidecar"
     if mirrors.on(pod.metadata):
         yield "the pod mirrors a static pod"
-    if is_ambient(pod.metadata):
-        yield f'label {DATAPLANE}: "ambient"'
     if pod.metadata is NO_METADATA:
         yield "the object has no metadata"
 

@@ -93,10 +93,12 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 
 
-def answer(body: bytes, how: Start, *, inject: bool = False) -> ReviewResult:
+def answer(
+    body: bytes, how: Start, *, inject: bool = False, left: start.Left = start.left_to_ambient
+) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
-    ``inject``: the pod also asks Istio for a sidecar.
+    ``inject``: the pod also asks Istio for a sidecar. ``left`` says why a pod is left alone.
 
     Raises:
         Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
@@ -108,7 +110,7 @@ def answer(body: bytes, how: Start, *, inject: bool = False) -> ReviewResult:
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    plan = _plan(request, how, inject=inject)
+    plan = _plan(request, how, inject, left)
     return _answer(request.uid, _line(name, _MAX_KEY), plan, outcome(plan))
 
 
@@ -163,7 +165,7 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
+def _plan(request: Request, how: Start, inject: bool, left: start.Left) -> start.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -172,7 +174,7 @@ def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return start.plan(pod, how, requested=inject)
+    return start.plan(pod, how, requested=inject, left=left)
 
 
 def outcome(plan: start.Plan) -> Outcome:

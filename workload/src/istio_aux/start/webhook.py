@@ -22,6 +22,7 @@ from istio_aux.model.policy import Start
 from istio_aux.model.text import one_line
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.start import review
+from istio_aux.start.plan import Left, left_to_ambient
 from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -122,11 +123,13 @@ class AdmissionWebhook:
         metrics: Telemetry,
         how: Callable[[], Start],
         *,
+        left: Left = left_to_ambient,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
         body: int = BODY,
     ) -> None:
-        """Answer reviews of ``body`` bytes at most; ``how`` returns how pods are started now."""
-        self._telemetry, self._how, self._limits, self._body = metrics, how, limits, body
+        """Answer reviews of ``body`` bytes at most; `plan.plan` has ``how`` and ``left``."""
+        self._telemetry, self._how, self._left = metrics, how, left
+        self._limits, self._body = limits, body
         self._listener: Listener | None = None
 
     async def listen(
@@ -208,7 +211,7 @@ class AdmissionWebhook:
 
     def _review(self, path: str, body: bytes) -> review.ReviewResult:
         try:
-            return review.answer(body, self._how(), inject=path == INJECT)
+            return review.answer(body, self._how(), inject=path == INJECT, left=self._left)
         except review.Malformed:
             raise
         except Exception:  # A fault of ours must not refuse a pod.
