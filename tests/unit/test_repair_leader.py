@@ -12,6 +12,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
+from istio_aux.model.names import SUSPENDED as MARK
 from istio_aux.model.policy import State
 from msgspec.structs import replace
 from unit.asynchronous import until
@@ -26,6 +27,7 @@ from unit.repairing import (
     mesh,
 )
 from unit.rules.unmeshed import REPORT, STATEFUL, raw
+from unit.training import FAST
 
 
 async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
@@ -248,6 +250,22 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == ["shop/b"]
         world.repair.recall({f"shop/{n}": now + timedelta(seconds=n) for n in range(500)}, {})
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
+
+
+async def test_a_suspension_that_arrives_after_the_next_leader_has_searched_is_found_soon() -> None:
+    """The Lease says that a pod is being replaced, so its Job may be suspended at any time."""
+    limits = replace(FAST, search=600.0, first_search=0.02)
+    async with cluster(leading=False, job_limits=limits) as world:
+        await world.known(0)
+        world.repair.recall({}, {"shop/owner-1": Replaced("web-0", "u-1")})
+        world.repair.lead(True)
+        jobs = "GET /apis/batch/v1/jobs"
+        await until(lambda: jobs in world.api.requests, "it has searched")
+        marked = {"name": "web", "namespace": "shop", "uid": "owner-1", "labels": {MARK: "sidecar"}}
+        seen = {"conditions": [{"type": "Suspended", "status": "True"}]}
+        late = {"metadata": marked, "spec": {"suspend": True}, "status": seen}
+        await world.api.put("jobs", late)
+        await until(lambda: not world.api.get("jobs", "shop", "web")["spec"]["suspend"], "resumed")
 
 
 async def test_what_another_leader_began_since_is_not_overwritten() -> None:

@@ -100,14 +100,17 @@ class SuspendedJobs:
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
 
-    def lead(self, leading: bool) -> None:
-        """Start to act, or stop that at once."""
+    def lead(self, leading: bool, *, late: bool = False) -> None:
+        """Start to act, or stop that at once.
+
+        ``late``: a request of an earlier leader may arrive after the first search.
+        """
         if leading == self._leading or self._stopping.is_set():
             return
         self._leading = leading
         if leading:
             self._searches = [
-                asyncio.create_task(self._search(kind, api), name=f"suspended {kind}s")
+                asyncio.create_task(self._search(kind, api, late), name=f"suspended {kind}s")
                 for kind, api in KINDS.items()
             ]
             return
@@ -240,11 +243,12 @@ class SuspendedJobs:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _search(self, kind: str, api: JobApi) -> None:
+    async def _search(self, kind: str, api: JobApi, late: bool) -> None:
         """Find the Jobs of a kind that an earlier leader suspended, again and again."""
-        backoff = self._backoff()
+        backoff, longest = self._backoff(), self._limits.search
+        pauses = Backoff(self._limits.first_search if late else longest, longest)
         while not self._stopping.is_set():
-            pause = self._limits.search
+            pause = pauses.next()
             try:
                 await self._find(kind, api)
                 backoff.reset()

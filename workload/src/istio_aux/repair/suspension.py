@@ -79,6 +79,8 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 30.0
     # Between two searches for marked Jobs: a request that seemed lost may have been performed.
     search: float = 600.0
+    # The first pause after a leader that was about to suspend one, perhaps; each one is doubled.
+    first_search: float = 5.0
     at_once: int = 8  # Suspended Jobs that are read at the same time; of one namespace a quarter.
     usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
