@@ -27,7 +27,7 @@ OURS = ControlPlane("istio-system", "default")
 
 
 async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> None:
-    """A text that istiod cannot read either changes nothing; one that is gone is not known."""
+    """A text that istiod cannot read either, or an error, changes nothing; one that is gone does."""
     rhythm = Rhythm(live=0.05, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
         await api.lead_to(istiod)
@@ -45,6 +45,11 @@ async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> N
             goal = reads() + 2
             await until(lambda goal=goal: reads() >= goal, "it is read again")
             assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
+        for code in (429, 500, 503):
+            came = api.refuse("/configmaps/" + NAME, code)
+            await until(lambda came=came: len(came) > 2, "it cannot be read")
+            assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
+            api.faults.clear()
 
         await api.remove("configmaps", "istio-system", NAME)
 

@@ -395,7 +395,9 @@ async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
         Cluster() as api,
         Istiod(tmp_path) as istiod,
         watching(
-            api, changed=lambda mesh: seen.append((mesh.any_live, mesh.native.capability))
+            api,
+            changed=lambda mesh: seen.append((mesh.any_live, mesh.native.capability)),
+            rhythm=Rhythm(live=3600.0, other=0.05),
         ) as watcher,
     ):
         api.dry_run = chain(ON_REQUEST)

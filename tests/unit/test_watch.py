@@ -331,13 +331,24 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
         await until(lambda: seen.names == {"a", "b"}, "both are there")
+        (a, _) = seen.there
         api.go_back(1)
-        await api.put("pods", pod("c", phase="Pending", uid="c"))
+        await api.put("pods", pod("a", phase="Pending", uid=a.uid))
         await api.cut()
-        await until(lambda: seen.names == {"c"}, "only the restored is there")
-        await api.put("pods", pod("c", phase="Running", uid="c"))
-        await until(lambda: "Running" in seen.phases.values(), "what comes then is told, too")
+        await until(lambda: seen.phases == {"a": "Pending"}, "only what was restored is there")
+        await api.put("pods", pod("a", phase="Running", uid=a.uid))
+        await until(lambda: seen.phases == {"a": "Running"}, "what comes then is told, too")
     assert "went back" in caplog.text
+
+
+async def test_after_a_stream_has_brought_an_older_version_everything_is_delivered_again() -> None:
+    async with faulty() as api:
+        await api.put("pods", pod("a"))
+        older = line("MODIFIED", pod("b", resourceVersion="1"))
+        api.faults.append(on_watch(lambda request: stream(request, older)))
+        async with watching(api) as (seen, _):
+            await until(lambda: seen.told == ["+a", "+b", "+a", "-b"], "all is delivered again")
+            assert seen.restarts == ["went-back"]
 
 
 async def test_an_object_of_which_only_the_version_is_new_is_touched_and_not_applied() -> None:
