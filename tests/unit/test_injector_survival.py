@@ -27,7 +27,7 @@ OURS = ControlPlane("istio-system", "default")
 
 
 async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> None:
-    """A text that istiod cannot read either, or an error, changes nothing; one that is gone does."""
+    """Nothing is known of one that is gone, but no error nor bad text makes it unknown."""
     rhythm = Rhythm(live=0.05, other=0.05)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
         await api.lead_to(istiod)
@@ -54,6 +54,15 @@ async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> N
         await api.remove("configmaps", "istio-system", NAME)
 
         await until(lambda: not seen.control_planes.policies, "the policy is not known")
+
+
+async def test_the_injection_policy_of_a_new_istiod_is_read_at_once(tmp_path: Path) -> None:
+    rhythm = Rhythm(live=3600.0, other=0.05)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+        await until(lambda: seen.control_planes.known, "there is no istiod")
+        await api.put_policy("policy: enabled")
+        await api.lead_to(istiod, ready=False)
+        await until(lambda: seen.control_planes.policies, "the policy is read")
 
 
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])

@@ -265,7 +265,11 @@ async def test_a_suspension_that_arrives_after_the_next_leader_has_searched_is_f
         seen = {"conditions": [{"type": "Suspended", "status": "True"}]}
         late = {"metadata": marked, "spec": {"suspend": True}, "status": seen}
         await world.api.put("jobs", late)
-        await until(lambda: not world.api.get("jobs", "shop", "web")["spec"]["suspend"], "resumed")
+
+        def suspended() -> bool:
+            return (world.api.get("jobs", "shop", "web") or {})["spec"]["suspend"]
+
+        await until(lambda: not suspended(), "it is resumed")
 
 
 async def test_what_another_leader_began_since_is_not_overwritten() -> None:

@@ -58,6 +58,7 @@ class _Suspension:
     gone: float | None = None  # Since when it has no pods; monotonic.
     reason: str = "it was just suspended"
     reported: bool = False  # Whether it was reported that its pods are late.
+    answered: bool = True  # Whether the request to suspend it was answered, or performed.
     task: asyncio.Task[None] | None = None
 
     @property
@@ -170,7 +171,7 @@ class SuspendedJobs:
             if isinstance(error, ApiError) and not error.unknown:
                 return str(error)
             # Also if this task is cancelled: the request may still be performed.
-            self._adopt(namespace, owner, now)
+            self._adopt(namespace, owner, now, answered=False)
             raise
         key = self._adopt(namespace, owner, now)
         self._recorder.count("suspended")
@@ -225,13 +226,20 @@ class SuspendedJobs:
     def _acts(self) -> bool:
         return self._leading and not self._stopping.is_set() and self._leads()
 
-    def _adopt(self, namespace: str, owner: OwnerReference, since: datetime | None = None) -> Key:
+    def _adopt(
+        self,
+        namespace: str,
+        owner: OwnerReference,
+        since: datetime | None = None,
+        *,
+        answered: bool = True,
+    ) -> Key:
         """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
         key = Key(namespace, owner.name, owner.uid)
         if key not in self._jobs and self._leading and not self._stopping.is_set():
             longest = self._limits.longest
             job = _Suspension(key, owner, self._backoff(), self._now(), longest, longest, since)
-            self._jobs[key] = job
+            job.answered, self._jobs[key] = answered, job
             job.task = asyncio.create_task(self._follow(job), name=f"suspended {owner.kind} {key}")
         return key
 
@@ -331,9 +339,11 @@ class SuspendedJobs:
         now = self._now().monotonic
         job.gone = None if left.pods or left.unknown else job.gone or now
         waited, gone = now - job.began.monotonic, now - (job.gone or now)
+        job.answered |= suspension.is_marked(read)
         decisions = suspension.follow(
-            read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
-        )
+            read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits,
+            answered=job.answered,
+        )  # fmt: skip
         match decision := next(decisions):
             case AwaitPods(reason=why):
                 job.reason = why

@@ -9,6 +9,7 @@ suspended    no pods, but its operator may not know that yet       `AwaitPods`
 suspended    all pods are gone, or the Job is finished             `Resume`
 suspended    its operator does nothing, or the deadline has passed `Resume`, unchanged
 resumed      by somebody else                                      `Unmark`
+unmarked     the request to suspend it may still arrive            `AwaitPods`
 unmarked     by somebody else, or the Job is being deleted         `Leave`
 ============ ===================================================== ==============
 
@@ -68,6 +69,8 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
     # connections, and must not see the resumption first.
     settle: float = 2.0
+    # For a request to suspend a Job that was not answered: the API server takes up to 60 s.
+    unanswered: float = 90.0
     unnoticed: float = 60.0  # After which an operator that has done nothing is considered down.
     longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
     grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
@@ -180,6 +183,7 @@ def follow(
     gone: float,
     overdue: bool,
     limits: SuspensionLimits,
+    answered: bool = True,
 ) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
     """Yield what to do with a Job that we, or an earlier leader, suspended. The first one counts.
 
@@ -190,8 +194,11 @@ def follow(
         gone: seconds since this process first saw it without pods.
         overdue: whether it has been suspended for longer than is `allowed`.
         limits: how long to wait.
+        answered: whether the API server has answered the request to suspend it.
     """
     if not is_marked(job):
+        if not answered and waited < limits.unanswered and not job.deleting:
+            yield AwaitPods("it is not known yet whether it is suspended")
         yield Leave("it does not carry our mark")
     if job.deleting:
         yield Leave("it is being deleted")
