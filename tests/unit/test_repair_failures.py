@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import LateError
+from istio_aux.kube.errors import KubeError, LateError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import RepairPolicy
@@ -21,7 +21,8 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.repairing import LIMITS, SIDECAR, cluster
 from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
-from unit.store import refusal
+from unit.store import merged, refusal
+from unit.training import kubeflow
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 SEVERAL = "This pod has more than one PodDisruptionBudget"
@@ -252,3 +253,51 @@ async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch.setattr(controller, "FRESH", 0.0)
     with pytest.raises(LateError):
         await compared()
+
+
+# Jobs that are suspended without an answer.
+
+TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["performed", "performed later"])
+async def test_a_suspension_without_an_answer_is_followed(late: bool) -> None:
+    """The connection ends. No search finds the Job within this test."""
+    async with kubeflow() as world:
+        sent = list[dict[str, Any]]()
+
+        async def cut(request: web.Request) -> web.Response | None:
+            if request.method != "PATCH" or request.transport is None:
+                return None
+            sent.append(await request.json())
+            if not late:
+                await world.api._route(request)
+            request.transport.abort()
+            return web.Response()
+
+        world.api.faults.append(cut)
+        process = world.process(search=1e6)
+        with pytest.raises(KubeError):
+            await world.restart(process)
+        if late:
+            reads = world.api.requests.count(f"GET {TFJOB}") + 5
+            await until(
+                lambda: world.api.requests.count(f"GET {TFJOB}") > reads, "it is read and read"
+            )
+            assert "not known" in process.status()[0].reason
+            sent[0]["metadata"].pop("resourceVersion")
+            await world.api.put("tfjobs", merged(world.api.job, sent[0]))
+            await world.api.operate()
+        await world.resumed()
+        await until(lambda: not process.status(), "nothing is under way")
+
+
+async def test_a_suspension_that_never_arrives_is_forgotten() -> None:
+    async with kubeflow() as world:
+        world.api.refuse(f"PATCH {TFJOB}", 504, "Timeout", "too late", times=1)
+        process = world.process(unanswered=0.5)
+        with pytest.raises(KubeError):
+            await world.restart(process)
+        assert process.status()
+        await until(lambda: not process.status(), "it is forgotten")
+        assert not world.api.suspended

@@ -7,12 +7,10 @@ import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import KubeError
 from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
@@ -22,7 +20,6 @@ from unit.rules.training import pod_document
 from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
 
-READ = "GET /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 
 
@@ -253,47 +250,6 @@ async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
         await world.suspended()
         await world.api.end()
         await world.resumed()
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["performed", "performed later"])
-async def test_a_suspension_without_an_answer_is_followed(late: bool) -> None:
-    """The connection ends. No search finds the Job within this test."""
-    async with kubeflow() as world:
-        sent = list[dict[str, Any]]()
-
-        async def cut(request: web.Request) -> web.Response | None:
-            if request.method != "PATCH" or request.transport is None:
-                return None
-            sent.append(await request.json())
-            if not late:
-                await world.api._route(request)
-            request.transport.abort()
-            return web.Response()
-
-        world.api.faults.append(cut)
-        process = world.process(search=1e6)
-        with pytest.raises(KubeError):
-            await world.restart(process)
-        if late:
-            reads = world.api.requests.count(READ) + 5
-            await until(lambda: world.api.requests.count(READ) > reads, "it is read and read")
-            assert "not known" in process.status()[0].reason
-            sent[0]["metadata"].pop("resourceVersion")
-            await world.api.put("tfjobs", merged(world.api.job, sent[0]))
-            await world.api.operate()
-        await world.resumed()
-        await until(lambda: not process.status(), "nothing is under way")
-
-
-async def test_a_suspension_that_never_arrives_is_forgotten() -> None:
-    async with kubeflow() as world:
-        world.api.refuse(PATCH, 504, "Timeout", "too late", times=1)
-        process = world.process(unanswered=0.5)
-        with pytest.raises(KubeError):
-            await world.restart(process)
-        assert process.status()
-        await until(lambda: not process.status(), "it is forgotten")
-        assert not world.api.suspended
 
 
 async def test_without_a_training_operator_nothing_is_listed(

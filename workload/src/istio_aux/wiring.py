@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
 from importlib.metadata import version
@@ -119,17 +120,13 @@ class Wiring:
             leads=self._may_act, store=self._save,
         )  # fmt: skip
         self._listed = self._watch_pods()
-        lease = settings.lease
-        self._lease = (
-            Lease(
+        self._lease: Lease | None = None
+        if lease := settings.lease:
+            self._lease = Lease(
                 self.client, *lease, identity or lease_identity(settings.webhook_address.port),
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall, clock=clock,
-                # Of what a dead watch does not show, no pod is helped: another process should lead.
                 unfit=self._watches.dead,
-            )
-            if lease
-            else None
-        )  # fmt: skip
+            )  # fmt: skip
         self._credentials = credentials
         self.telemetry.token_issued.set_function(lambda: self._token_life().iat)
         self.telemetry.token_expires.set_function(lambda: self._token_life().exp)
@@ -425,9 +422,8 @@ class Watches:
 
     def dead(self) -> str:
         """Return which watch counts as dead, and why; empty if each of them is alive."""
-        watches = self._watches.items()
-        dead = (f"watch {n}: {_unheard(w)}" for n, (w, _) in watches if w.silent >= LEADING)
-        return next(dead, "")
+        dead = (name for name, (watch, _) in self._watches.items() if watch.silent >= LEADING)
+        return next((f"watch {name}: {_unheard(self._watches[name][0])}" for name in dead), "")
 
     @property
     def ready(self) -> bool:
@@ -459,25 +455,22 @@ def _unheard(watch: Watch[Any]) -> str:
     return f"nothing heard for {watch.silent // 60:.0f} min"
 
 
+@dataclass
 class _FanOut(Generic[T]):
     """Passes changes to several handlers; one that raises does not stop the others."""
 
-    def __init__(
-        self,
-        handlers: Sequence[Handler[T]],
-        touched: Sequence[Callable[[T], None]],
-        telemetry: Telemetry,
-    ) -> None:
-        self._handlers, self._touched, self._telemetry = handlers, touched, telemetry
+    handlers: Sequence[Handler[T]]
+    touched: Sequence[Callable[[T], None]]
+    telemetry: Telemetry
 
     def apply(self, resource: T) -> None:
-        self._each([handler.apply for handler in self._handlers], key_of(resource), resource)
+        self._each([handler.apply for handler in self.handlers], key_of(resource), resource)
 
     def touch(self, resource: T) -> None:
-        self._each(self._touched, key_of(resource), resource)
+        self._each(self.touched, key_of(resource), resource)
 
     def delete(self, key: Key, last: T | None) -> None:
-        self._each([handler.delete for handler in self._handlers], key, key, last)
+        self._each([handler.delete for handler in self.handlers], key, key, last)
 
     def _each(self, calls: Iterable[Callable[..., None]], key: Key, *what: object) -> None:
         failed = False
@@ -486,7 +479,7 @@ class _FanOut(Generic[T]):
                 call(*what)
             except Exception:  # One pod must not stop the watch.
                 failed = True
-                self._telemetry.internal_errors.inc()
+                self.telemetry.internal_errors.inc()
                 _log.exception("%s", key, extra={"event": "internal-error"})
         if failed:
             raise HandlerError(str(key))

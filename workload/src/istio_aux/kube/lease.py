@@ -107,9 +107,8 @@ class Lease:
         ``changed`` is called with True when this process begins to lead, and with False when it
         must stop. The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is
         called with the stored text, perhaps empty, whenever the Lease is read while this process
-        does not lead, and when another process has changed it. It returns False if what this
-        process knows is to be stored again. ``unfit`` returns why another process should lead, or
-        nothing.
+        does not lead, or another process has changed it; it returns whether it says all that this
+        process knows. ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -154,8 +153,7 @@ class Lease:
                 if not self.leads():
                     raise KubeError("this process does not lead")
                 if self._note[0] != self._checkpoint():
-                    record = self._renewal(self._seen.record or LeaseRecord())
-                    await self._hold(record, self._unfit())
+                    await self._hold(self._renewal(), self._unfit())
         except TimeoutError as error:
             raise KubeError("the Lease was not written in time") from error
 
@@ -201,11 +199,9 @@ class Lease:
             self._lead(held=False, why="released")
 
     async def _give_up(self) -> None:
-        record = self._seen.record or LeaseRecord()
-        await self._write(
-            msgspec.structs.replace(record, holder_identity="", renew_time=self._time()),
-            self._checkpoint(),
-        )
+        now = self._time()
+        free = msgspec.structs.replace(self._record, holder_identity="", renew_time=now)
+        await self._write(free, self._checkpoint())
 
     def _latest(self, seconds: float) -> float:
         """The time in ``seconds``, but not later than leading has to stop."""
@@ -226,7 +222,7 @@ class Lease:
         if self.held:
             # Nobody else had a reason to write: try the last version without reading.
             try:
-                await self._hold(self._renewal(self._seen.record or LeaseRecord()), unfit)
+                await self._hold(self._renewal(), unfit)
             except ApiError as error:
                 if error.code not in {404, 409}:
                     raise
@@ -239,26 +235,22 @@ class Lease:
         if unfit and (until := self._leave(step, unfit)):
             return until
         renews = isinstance(step, Renew)
-        record = self._renewal(step.record) if renews else self._claim(step.transitions)
-        await self._hold(record, unfit)
+        await self._hold(self._renewal() if renews else self._claim(step.transitions), unfit)
         self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
         return math.inf
 
     async def _follow(self, step: Standby, unfit: str) -> float:
-        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it.
-
-        Its holder may be new, and never have seen what was stored in a Lease that was deleted.
-        """
+        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it."""
         self._free = None
         if self.held:
             self._lead(held=False, why=step.reason)
+        # The holder of a Lease that was deleted may never have seen what it said.
         text = self._checkpoint() if self._lost else self._note[0]
         mark = WANTED if self._mark == UNFIT and not unfit else self._mark
         if (text, mark) != (self._note[0], self._mark):
-            text = f"{text}\n{mark}" if mark else text
-            await self._write(self._seen.record or LeaseRecord(), text)
+            await self._write(self._record, f"{text}\n{mark}" if mark else text)
         self._lost = False
         return step.until
 
@@ -286,11 +278,10 @@ class Lease:
             lease_transitions=transitions,
         )
 
-    def _renewal(self, record: LeaseRecord) -> LeaseRecord:
-        return msgspec.structs.replace(
-            self._claim(record.lease_transitions or 0),
-            acquire_time=record.acquire_time or self._time(),
-        )
+    def _renewal(self) -> LeaseRecord:
+        claim = self._claim(self._record.lease_transitions or 0)
+        since = self._record.acquire_time or claim.acquire_time
+        return msgspec.structs.replace(claim, acquire_time=since)
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
         # The others count from when they read the record, which is later.
@@ -316,7 +307,7 @@ class Lease:
             self._take(await self._client.post(self._collection, body))
 
     async def _read(self) -> None:
-        before = self._note[0]
+        before, _ = self._note
         try:
             self._take(await self._client.get(self._path))
         except ApiError as error:
@@ -324,8 +315,8 @@ class Lease:
                 raise
             self._seen, self._mark = self._seen.then(None, _now()), ""
             return
-        text = self._note[0]
-        if not (self.held and text == before):
+        text, _ = self._note
+        if text != before or not self.held:
             self._lost |= not self._recall(text)
 
     def _take(self, body: bytes) -> None:
@@ -336,6 +327,10 @@ class Lease:
         self._lost |= uid not in {None, self._metadata.get("uid")}
         self._seen = self._seen.then(lease.spec, _now())
         self._mark = self._note[1]
+
+    @property
+    def _record(self) -> LeaseRecord:
+        return self._seen.record or LeaseRecord()
 
     @property
     def _note(self) -> tuple[str, str]:

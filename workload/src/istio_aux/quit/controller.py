@@ -138,14 +138,11 @@ class Controller:
         self._steer(state)
 
     def touch(self, pod: Pod) -> None:
-        """A pod has a newer version, and is as the watch brought it last.
-
-        It is decided on again if a read has seen another state since, which the watch skipped.
-        """
+        """A pod has a newer version, and is as the watch brought it last."""
         if state := self._states.get(pod.metadata.key):
             if state.by_watch:
                 state.touch(pod, self._clock())
-            else:
+            else:  # A read has seen another state since, perhaps one that the watch has skipped.
                 self.apply(pod)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:

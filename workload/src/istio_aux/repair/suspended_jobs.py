@@ -58,7 +58,9 @@ class _Suspension:
     gone: float | None = None  # Since when it has no pods; monotonic.
     reason: str = "it was just suspended"
     reported: bool = False  # Whether it was reported that its pods are late.
-    answered: bool = True  # Whether the request to suspend it was answered, or performed.
+    marked: bool = (
+        False  # Whether it was read with our mark: the request to suspend it has arrived.
+    )
     task: asyncio.Task[None] | None = None
 
     @property
@@ -102,10 +104,7 @@ class SuspendedJobs:
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
 
     def lead(self, leading: bool, *, late: bool = False) -> None:
-        """Start to act, or stop that at once.
-
-        ``late``: a request of an earlier leader may arrive after the first search.
-        """
+        """Start to act, or stop that at once; ``late``: earlier leaders may have sent requests."""
         if leading == self._leading or self._stopping.is_set():
             return
         self._leading = leading
@@ -171,7 +170,7 @@ class SuspendedJobs:
             if isinstance(error, ApiError) and not error.unknown:
                 return str(error)
             # Also if this task is cancelled: the request may still be performed.
-            self._adopt(namespace, owner, now, answered=False)
+            self._adopt(namespace, owner, now)
             raise
         key = self._adopt(namespace, owner, now)
         self._recorder.count("suspended")
@@ -226,20 +225,13 @@ class SuspendedJobs:
     def _acts(self) -> bool:
         return self._leading and not self._stopping.is_set() and self._leads()
 
-    def _adopt(
-        self,
-        namespace: str,
-        owner: OwnerReference,
-        since: datetime | None = None,
-        *,
-        answered: bool = True,
-    ) -> Key:
+    def _adopt(self, namespace: str, owner: OwnerReference, since: datetime | None = None) -> Key:
         """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
         key = Key(namespace, owner.name, owner.uid)
         if key not in self._jobs and self._leading and not self._stopping.is_set():
             longest = self._limits.longest
             job = _Suspension(key, owner, self._backoff(), self._now(), longest, longest, since)
-            job.answered, self._jobs[key] = answered, job
+            self._jobs[key] = job
             job.task = asyncio.create_task(self._follow(job), name=f"suspended {owner.kind} {key}")
         return key
 
@@ -339,10 +331,10 @@ class SuspendedJobs:
         now = self._now().monotonic
         job.gone = None if left.pods or left.unknown else job.gone or now
         waited, gone = now - job.began.monotonic, now - (job.gone or now)
-        job.answered |= suspension.is_marked(read)
+        job.marked |= suspension.is_marked(read)
         decisions = suspension.follow(
             read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits,
-            answered=job.answered,
+            marked=job.marked,
         )  # fmt: skip
         match decision := next(decisions):
             case AwaitPods(reason=why):

@@ -183,7 +183,7 @@ def follow(
     gone: float,
     overdue: bool,
     limits: SuspensionLimits,
-    answered: bool = True,
+    marked: bool = True,
 ) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
     """Yield what to do with a Job that we, or an earlier leader, suspended. The first one counts.
 
@@ -194,10 +194,10 @@ def follow(
         gone: seconds since this process first saw it without pods.
         overdue: whether it has been suspended for longer than is `allowed`.
         limits: how long to wait.
-        answered: whether the API server has answered the request to suspend it.
+        marked: whether it has carried our mark since this process first saw it.
     """
     if not is_marked(job):
-        if not answered and waited < limits.unanswered and not job.deleting:
+        if not marked and waited < limits.unanswered and not job.deleting:
             yield AwaitPods("it is not known yet whether it is suspended")
         yield Leave("it does not carry our mark")
     if job.deleting:
