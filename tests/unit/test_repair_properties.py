@@ -205,7 +205,7 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         store.apply(whole)
         stored = store.pods[key_of(whole)]
         finished = repair.containers_finished(whole)
-        labels = store._namespaces.get(whole.metadata.namespace, {})
+        labels = store.namespaces.get(whole.metadata.namespace, {})
         new, expectation = repair.expectation(
             whole, labels, options, store.applications, store.expect
         )
