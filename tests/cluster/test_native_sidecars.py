@@ -9,12 +9,13 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import creation, meshed
+from lab import creation, meshed, workloads
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
+from lab.workloads import job, template
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
@@ -90,6 +91,32 @@ def test_the_payload_starts_after_istios_proxy_as_well(
 
     spec = made.pod.to_dict()["spec"]
     assert [each["name"] for each in spec["initContainers"]][-2:] == ["istio-proxy", "vault-agent"]
+
+
+@pytest.mark.parametrize(("named", "expected"), [(None, []), ("main", SIDECAR)], ids=str)
+def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    namespace: str,
+    named: str | None,
+    expected: list[str],
+) -> None:
+    """T44: a rule that names no container counts 143 of a sidecar that ends at SIGTERM."""
+    codes: dict[str, Any] = {"operator": "NotIn", "values": [3]}
+    rule = {
+        "action": "FailJob",
+        "onExitCodes": {**codes, **({"containerName": named} if named else {})},
+    }
+    written = job(template(container("main")), suspend=True, podFailurePolicy={"rules": [rule]})
+    written["metadata"] = {"name": f"counts-{named}".lower(), "namespace": namespace}
+    owner = client.create(workloads.Job.from_dict(written))["metadata"]
+    about = {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"]}
+    pod = Case(name="").pod
+    pod["metadata"]["ownerReferences"] = [{**about, "controller": True}]
+
+    [made] = creation.create(cluster, meshed.written(pod, namespace), dry_run=True)
+
+    assert became(made)[1] == expected
 
 
 def added(pod: dict[str, Any]) -> Sequence[dict[str, Any]]:

@@ -237,7 +237,7 @@ OWN_PORT = a_job(
     annotations={"status.sidecar.istio.io/port": "15520"},
 )  # fmt: skip
 NO_PORT = a_pod(
-    "a-pod-whose-agent-has-no-port", "Failed", (3,), container(FAIL),
+    "a-pod-whose-agent-has-no-port", "Failed", (3,), container(f"sleep 3; {TALK} && exit 3"),
     annotations={"status.sidecar.istio.io/port": "0"},
 )  # fmt: skip
 

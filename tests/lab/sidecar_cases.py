@@ -41,11 +41,13 @@ class Case:
     # Names of its init containers afterwards, with `*` for those that restart always.
     init: Sequence[str] = ()
     warns: str = ""  # Part of the warning to its author.
+    counted: bool = False  # Its Job counts the exit codes of native sidecars.
 
     @property
     def setting(self) -> Start:
         """What the admin has set, and what can be had."""
-        return Start(capability=self.capability, sidecars=sidecars.parse(self.option))
+        option = sidecars.parse(self.option)
+        return Start(capability=self.capability, sidecars=option, counted=self.counted)
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -147,9 +149,13 @@ NOT_NATIVE = [
          warns="it is not known whether sidecars can be native here"),
 ]  # fmt: skip
 RULED = [
-    Case(name=f"a container is left that has {fields}",
-         containers=[container("main"), container("vault-agent", **fields)],
-         warns="left alone: vault-agent: it has a restartPolicy or a resizePolicy of its own")
-    for fields in ({"restartPolicy": "Never"}, {"restartPolicy": "Always"},
-                   {"restartPolicyRules": [{"action": "Restart"}]})
+    Case(name="its Job would count its exit code", counted=True,
+         warns="vault-agent: a rule of podFailurePolicy that names no container counts its exit"),
+    *(
+        Case(name=f"a container is left that has {fields}",
+             containers=[container("main"), container("vault-agent", **fields)],
+             warns="left alone: vault-agent: it has a restartPolicy or a resizePolicy of its own")
+        for fields in ({"restartPolicy": "Never"}, {"restartPolicy": "Always"},
+                       {"restartPolicyRules": [{"action": "Restart"}]})
+    ),
 ]  # fmt: skip

@@ -8,16 +8,19 @@ import select
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from istio_aux.kube import client as kube
+from istio_aux.kube.access import Access
 from istio_aux.model.policy import Start
 from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
+from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.tls import certificate
 
@@ -234,10 +237,22 @@ def raw(hook: Hook) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(**limits: Any) -> AsyncGenerator[Hook]:
-    """A webhook with the limits of a test, which checks deadlines often."""
+async def serving(
+    how: Callable[[], Start] = Start, api: ApiServer | None = None, **limits: Any
+) -> AsyncGenerator[Hook]:
+    """A webhook with the limits of a test, which checks deadlines often; it may ask ``api``."""
+    nowhere = Access("https://127.0.0.1:1", ssl.create_default_context(), str)
+    access = api.access() if api else nowhere
+    async with kube.Client(access) as client, _serving(client, how, limits) as hook:
+        yield hook
+
+
+@asynccontextmanager
+async def _serving(
+    client: kube.Client, how: Callable[[], Start], limits: Mapping[str, Any]
+) -> AsyncGenerator[Hook]:
     metrics, bounds = Telemetry(), ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, Start, limits=bounds)
+    webhook = AdmissionWebhook(metrics, how, client, limits=bounds)
     with tempfile.TemporaryDirectory() as folder:
         crt, key = certificate(Path(folder))
         trust = ssl.create_default_context(cafile=str(crt))

@@ -125,3 +125,36 @@ def test_a_file_without_pods_says_so(run: Run, text: str, status: int, error: st
     shown = run("explain", "-f", "-", errors=None, stdin=text)
     assert (shown.status, shown.out) == (status, "")
     assert shown.err.startswith(error)
+
+
+COUNTS = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: x5-native-143, namespace: alice}
+spec:
+  podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: NotIn, values: [3]}}]}
+  template:
+    metadata: {annotations: {istio-aux.io/sidecars: cloud-sql-proxy=native}}
+    spec:
+      restartPolicy: Never
+      containers: [{name: main}, {name: cloud-sql-proxy}]
+"""
+
+
+def test_a_job_that_counts_exit_codes_of_sidecars_keeps_them_as_they_are_and_is_told(
+    run: Run,
+) -> None:
+    """T44: 143 of a cloud-sql-proxy that was made native failed such a Job for good."""
+    why = "a rule of podFailurePolicy that names no container counts its exit code"
+
+    argv = ("mutate", "-f", "-", "--capability", "native")
+    shown = run(*argv, columns=None, errors=None, stdin=COUNTS)
+    explained = run("explain", "-f", "-", columns=None, errors=None, stdin=COUNTS)
+
+    assert shown.err.splitlines() == [
+        f"stdin:1: istio-proxy: {why}, which is 137 if it is killed",
+        f"stdin:1: sidecars: left alone: cloud-sql-proxy: {why}",
+    ]
+    spec = yaml.safe_load(shown.out)["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["containers"]] == ["main", "cloud-sql-proxy"]
+    assert f"left alone: cloud-sql-proxy: {why}" in explained.out

@@ -9,10 +9,14 @@ import io
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 from istio_aux.serving import ServingLimits
 from istio_aux.start import plan as start
+from lab.sidecar_cases import Case
+from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.hooked import JSON, Bare, Client, chunked, post, review, serving
 from unit.logged import logging_to
@@ -26,6 +30,53 @@ async def test_a_pod_is_answered_with_a_patch() -> None:
     assert b"holdApplicationUntilProxyStarts" in base64.b64decode(answer.response["patch"])
     assert hook.reviews("hold") == 1
     assert hook.metric("istio_aux_admission_seconds_count") == 1
+
+
+READ = "GET /apis/batch/v1/namespaces/training/jobs/a"
+
+
+@pytest.mark.parametrize(
+    ("job", "native"),
+    [
+        ({}, True),
+        ({"onExitCodes": {"operator": "In", "values": [143], "containerName": "main"}}, True),
+        ({"onExitCodes": {"operator": "In", "values": [143]}}, False),
+        (None, False),
+        ("refused", False),
+        ("hung", False),
+    ],
+    ids=["no exit codes", "of a container", "of any", "gone", "refused", "hung"],
+)
+async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_not_known(
+    job: Any, native: bool
+) -> None:
+    """T44. A Job is read for no other pod."""
+    about = {"name": "a", "namespace": "training", "uid": "u"}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
+    pod = Case(name="").pod
+    owned = {**pod["metadata"], "ownerReferences": [owner]}
+    plain = {**pod["spec"], "containers": pod["spec"]["containers"][:1]}
+
+    async def hang(request: web.Request) -> None:
+        if request.path in READ:
+            await asyncio.Event().wait()
+
+    async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
+        if isinstance(job, dict):
+            policy = {"rules": [{"action": "FailJob", **job}]}
+            await api.put("jobs", {"metadata": about, "spec": {"podFailurePolicy": policy}})
+        elif job == "refused":
+            api.refuse(READ, 403, "Forbidden")
+        elif job == "hung":
+            api.always(hang)
+        for others in ({"metadata": pod["metadata"]}, {"metadata": owned, "spec": plain}):
+            await hook.ask(post(review(**{**pod, **others})))
+        assert api.requests == []
+        answer = await hook.ask(post(review(**{**pod, "metadata": owned})))
+        assert api.requests == [READ]
+
+    ops = json.loads(base64.b64decode(answer.response["patch"]))
+    assert any(op["path"].startswith("/spec/initContainers") for op in ops) is native
 
 
 async def test_the_path_says_what_a_pod_is_reviewed_for() -> None:

@@ -5,7 +5,8 @@
 It reads its installation's settings from `template.json` in that folder.
 
 It does not: configure proxies (no xDS), sign certificates, read Istio's own resources, know other
-templates than `sidecar`, nor merge a sidecar that the user wrote into the pod.
+templates than `sidecar` and one that is called `custom`, nor merge a sidecar that the user wrote
+into the pod.
 """
 
 from __future__ import annotations

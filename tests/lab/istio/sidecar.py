@@ -19,6 +19,7 @@ INIT = "istio-init"
 VALIDATION = "istio-validation"
 NATIVE_ANNOTATION = "sidecar.istio.io/nativeSidecar"
 STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
+TEMPLATES, CUSTOM = "inject.istio.io/templates", "custom"
 STATUS_ANNOTATION = "sidecar.istio.io/status"
 _RECORDING = json.loads((DATA / "inject-classic.json").read_text())
 _ADDED = {operation["path"]: operation["value"] for operation in _RECORDING["patchDecoded"]}
@@ -88,6 +89,9 @@ def inject(
     proxy = _proxy(template, config, _owner(pod, namespace), _ports(spec), ",".join(payload))
     init = spec["initContainers"] = spec.get("initContainers") or []
     hold = (bool(config.get(proxyconfig.HOLD)) or template.hold) and not native
+    # The configuration alone takes no probe away (istio injection-template.yaml).
+    if annotations.get(STATUS_PORT_ANNOTATION) == "0":
+        del proxy["startupProbe"], proxy["readinessProbe"]
     if lifecycle := _lifecycle(template, status_port, hold=hold, native=native):
         proxy["lifecycle"] = lifecycle
     # istio inject.go reorderPod. Before the redirect of a classic sidecar, the user's init
@@ -97,9 +101,22 @@ def inject(
         init.insert(1, proxy | {"restartPolicy": "Always"})
     else:
         spec["containers"].insert(0 if hold else len(payload), proxy)
+    if CUSTOM in annotations.get(TEMPLATES, ""):
+        _customise(spec["containers"])
     spec["volumes"] = [*(spec.get("volumes") or []), *_VOLUMES]
     _describe(metadata, payload[0], _owner(pod, namespace)[1], template, native=native)
     return pod
+
+
+def _customise(containers: list[dict[str, Any]]) -> None:
+    """What the template `custom` adds to the proxy, which it looks for among the containers.
+
+    Beside a native one it makes another container of that name, which the API server refuses.
+    """
+    proxy = next((each for each in containers if each["name"] == PROXY), None)
+    if proxy is None:
+        containers.append(proxy := {"name": PROXY, "image": "custom"})
+    proxy.setdefault("env", []).append(_value("CUSTOM", "true"))
 
 
 def _describe(

@@ -5,6 +5,7 @@ Most inputs are those with which that was seen on a real cluster.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -65,9 +66,6 @@ UNSUITED = {
     "as the agent's client": (says("pilot-agent", "request", "POST", "quitquitquit"), ENDS),
     "beside another sidecar's": (says("curl localhost:9091/quitquitquit;", POST), ENDS),
     "in a variable": (variable("SCRIPT", POST), ENDS),
-    "in a hook": (
-        pod({"lifecycle": {"postStart": {"exec": {"command": ["sh", "-c", f"({POST})&"]}}}}), ENDS,
-    ),
     "in an init container": (pod(initContainers=[{"command": [POST]}]), ENDS),
     "scuttle": (says("/bin/scuttle", "python", "-m", "app"), f"{ENDS}scuttle"),
     "scuttle of the image": (variable("ENVOY_ADMIN_API"), f"{ENDS}ENVOY_ADMIN_API"),
@@ -120,6 +118,8 @@ SUITED = {
     "another sidecar's flag": pod({"args": ["--quitquitquit", "--port=5432"]}),
     "another sidecar's port": says("curl", "-XPOST", "http://localhost:9091/quitquitquit"),
     "a signal that reaches nobody": says("pkill", "-f", "pilot-agent"),
+    # A kubelet runs it when the pod is deleted, and starts no sidecar again then.
+    "a hook at its end": pod({"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", POST]}}}}),
     "no less than its init container": needing(needs(SMALL)),
     "in sum": pod(needs(SMALL), needs(SMALL), initContainers=[needs("200Mi")]),
     "a device": needing(needs("1", name="nvidia.com/gpu"), main={}),
@@ -198,8 +198,10 @@ def test_a_status_port_of_its_own_counts_first(annotations: dict[str, str]) -> N
 
 def test_what_is_written_is_counted_and_explained() -> None:
     """`explain` of the pod says what admission has said."""
-    plan = planned(pod(annotations={PROXY_CONFIG: "statusPort: 0"}))
-    assert review.outcome(plan) is Outcome.CLASSIC
+    request = {"uid": "u", "object": pod(annotations={PROXY_CONFIG: "statusPort: 0"})}
+    kind = {"apiVersion": review.API_VERSION, "kind": review.KIND}
+    asked = json.dumps({**kind, "request": request}).encode()
+    assert review.answer(asked, NATIVE).outcome is Outcome.CLASSIC
 
     held = {STARTED_WITH: "hold", NOT_NATIVE: f"{ENDS}scuttle"}
     wait = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}

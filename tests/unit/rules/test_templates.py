@@ -46,7 +46,7 @@ def test_the_pod_of_each_kind_is_found(
 ) -> None:
     """The template is the manifest's own, so that a change of it changes the manifest."""
     given = manifest(**spec)
-    ((pod, template, only_metadata),) = templates.read(given, group, kind)
+    ((pod, template, only_metadata, _),) = templates.read(given, group, kind)
     assert pod["metadata"] == {"labels": {"a": "b"}, "name": name, "namespace": "team"}
     assert (pod["spec"].get("restartPolicy"), only_metadata) == (restarts, False)
     template["spec"]["containers"][0]["name"] = "changed"
@@ -114,3 +114,33 @@ def test_what_cannot_be_used_is_named(kind: str, spec: dict[str, Any], error: st
     group = next(group for group, each in WORKLOADS if each == kind)
     with pytest.raises(ValueError, match=f"^{error}$"):
         list(templates.read(manifest(**spec), group, kind))
+
+
+POLICY: dict[str, Any] = {
+    "rules": [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [143]}},
+    ]
+}
+
+
+@pytest.mark.parametrize("named", [{}, {"containerName": "main"}], ids=str)
+@pytest.mark.parametrize(
+    ("group", "kind"), [("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet")]
+)
+def test_a_failure_policy_that_names_no_container_counts_native_sidecars(
+    group: str, kind: str, named: dict[str, str]
+) -> None:
+    """T44: kubernetes pkg/controller/job matchOnExitCodes."""
+    ignored, rule = POLICY["rules"]
+    policy = {"rules": [ignored, {**rule, "onExitCodes": {**rule["onExitCodes"], **named}}]}
+    job = {"spec": {"template": {"spec": {"containers": []}}, "podFailurePolicy": policy}}
+    spec = {
+        "Job": job["spec"],
+        "CronJob": {"jobTemplate": job},
+        "JobSet": {"replicatedJobs": [{"name": "node", "template": job}]},
+    }[kind]
+
+    [found] = templates.read({"metadata": {"name": "x"}, "spec": spec}, group, kind)
+
+    assert found.counted is not bool(named)

@@ -106,7 +106,7 @@ class Wiring:
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
         self.webhook = AdmissionWebhook(
-            self.telemetry, lambda: self._start, left=self._injectors.left_to_ambient
+            self.telemetry, lambda: self._start, self.client, left=self._injectors.left_to_ambient
         )
         self._quit = quitting.Controller(
             self.client, self._around.namespaces, self.telemetry, self._events,

@@ -16,9 +16,14 @@ func (a *agent) statusPort() http.Handler {
 	return mux
 }
 
-// readinessPort is Envoy's listener for probes. What it does not know it answers with 404 and no text.
-func (a *agent) readinessPort() http.Handler {
+// readinessPort is Envoy's listener for probes, which asks the agent's status port. What it does not know it
+// answers with 404 and no text.
+func (a *agent) readinessPort(status int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		if r.URL.Path == "/healthz/ready" {
 			a.readiness(w, r)
 			return

@@ -47,7 +47,7 @@ func proxy([]string) error {
 		handler http.Handler
 	}{
 		{address("", s.status), a.statusPort()},
-		{address("", s.ready), a.readinessPort()},
+		{address("", s.ready), a.readinessPort(s.status)},
 		{address("127.0.0.1", s.admin), a.adminPort()},
 	}
 	if s.status == 0 {

@@ -196,6 +196,7 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
+    yield Right("get", "batch", "jobs", "to know which exit codes they count")
     if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
@@ -203,7 +204,6 @@ def needed(settings: Settings) -> Iterator[Right]:
     race = settings.repair_policy.race
     if race.restarts:
         yield Right("create", "", "pods/eviction", f"race-policy: {race}")
-        yield Right("get", "batch", "jobs", f"race-policy: {race}")
     if race is RacePolicy.RESTART_JOBS:
         for kind, api in KINDS.items():
             group, plural = api.version.partition("/")[0], f"{kind.lower()}s"

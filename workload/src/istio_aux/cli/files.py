@@ -110,9 +110,9 @@ def _planned(body: bytes | dict[str, Any], kind: tuple[str, str], how: Start) ->
         pod = _convert(manifest)
         yield _Planned(pod, start.plan(pod, how), manifest)
         return
-    for made, template, only_metadata in templates.read(manifest, *kind):
-        pod = _convert(made)
-        yield _Planned(pod, start.plan(pod, how), template, only_metadata)
+    for made, template, only_metadata, counted in templates.read(manifest, *kind):
+        pod, of_job = _convert(made), msgspec.structs.replace(how, counted=counted)
+        yield _Planned(pod, start.plan(pod, of_job), template, only_metadata)
 
 
 def _apply(planned: _Planned, how: Start) -> Iterator[str]:

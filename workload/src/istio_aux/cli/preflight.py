@@ -258,7 +258,11 @@ def namespaces(
         yield _note(check, f"{what}: {listed(ambient, most=NAMED)}")
     without = {name: why for name, why in without.items() if name not in ambient}
     what = "selected, but Istio injects no pod there by itself"
-    asking = sorted(name for name in without if _asks(selected[name]))
+    asking = sorted(
+        name
+        for name in without
+        if injection_label.get(selected[name]) == "enabled" or revision_label.on(selected[name])
+    )
     for name in asking[:NAMED]:
         do = "see which istiod the label names, and its injection policy"
         yield _note(check, f"{name}: {what}, although its label asks for that: {without[name]}", do)
@@ -335,7 +339,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
     Raises:
         msgspec.DecodeError: the answer is no pod.
     """
-    if _changed(answer):
+    if start.start_order.on(pods.decode(answer).metadata):
         what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
         return _ok("network", what)
     how = (
@@ -375,17 +379,9 @@ def finished(result: CheckResult) -> CheckResult:
     )  # fmt: skip
 
 
-def _asks(labels: Mapping[str, str]) -> bool:
-    return injection_label.get(labels) == "enabled" or revision_label.on(labels)
-
-
 def _plain(namespace: str) -> Pod:
     metadata: dict[str, Any] = {"name": "probe", "namespace": namespace}
     return pods.convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
-
-
-def _changed(answer: bytes) -> bool:
-    return start.start_order.on(pods.decode(answer).metadata)
 
 
 def _installed(configurations: Mapping[str, Configuration]) -> str | None:

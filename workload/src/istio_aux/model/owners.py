@@ -202,6 +202,12 @@ class PodFailurePolicy(Struct, frozen=True):
     rules: tuple[FailureRule, ...] | None = None
 
 
+def counts_exits(policy: PodFailurePolicy | None) -> bool:
+    """Whether it counts exit codes of every container (k8s@1.36 job matchOnExitCodes)."""
+    codes = [rule.on_exit_codes for rule in (policy and policy.rules) or ()]
+    return any(each is not None and not each.get("containerName") for each in codes)
+
+
 class ReplicatedJobSpec(Struct, frozen=True):
     """``spec`` of the template of a JobSet's Jobs."""
 

@@ -142,16 +142,8 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
-class ExecAction(Struct, frozen=True):
-    """A command that a hook runs in its container."""
-
-    command: tuple[str, ...] | None = None
-
-
 class LifecycleHandler(Struct, frozen=True):
-    """A hook of a container; ``exec`` is None if it runs no command."""
-
-    exec: ExecAction | None = None
+    """A hook of a container; only its presence counts."""
 
 
 class Lifecycle(Struct, frozen=True):

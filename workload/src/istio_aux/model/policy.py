@@ -50,6 +50,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     capability: Capability = Capability.UNKNOWN
     peers: Peers = Peers.MESH
     sidecars: tuple[SidecarRule, ...] = ()  # `native_sidecars.convert`.
+    counted: bool = False  # The Job of the pod counts the exit codes of native sidecars.
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
 

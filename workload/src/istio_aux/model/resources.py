@@ -107,9 +107,9 @@ def requests(pod: Pod) -> Requests | None:
 def raised_by_native_proxy(pod: Pod) -> list[str]:
     """Return the totals, as ``limits.memory``, that a native proxy raises more than a classic one.
 
-    It adds to those that an init container decides (component-helpers@0.36 PodRequests, PodLimits),
-    also beside resources of the pod, which its containers may not exceed (k8s@1.36
-    validatePodResourceConsistency). Raises ValueError or RecursionError for what cannot be read.
+    That are those that an init container decides (k8s.io/component-helpers resource.PodRequests).
+    Containers may not exceed resources of the pod either (k8s validatePodResourceConsistency).
+    Raises ValueError or RecursionError for what cannot be read.
     """
     together, start = _containers(pod, _of_proxy)
     return sorted(name for name in start if start[name] > together[name])

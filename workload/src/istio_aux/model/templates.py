@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from istio_aux.model.annotations import WORKFLOW_NODE
-from istio_aux.model.owners import TRAINING_KINDS
+from istio_aux.model.owners import TRAINING_KINDS, PodFailurePolicy, counts_exits
 
 _REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
 
@@ -58,6 +60,7 @@ class PodTemplate(NamedTuple):
     pod: Map  # As its controller would write it; its name ends in ``*``.
     template: Map  # The part of the manifest that it is made of.
     only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
+    counted: bool = False  # Its Job counts the exit codes of native sidecars.
 
 
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
@@ -82,7 +85,8 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             words = filter(None, (name, *(each.lower() for each in names), "*"))
             own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
             pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
-            yield PodTemplate(pod, template, is_argo)
+            policy = msgspec.convert(parent.get("podFailurePolicy"), PodFailurePolicy | None)
+            yield PodTemplate(pod, template, is_argo, counts_exits(policy))
 
 
 def _walk(

@@ -83,8 +83,7 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        # Those of the annotation come last, and count. But a container that is named native and
-        # could not be made so is told to exit, if the option says how.
+        # Those of the annotation count, but for a native one that stays, if it can be told to exit.
         quits = {rule.container for rule in policy.sidecars if rule.how is How.QUIT}
         self._rules = {
             rule.container: rule

@@ -21,6 +21,7 @@ from istio_aux.model.sidecars import How
 from istio_aux.model.text import listed
 from istio_aux.start import patch
 
+COUNTED = "a rule of podFailurePolicy that names no container counts its exit code"
 MOST = 50  # Containers that are changed: the API server moves one after the other.
 
 
@@ -52,10 +53,10 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     named = [each for _, each in placed]
     if not named:
         return Conversion()
-    if why := _impossible(pod, how.capability, proxy_first=proxy_first):
+    if why := _impossible(pod, how, proxy_first=proxy_first):
         text = _left(named, why)
         by_author = {rule.container for rule in own} & {each.name for each in named}
-        return Conversion(reason=text, warnings=(text,) if by_author else ())
+        return Conversion(reason=text, warnings=(text,) if by_author or how.counted else ())
     if why := _too_many(pod, named):
         return Conversion(reason=_left(named, why), warnings=(_left(named, why),))
     kept = [each for each in named if _has_rules(each)]
@@ -67,10 +68,12 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     )
 
 
-def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
+def _impossible(pod: Pod, how: Start, *, proxy_first: bool) -> str:
     if pod.restart_policy == "Always":
         return "restartPolicy Always: the pod is not meant to end"
-    match capability:
+    if how.counted:
+        return COUNTED
+    match how.capability:
         case Capability.NATIVE:
             return "" if proxy_first else f"{PROXY} is not native, so it would start after them"
         case Capability.CLASSIC:

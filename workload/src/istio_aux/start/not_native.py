@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from istio_aux.model import resources
 from istio_aux.model.annotations import templates
-from istio_aux.model.pod import PROXY, Container, Pod
+from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.model.text import listed, quoted
 
@@ -26,9 +26,8 @@ ENDINGS = (
 )  # fmt: skip
 """What a payload says that ends its proxy itself."""
 
-# Where such a word is about another sidecar: the flag of cloud-sql-proxy, and ports.
+# About another sidecar: the flag of cloud-sql-proxy, and ports.
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
-_PROCESSES = ("pilot-agent", "envoy")  # What a container may `kill` that shares its processes.
 
 
 def reasons(pod: Pod, *, no_status_port: bool) -> Iterator[str]:
@@ -53,7 +52,9 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
     """A native proxy is started again, which a Job counts (k8s job pastBackoffLimitOnFailure)."""
     length = 0
     for container in (*pod.init_containers, *pod.containers):
-        text = "\n".join(_texts(container))
+        said = (container.name, *(container.command or ()), *(container.args or ()))
+        variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
+        text = "\n".join((*said, *variables))
         length += len(text)
         if length > LONGEST:
             yield f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB"
@@ -61,19 +62,11 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
         for other in _OTHERS:
             text = text.replace(other, " ")
         kills = pod.spec.share_process_namespace and "kill" in text
-        words = (*ENDINGS, *_PROCESSES) if kills else ENDINGS
+        words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
             yield f"the payload ends the proxy itself: {word} in container {quoted(container.name)}"
             return
-
-
-def _texts(container: Container) -> Iterator[str]:
-    yield from (container.name, *(container.command or ()), *(container.args or ()))
-    yield from (f"{variable.name}={variable.value}" for variable in container.env or ())
-    hooks = container.lifecycle
-    for hook in (hooks.post_start, hooks.pre_stop) if hooks else ():
-        yield from (hook and hook.exec and hook.exec.command) or ()
 
 
 def _raised(pod: Pod) -> str:

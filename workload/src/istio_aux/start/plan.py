@@ -37,7 +37,8 @@ from istio_aux.model.annotations import (
     start_order,
 )
 from istio_aux.model.applications import Applications, application_of
-from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
+from istio_aux.model.owners import controller, is_batch
+from istio_aux.model.pod import NO_METADATA, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, Start, StartMode
 from istio_aux.model.selectors import Selector
 from istio_aux.model.text import one_line
@@ -50,6 +51,7 @@ WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
 _ISTIOS_INIT = ("istio-init", "istio-validation")
 
 FIRST = "/spec/containers/0"  # JSON Pointer.
+_ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
@@ -63,16 +65,9 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
+    job: OwnerReference | None = None  # Of the pod, if other sidecars become native.
     # Annotations that are written; `plan` adds the operations.
     writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-
-
-class Holding(Struct, frozen=True):
-    """Operations that make an injected classic proxy delay the payload, or why there are none."""
-
-    ops: tuple[patch.Op, ...]
-    reason: str
-    effective: bool = True  # False: hold cannot work in this pod.
 
 
 Left = Callable[[Pod], str]
@@ -109,11 +104,12 @@ def plan(pod: Pod, how: Start, *, requested: bool = False, left: Left = left_to_
     warnings = (*bad, *written.warnings, *converted.warnings)
     if label and not ops:
         return msgspec.structs.replace(label, warnings=warnings)
-    labelled = label if label and label.ops else Plan(ops=(), reason="")
+    labelled, owner = label if label and label.ops else Plan(ops=(), reason=""), controller(pod)
     reasons = (labelled.reason, written.reason, converted.reason)
     return msgspec.structs.replace(
         written,
         ops=labelled.ops + ops,
+        job=owner if converted.ops and owner and is_batch(owner) else None,
         reason="; ".join(filter(None, reasons)),
         warnings=warnings,
     )
@@ -224,53 +220,43 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
 
 
 def effective_start(pod: Pod) -> str | None:
-    """Compare how a pod started with what admission asked for; None if it did not change the pod.
-
-    Returns:
-        ``native`` or ``hold``, and why it has no effect if that is so.
-    """
+    """Say what admission asked for, None for nothing, and why it has no effect if that is so."""
     match start_order.get(pod.metadata):
-        case "native" as requested if pod.has_native_proxy:
-            return requested
-        case "native" as requested if pod.has_proxy:
-            why = "the sidecar is a classic one"
+        case None:
+            return None
         case "native" as requested:
-            why = f"no container is called {PROXY}"
-        case "hold" as requested if pod.has_native_proxy:
+            missing = "the sidecar is a classic one" if pod.has_proxy else _ABSENT
+            why = "" if pod.has_native_proxy else missing
+        case requested if pod.has_native_proxy:
             why = "the sidecar is a native one"
-        case "hold" as requested:
-            holding = hold(pod)
-            if holding.effective and not holding.ops:
+        case requested:
+            ops, why = hold(pod)
+            if not ops and ops is not None:
                 because = not_native_because.get(pod.metadata)
                 return f"{requested}, not native: {one_line(because)}" if because else requested
-            unheld = f"{PROXY} does not hold the payload back"
-            why = unheld if holding.effective else holding.reason
-        case _:
-            return None
-    return f"asked for {requested}, but {why}"
+            why = f"{PROXY} does not hold the payload back" if ops else why
+    return f"asked for {requested}, but {why}" if why else requested
 
 
-def hold(pod: Pod) -> Holding:
-    """Plan for an injected pod what the injector does for hold.
+def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
+    """Plan for an injected pod what the injector does for hold; None if that cannot work; and why.
 
     The proxy becomes the first container and gets the postStart hook. If the mesh configures a
     lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
     """
     names = [container.name for container in pod.containers]
     if PROXY not in names:
-        return Holding(ops=(), reason=f"no container is called {PROXY}", effective=False)
+        return None, _ABSENT
     if len(names) == 1:
-        return Holding(ops=(), reason=f"{PROXY} is the only container", effective=False)
+        return None, f"{PROXY} is the only container"
     place = names.index(PROXY)
     hook = _hook(pod.containers[place])
     if hook is None:
-        reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
-        return Holding(ops=(), reason=reason, effective=False)
+        return None, f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
     move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
     done = [f"moved {PROXY} first"] if place else []
     done += ["added its postStart hook"] if hook else []
-    reason = ", ".join(done) or f"{PROXY} holds the payload back already"
-    return Holding(ops=move + hook, reason=reason)
+    return move + hook, ", ".join(done) or f"{PROXY} holds the payload back already"
 
 
 def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
@@ -320,6 +306,8 @@ def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
     else:
         chosen = _hold(merge)
     warnings = (f"native as its author asks, although {against}",) if against else ()
+    if how.counted and chosen.started_with == "native":
+        warnings += (f"{PROXY}: {native_sidecars.COUNTED}, which is 137 if it is killed",)
     return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, *warnings))
 
 
@@ -372,8 +360,7 @@ def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
 def _hold(merge: proxy_config.Merge, against: str = "") -> Plan:
     """Hold; ``against`` says why the proxy must not be native, if so.
 
-    Then it asks for a classic one: since 1.24 Istio obeys that also where it makes sidecars native
-    unasked, and older ones do not read it (injection-template.yaml).
+    Istio obeys that since 1.24, also where native ones come unasked (injection-template.yaml).
     """
     writes = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)} if against else {}
     reason = f"{merge.reason}; not native: {against}" if against else merge.reason
@@ -409,12 +396,12 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
         return Plan(ops=(), reason=reason)
     if not merge.holds:  # Then there is no text to add either.
         return _hold(merge)
-    holding = hold(pod)
-    reason += f": {holding.reason}"
-    if not holding.effective or (merge.text is None and not holding.ops):
+    ops, held = hold(pod)
+    reason += f": {held}"
+    if ops is None or (merge.text is None and not ops):
         return Plan(ops=(), reason=reason)
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    return _changed("hold", f"{reason}; {merge.reason}", text, holding.ops)
+    return _changed("hold", f"{reason}; {merge.reason}", text, ops)
 
 
 def _changed(

@@ -74,10 +74,10 @@ class _TooLongError(yaml.YAMLError):
 def read(pod: Pod) -> Merge:
     """Do what `hold` does with the annotation of a pod; one that is too long is left alone.
 
-    A pod whose status port is 0 is not held: the hook asks Envoy, and Envoy that port. Beside Istio
-    1.31 the hook fails after a minute, the kubelet ends the proxy, and the payload has no network.
-    The port's own annotation overrides the text (istio pilot-agent config.go applyAnnotations); a 0
-    in the mesh's configuration never reaches the agent (istio template.go cleanProxyConfig).
+    Nor is a pod held whose status port is 0: Envoy asks it for the hook, which fails after a minute
+    beside Istio 1.31. Then the proxy ends, and the payload has no network. An annotation of its own
+    overrides the text (istio pilot-agent config.go), and a mesh-wide 0 reaches no agent
+    (istio template.go cleanProxyConfig).
     """
     try:
         merge = hold(_config.of(pod.metadata))

@@ -12,7 +12,7 @@ import msgspec
 
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.documents import decoded
-from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.pod import OwnerReference, Pod, Struct
 from istio_aux.model.policy import Outcome, Start
 from istio_aux.start import patch
 from istio_aux.start import plan as start
@@ -72,6 +72,7 @@ class ReviewResult(Struct, frozen=True):
     outcome: Outcome
     reason: str
     warnings: tuple[str, ...] = ()
+    job: OwnerReference | None = None  # That of the plan.
 
 
 class _AdmissionReview(Struct, frozen=True):
@@ -111,7 +112,7 @@ def answer(
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
     plan = _plan(request, how, inject, left)
-    return _answer(request.uid, _line(name, _MAX_KEY), plan, outcome(plan))
+    return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
 
 
 def leave(body: bytes, why: Malformed) -> ReviewResult:
@@ -177,8 +178,7 @@ def _plan(request: Request, how: Start, inject: bool, left: start.Left) -> start
     return start.plan(pod, how, requested=inject, left=left)
 
 
-def outcome(plan: start.Plan) -> Outcome:
-    """How a review with this plan is counted."""
+def _outcome(plan: start.Plan) -> Outcome:
     if not plan.ops:
         return Outcome.UNCHANGED
     if plan.ops[0].path.startswith("/metadata/labels"):
@@ -203,8 +203,9 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewRe
         response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
     body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
-        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings
-    )
+        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings,
+        job=plan.job,
+    )  # fmt: skip
 
 
 def _line(text: str, longest: int = _MAX_LINE) -> str:

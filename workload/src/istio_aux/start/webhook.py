@@ -16,8 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
+from msgspec import structs
 
+from istio_aux.kube import actions
 from istio_aux.kube.access import stamps
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
+from istio_aux.model.owners import counts_exits
+from istio_aux.model.pod import OwnerReference
 from istio_aux.model.policy import Start
 from istio_aux.model.text import one_line
 from istio_aux.serving import Listener, ServingLimits
@@ -122,6 +128,7 @@ class AdmissionWebhook:
         self,
         metrics: Telemetry,
         how: Callable[[], Start],
+        client: Client,
         *,
         left: Left = left_to_ambient,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
@@ -130,6 +137,7 @@ class AdmissionWebhook:
         """Answer reviews of ``body`` bytes at most; `plan.plan` has ``how`` and ``left``."""
         self._telemetry, self._how, self._left = metrics, how, left
         self._limits, self._body = limits, body
+        self._client, self._reading = client, asyncio.Semaphore(8)
         self._listener: Listener | None = None
 
     async def listen(
@@ -176,7 +184,9 @@ class AdmissionWebhook:
         body = await self._read(request)
         began = time.perf_counter()
         try:
-            answer = self._review(path, body)
+            answer = self._review(path, body, how := self._how())
+            if answer.job and await self._is_counted(answer.pod.partition("/")[0], answer.job):
+                answer = self._review(path, body, structs.replace(how, counted=True))
         except review.Malformed as error:
             text = one_line(str(error), 500)
             self._refused(400, text)
@@ -209,9 +219,18 @@ class AdmissionWebhook:
     def _too_large(self) -> web.HTTPException:
         return web.HTTPRequestEntityTooLarge(self._body, text=f"body over {self._body} bytes\n")
 
-    def _review(self, path: str, body: bytes) -> review.ReviewResult:
+    async def _is_counted(self, namespace: str, job: OwnerReference) -> bool:
+        """Whether a Job counts the exit codes of native sidecars, or that is not known in time."""
         try:
-            return review.answer(body, self._how(), inject=path == INJECT, left=self._left)
+            async with asyncio.timeout(1.0), self._reading:  # The API server waits for 3 s.
+                found = await actions.read_job(self._client, namespace, job)
+        except (KubeError, TimeoutError):
+            return True
+        return found is None or counts_exits(found.spec.pod_failure_policy)
+
+    def _review(self, path: str, body: bytes, how: Start) -> review.ReviewResult:
+        try:
+            return review.answer(body, how, inject=path == INJECT, left=self._left)
         except review.Malformed:
             raise
         except Exception:  # A fault of ours must not refuse a pod.
