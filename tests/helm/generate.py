@@ -38,8 +38,8 @@ TEMPLATES: Final = {
     "records": "$c.validates",
     "webhook": "",
 }
-# Settings that the chart decides: where its files are, the names of its objects, and that an unknown
-# key is refused.
+# Settings that the chart decides: where its files are, the names of its objects, and that unknown
+# keys are refused.
 DECIDED: Final = frozenset(
     {
         "application",
