@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -74,7 +75,7 @@ class Simulated(Client):
         self.known = 0
         self.done = asyncio.Event()
 
-    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:  # noqa: ARG002
+    async def get(self, path: str, params: Params = (), **_: Any) -> bytes:  # noqa: ARG002
         """Return an empty list."""
         return b'{"metadata":{"resourceVersion":"1"},"items":[]}'
 

@@ -80,7 +80,7 @@ class ModelClient(Client):
         for watch in self._watches:
             watch.close()
 
-    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:  # noqa: ARG002
+    async def get(self, path: str, params: Params = (), **_: Any) -> bytes:
         return await self._exchange("GET", path, params)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:

@@ -341,7 +341,9 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
     ambient = {"istio.io/dataplane-mode": "ambient"}
     async with ApiServer() as api:
         wired = Wiring(DEFAULTS, api.access())
-        wired._around.namespaces |= {"both": ambient | ENABLED, "alone": ambient, "in": ENABLED}
+        found = {"both": ambient | ENABLED, "alone": ambient, "in": ENABLED}
+        for name, given in found.items():
+            wired._around.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
 
         def left(namespace: str, **labels: str) -> str:
             metadata = Metadata(namespace=namespace, labels=labels)

@@ -100,7 +100,7 @@ def test_restarted(row: Row) -> None:
     Row(
         "a pod with more labels than are looked at",
         unmeshed(labels={f"a{number}": "" for number in range(1_001)}),
-        "labels, and 1000 are looked at",
+        "bytes of labels, not at most 3072",
     ),
     *(
         Row(

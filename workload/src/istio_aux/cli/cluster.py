@@ -24,6 +24,7 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import Key, Reader
+from istio_aux.model import kept
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
@@ -294,14 +295,14 @@ async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, s
     try:
         # A user with rights in one namespace may get it, but not list namespaces.
         body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(name)}")
-        return _namespace.read(body).labels, ""
+        return kept.labels(_namespace.read(body)), ""
     except (ApiError, UnreadableError) as error:
         return None, workloads.gap(error, f"get namespace {name}")
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
     pages = actions.pages(client, _NAMESPACES, Namespace, params)
-    return {item.metadata.name: item.labels async for page in pages for item in page.items}
+    return {item.metadata.name: kept.labels(item) async for page in pages for item in page.items}
 
 
 def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None, int]]) -> int:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from istio_aux.model import documents
+from istio_aux.model import documents, kept
 from istio_aux.model.annotations import ambient_by, key_of_wish, text_label
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.selectors import LabelSelector, Selector, convert
+from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
 from istio_aux.model.webhooks import (
     TIMEOUT,
     ClientConfig,
@@ -86,6 +86,8 @@ class Hook(msgspec.Struct, frozen=True):
 
     def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether its selectors match a pod with ``labels``."""
+        if TOO_MANY_LABELS in namespace_labels:
+            return False
         return self.namespaces.matches(namespace_labels) and self.pods.matches(labels)
 
 
@@ -93,12 +95,15 @@ def read_policy(text: str) -> InjectionPolicy:
     """Read an injection policy as istiod does (istio inject.go UnmarshalConfig, injectRequired).
 
     Raises:
-        ValueError: one line; istiod cannot read the text either, and keeps the last one.
+        ValueError: one line; istiod cannot read the text either, and keeps the last one, or it is
+            more than is kept.
     """
     document = next(documents.read(text.encode()), None)
     if isinstance(document, documents.BadDocument):
         raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
     config = msgspec.json.decode(document.body if document else b"{}", type=_PolicyDocument)
+    if kept.size(config) > kept.MOST_OF_ISTIO:
+        raise ValueError("too much to judge")
     return InjectionPolicy(
         policy=config.policy or "",
         never=tuple(_readable(config.never_inject_selector or ())),
@@ -133,8 +138,10 @@ def expected(
     """
     if reason := next(reasons_against(pod), None):
         return Expectation(expected=False, reason=reason)
-    if namespace_labels is None:
+    if namespace_labels is None or TOO_MANY_LABELS in namespace_labels:
         reason = f"the labels of namespace {pod.metadata.namespace} are not known"
+        if namespace_labels:
+            reason += f": more than {kept.MOST} bytes are too much to judge"
         return Expectation(expected=None, reason=reason)
     unsure = against = None
     for hook in hooks:
@@ -211,6 +218,8 @@ def _unselected(
 
 def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
     unclear = "its matchConditions are not evaluated here" if webhook.match_conditions else ""
+    if webhook == kept.UNCLEAR:
+        unclear = "its configuration is too much to judge"
     try:
         namespaces, pods = _selector(webhook.namespace_selector), _selector(webhook.object_selector)
     except ValueError as error:

@@ -332,7 +332,7 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_all(client, actions.NODES, actions.Node, {}, limit=500)
+    nodes = await actions.list_all(client, actions.NODES, actions.Node, {})
     return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError, jittered
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
+from istio_aux.model import kept
 from istio_aux.model.annotations import ambient_by
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
@@ -57,10 +58,11 @@ PORT = "https-webhook"  # Name of the webhook's port in istiod's Service (istio 
 _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These need no attention.
 
 _RHYTHM = Rhythm()
+_labels = msgspec.json.Decoder(dict[str, str])
 
 
-class Namespaces(dict[str, Mapping[str, str]]):
-    """Labels by the name of the namespace; handles a watch of all namespaces.
+class Namespaces(Mapping[str, Mapping[str, str]]):
+    """Labels (`kept.labels`) by the name of the namespace; handles a watch of all namespaces.
 
     Attributes:
         going: those that are being deleted. They take no new pods (apiserver namespace/lifecycle
@@ -69,25 +71,37 @@ class Namespaces(dict[str, Mapping[str, str]]):
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         """Begin empty; ``changed`` gets the name of a namespace that is relabelled or deleted."""
-        super().__init__()
         self._changed = changed
+        self._labels: dict[str, bytes] = {}  # As JSON, which costs least.
         self._uids: dict[str, str] = {}
         self.going: set[str] = set()
 
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        """The labels of a namespace."""
+        return _labels.decode(self._labels[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._labels)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._labels)
+
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
-        name, labels = resource.metadata.name, resource.labels
+        name, labels = resource.metadata.name, msgspec.json.encode(kept.labels(resource))
         going = resource.metadata.deletion_timestamp is not None
         self._uids[name] = resource.metadata.uid
-        if self.get(name) != labels or going != (name in self.going):
-            self[name] = labels
+        if self._labels.get(name) != labels or going != (name in self.going):
+            self._labels[name] = labels
             (self.going.add if going else self.going.discard)(name)
             self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
         if self._uids.get(key.name) == key.uid:
-            del self[key.name], self._uids[key.name]
+            del self._labels[key.name], self._uids[key.name]
             self.going.discard(key.name)
             self._changed(key.name)
 
@@ -134,7 +148,7 @@ class Watcher:
         configuration, and ``root`` the namespace of the only control plane that matters; None for
         all of them. In the namespaces of ``selectors`` pods will ask for native sidecars.
         """
-        self.configurations = Collection[Configuration](self._reconfigured)
+        self.configurations = Collection[Configuration](self._reconfigured, kept.configuration)
         self.control_planes = ControlPlanes()
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
@@ -268,7 +282,7 @@ class Watcher:
         task.add_done_callback(lambda _task: self._news.set())
 
     def _watch(self, service: Service) -> Slices:
-        parts = Collection[EndpointSlice](self._news.set)
+        parts = Collection[EndpointSlice](self._news.set, lambda it: kept.endpoints(it, PORT))
         watch = Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
@@ -458,7 +472,8 @@ async def survey(client: Client) -> Survey:
     if gaps:  # It may be Istio's.
         return Survey(gaps=tuple(gaps))
     # A list that started again has some objects twice.
-    configurations = {item.metadata.name: item for page in read_pages for item in page.items}
+    listed = (item for page in read_pages for item in page.items)
+    configurations = {item.metadata.name: kept.configuration(item) for item in listed}
     hooks = hooks_of(configurations.values())
     policy_of: dict[ControlPlane, InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):

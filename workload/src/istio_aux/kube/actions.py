@@ -32,6 +32,9 @@ PAGE = 100
 """Objects in a page, unless they are large. client-go's pager asks for 500, whose body of 7 MB is
 in memory twice; smaller pages cost no more CPU."""
 
+LONGEST_PAGE = 4 << 20
+"""Bytes of a page of several objects. Decoded, they may need ten times as much memory."""
+
 LISTS = 3
 """How often a list is begun at most, each time in pages of five times as many objects. It has to be
 complete before its snapshot expires: etcd is compacted every 5 minutes."""
@@ -243,19 +246,20 @@ async def pages(
 ) -> AsyncGenerator[Page[T]]:
     """List a collection page by page, in pages of up to ``limit`` objects.
 
-    Fewer are requested while a page would be longer than `LONGEST`; an object that is longer alone
-    is unreadable. ``restarted`` is called when the list begins again: then the pages before count
-    for nothing, and objects may come twice. After a `KubeError` the pages before are no complete
-    list. ``accept`` is the form of the answer, if it is not whole objects.
+    Fewer are requested while a page would be longer than `LONGEST_PAGE`; an object that is longer
+    than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: then the pages
+    before count for nothing, and objects may come twice. After a `KubeError` the pages before are
+    no complete list. ``accept`` is the form of the answer, if it is not whole objects.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit
     while True:
         params["limit"] = str(limit)
         try:
-            body = await client.get(path, params, accept=accept)
+            longest = LONGEST if limit == 1 else LONGEST_PAGE
+            body = await client.get(path, params, accept=accept, longest=longest)
             page = await reader.read(body)
-            if len(body) <= LONGEST // 4:
+            if len(body) <= LONGEST_PAGE // 4:
                 limit = min(limit * 2, most)
             del body  # Its page may be handled for long.
         except OversizedError as error:
@@ -285,16 +289,25 @@ async def pages(
 
 
 async def list_all(
-    client: Client, path: str, kind: type[T], selection: Mapping[str, str], *, limit: int = PAGE
+    client: Client,
+    path: str,
+    kind: type[T],
+    selection: Mapping[str, str],
+    *,
+    keep: Callable[[T], T] = lambda item: item,
+    limit: int = PAGE,
 ) -> list[T]:
-    """List a whole collection; an object that cannot be decoded is an `UnreadableError`."""
+    """Return what ``keep`` makes of each object of a collection.
+
+    An object that cannot be decoded is an `UnreadableError`.
+    """
     items = list[T]()
     listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):
         async for page in listed:
             if page.unreadable:
                 raise UnreadableError(f"cannot read {page.unreadable[0]}")
-            items += page.items
+            items += map(keep, page.items)
     return items
 
 

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -45,6 +45,10 @@ REQUEST = 90.0
 """Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
 own limit is 60 s (--request-timeout)."""
 
+LARGE, LARGE_AT_ONCE = 1 << 20, 4
+"""Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
+read fifty pods at once, and their authors may have made each of them as long as `LONGEST`."""
+
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -69,6 +73,7 @@ class Client:
         """
         self._access, self._tries = access, TRIES if patient else 0
         self._session: aiohttp.ClientSession | None = None
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def __aenter__(self) -> Self:
         """Open the session; it connects on the first request."""
@@ -89,12 +94,14 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, params: Params = (), *, accept: str = "") -> bytes:
-        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`.
+    async def get(
+        self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST
+    ) -> bytes:
+        """Read one object, or one page of a list; `OversizedError` if it is over ``longest`` bytes.
 
         ``accept`` is the media type of the answer, if it is not plain JSON.
         """
-        return await self._ask("GET", path, params, accept=accept)
+        return await self._ask("GET", path, params, accept=accept, longest=longest)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Create an object from JSON; returns the stored object."""
@@ -194,6 +201,7 @@ class Client:
         body: bytes | None = None,
         kind: str = "application/json",
         accept: str = "",
+        longest: int = LONGEST,
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
         access = await self._access.current()  # Not timed: a person may have to log in.
@@ -206,7 +214,7 @@ class Client:
                     access, method, path, params, body=body, kind=kind, accept=accept
                 ) as response,
             ):
-                return await _whole(response)
+                return await self._whole(response, longest)
         except TimeoutError as error:
             if bound.expired():
                 raise SilentError(f"no complete answer within {limit:g} s") from error
@@ -259,21 +267,23 @@ class Client:
         if response.status >= 300:  # Also a redirect, which would carry our token elsewhere.
             async with response:
                 try:
-                    body = await _whole(response)
+                    body = await self._whole(response)
                 except OversizedError as error:
                     body = error.beginning
                 raise _error(response, body)
         return response
 
-
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    parts, size = list[bytes](), 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > LONGEST:
-            raise OversizedError(LONGEST, b"".join(parts)[:BEGINNING])
-    return b"".join(parts)
+    async def _whole(self, response: aiohttp.ClientResponse, longest: int = LONGEST) -> bytes:
+        parts, size = list[bytes](), 0
+        async with AsyncExitStack() as stack:
+            async for part in response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > longest:
+                    raise OversizedError(longest, b"".join(parts)[:BEGINNING])
+                if size > LARGE >= size - len(part):
+                    await stack.enter_async_context(self._large)
+            return b"".join(parts)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

@@ -66,15 +66,18 @@ class Handler(Protocol[T_contra]):
 
 
 class Collection(dict[Key, T]):
-    """A handler that keeps the objects of a collection, and calls ``changed`` after each change."""
+    """A handler that keeps what ``keep`` returns of the objects of a collection.
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    It calls ``changed`` after each change.
+    """
+
+    def __init__(self, changed: Callable[[], None], keep: Callable[[T], T]) -> None:
         super().__init__()
-        self._changed = changed
+        self._changed, self._keep = changed, keep
 
     def apply(self, resource: T) -> None:
         """The object exists and looks like this."""
-        self[key_of(resource)] = resource
+        self[key_of(resource)] = self._keep(resource)
         self._changed()
 
     def delete(self, key: Key, _last: T | None) -> None:
@@ -190,6 +193,7 @@ class Watch(Generic[T]):
                 listed.add(key_of(resource))
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
+            page.items.clear()  # There need not be room for them beside the next page.
             # The objects of a list that fails again and again are no progress.
             if len(listed) > self._furthest:
                 self._furthest, self._alive_at = len(listed), _now()

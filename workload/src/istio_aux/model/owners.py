@@ -37,9 +37,9 @@ _SERVICES = {
 
 _STATEFUL_SET = ("apps", "StatefulSet")
 
-LONGEST_UID = 64
-"""Characters of a controller's UID. The API server's have 36, but nobody checks those that the
-author of a pod writes into its ownerReferences."""
+LONGEST_UID, LONGEST = 64, 317
+"""Characters of a controller's UID, of which the API server's have 36, and of its names: the group
+of an API has 253 at most, and its version 63."""
 
 EACH_ITS_OWN = frozenset(
     {
@@ -64,9 +64,15 @@ def controller(pod: Pod) -> OwnerReference | None:
 
 
 def controller_of(metadata: Metadata) -> OwnerReference | None:
-    """The one owner that controls an object (metav1.GetControllerOf), or None."""
+    """The one owner that controls an object (metav1.GetControllerOf), or None.
+
+    Nobody checks what the author of a pod writes there: what no object is called names none.
+    """
     owners = [owner for owner in metadata.owner_references or () if owner.controller]
-    return owners[0] if len(owners) == 1 else None
+    if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
+        return None
+    texts = (owners[0].api_version, owners[0].kind, owners[0].name, owners[0].uid)
+    return owners[0] if all(text.isascii() and len(text) <= LONGEST for text in texts) else None
 
 
 def group(owner: OwnerReference) -> str:
@@ -102,9 +108,7 @@ def controls(pod: Pod) -> PodController:
     api, kind = group(owner), owner.kind
     is_job = kind in _JOBS.get(api, ())
     obstacle = failure = ""
-    if len(owner.uid) > LONGEST_UID:
-        obstacle = f"its controller's UID has more than {LONGEST_UID} characters, so there is none"
-    elif not is_job and kind not in _SERVICES.get(api, ()):
+    if not is_job and kind not in _SERVICES.get(api, ()):
         obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
     if api == "kubeflow.org" and (kind not in _RESTARTING or pod.restart_policy == "Never"):
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"

@@ -58,18 +58,19 @@ class Struct(
     """
 
 
-S = TypeVar("S", bound=Struct)
+S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
-_alike = OrderedDict[tuple[type[Struct], bytes], Struct]()
-_MANY, _LARGE = 512, 2048  # Structs that are compared with, and bytes of each: tenants write them.
+_alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
+_MANY, _LARGE = 512, 2048  # Values that are compared with, and bytes of each: tenants write them.
 
 
-def alike(struct: S) -> S:
-    """Return an equal struct that others hold too. It must hold no `msgspec.Raw` but `NO_TEXT`."""
-    key = type(struct), _encoder.encode(struct)
-    if len(key[1]) > _LARGE:
-        return struct
-    found = _alike.setdefault(key, struct)
+def alike(value: S) -> S:
+    """Return an equal value that others hold too. It must hold no `msgspec.Raw` but `NO_TEXT`."""
+    text = value if isinstance(value, bytes) else _encoder.encode(value)
+    key = type(value), text
+    if len(text) > _LARGE:
+        return value
+    found = _alike.setdefault(key, value)
     _alike.move_to_end(key)
     if len(_alike) > _MANY:
         _alike.popitem(last=False)

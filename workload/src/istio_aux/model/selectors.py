@@ -115,20 +115,28 @@ MOST_SELECTORS = 16
 LONGEST_SELECTOR = 2_000  # Characters: some thirty of the longest names of namespaces.
 
 
+TOO_MANY_LABELS = "too many labels"
+TOO_MANY: Mapping[str, str] = {TOO_MANY_LABELS: ""}
+"""Stands for the labels of a namespace that has more than are kept (`kept.labels`)."""
+
+
 class NamespaceSelectors(msgspec.Struct, frozen=True):
-    """Selectors of namespaces, of which one must match. None of them selects kube-system."""
+    """Selectors of namespaces, of which one must match.
+
+    None of them selects kube-system, nor a namespace with `TOO_MANY` labels.
+    """
 
     alternatives: tuple[Selector, ...] = (Selector(),)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether a namespace with these labels is selected."""
-        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED:
+        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED or TOO_MANY_LABELS in labels:
             return False
         return any(selector.matches(labels) for selector in self.alternatives)
 
     def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
         """As `Selector.missing`, for the alternative that needs the fewest changes."""
-        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED:
+        if labels.get(NAMESPACE_NAME) in NEVER_SELECTED or TOO_MANY_LABELS in labels:
             return None
         found = [each.missing(labels) for each in self.alternatives]
         # Nobody can change the label with the name.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -37,14 +37,9 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE----
 
 
 class Namespace(Struct, frozen=True):
-    """A namespace; webhooks select it by its labels."""
+    """A namespace; webhooks select it by its labels, of which `kept.labels` tells."""
 
     metadata: Metadata = Metadata()
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """``metadata.labels``, empty when absent or null."""
-        return self.metadata.labels or {}
 
 
 class ControlPlane(NamedTuple):

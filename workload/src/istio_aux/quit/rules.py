@@ -20,10 +20,11 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
+from istio_aux.model import kept
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
-from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct
+from istio_aux.model.pod import PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitMode, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
@@ -53,14 +54,13 @@ class Blocker(NamedTuple):
         return self.name if self.kind == "container" else f"{self.kind} {self.name}"
 
 
-class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
+class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
 
     ``blocked_by`` are usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
     """
 
-    reason: str
     blocked_by: tuple[Blocker, ...] = ()
     fix: str = ""
 

@@ -43,6 +43,7 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
+from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
@@ -57,11 +58,10 @@ from istio_aux.quit.rules import Quit, Report, Wait
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
+# Seconds by which a watch may lag behind a GET. What is older and comes later: etcd was restored.
 LAG = 30.0
-"""Seconds by which a watch may lag behind a GET; usually that is milliseconds. An older version
-that comes after this time is not late: etcd was restored, and counts on from an old version."""
 
-MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
+MOST_BLOCKERS = 10  # Containers that are kept of those that block a pod: it may have thousands.
 SHORTEST = 0.25  # Seconds of a sleep.
 UNDECIDED = quitting.Ignore(reason="")
 _OLDER = "the API server answered with an older state of the pod"
@@ -209,7 +209,7 @@ class PodState:
             seen = self.first_seen
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
-        decision = quitting.decide(facts, now, seen=seen)
+        decision = kept.brief(quitting.decide(facts, now, seen=seen))
         pod, version = facts.pod, facts.pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision

@@ -23,7 +23,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from istio_aux.model import owners
+from istio_aux.model import kept, owners
 from istio_aux.model.annotations import START
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import Replaced
@@ -438,7 +438,8 @@ class RepairController:
         clock = asyncio.get_running_loop().time
         for _ in range(READS):
             begun = clock()
-            missing = owner.unlisted(await actions.list_all(self._client, path, Pod, selection))
+            pods = await actions.list_all(self._client, path, Pod, selection, keep=kept.listed)
+            missing = owner.unlisted(pods)
             # A pod that has other labels is not listed.
             for key in missing:
                 if await actions.read_pod(self._client, key) is None:

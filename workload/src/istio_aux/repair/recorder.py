@@ -20,7 +20,7 @@ class RepairRecorder(Recorder):
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
-        self._logged: dict[Key, tuple[str, ...]] = {}
+        self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
 
     def unmeshed(self, pod: Key, why: str, *, lasts: bool = True) -> None:
@@ -30,9 +30,9 @@ class RepairRecorder(Recorder):
         """
         if not self.leading:
             return
-        logged = self._logged.get(pod, ())
-        if why not in logged:
-            self._logged[pod] = (*logged, why)[-_LOGGED:]
+        logged, seen = self._logged.get(pod, ()), hash(why)
+        if seen not in logged:
+            self._logged[pod] = (*logged, seen)[-_LOGGED:]
             self._log_pod(logging.WARNING, "unmeshed", pod, reason=why)
         if lasts and pod not in self._announced:
             self._announced.add(pod)

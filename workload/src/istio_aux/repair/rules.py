@@ -12,12 +12,12 @@ from typing import Literal
 import msgspec
 
 from istio_aux.injector.injection import Expectation, reasons_against
-from istio_aux.model import owners
+from istio_aux.model import kept, owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import FailureRule, Job, JobStatus, PodController
-from istio_aux.model.pod import PROXY, Pod, Struct
+from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.quit import facts
 from istio_aux.start.plan import admitted
@@ -27,16 +27,11 @@ _DISRUPTED = "DisruptionTarget"
 # Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups.
 _FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.org"}
 
-MOST_LABELS = 1000
-"""Labels of a pod that is decided about, and kept for that. A pod may have 1.4 MB of them."""
-
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
 
-class RepairDecision(Struct, frozen=True, tag_field="action"):
-    """A decision with its reason, for people."""
-
-    reason: str
+class RepairDecision(kept.Reasoned, frozen=True, tag_field="action"):
+    """What to do about a pod."""
 
 
 class Skip(RepairDecision, frozen=True, tag="ignore"):
@@ -141,8 +136,8 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
-    if (labels := len(pod.labels)) > MOST_LABELS:
-        yield f"the pod has {labels} labels, and {MOST_LABELS} are looked at"
+    if (labels := kept.size(pod.labels)) > kept.MOST:
+        yield f"too much to judge: the pod has {labels} bytes of labels, not at most {kept.MOST}"
     if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:

@@ -13,27 +13,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.model import owners
-from istio_aux.model.annotations import INJECT
+from istio_aux.model import kept, owners
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import (
-    Metadata,
-    OwnerReference,
-    Pod,
-    PodSpec,
-    PodStatus,
-    S,
-    alike,
-    shared,
-)
+from istio_aux.model.pod import OwnerReference, Pod, alike, decode, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair
@@ -107,7 +98,7 @@ _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
-_LONGEST = 16  # Characters of an annotation that are kept: a longer value is no value.
+_job = msgspec.json.Decoder(owners.Job)
 
 
 class NotRestartedError(Exception):
@@ -140,23 +131,23 @@ class StoredPod:
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
     reference: OwnerReference | None = None  # Its controller.
-    # The rest of it, reduced, which pods have in common. None if only a change of the pod can make
-    # it unmeshed.
-    common: Pod | None = None
+    # The rest that decides, `kept.candidate` as JSON, which pods have in common. None if only a
+    # change of the pod can make it unmeshed.
+    common: bytes | None = None
 
     @property
     def bare(self) -> Pod | None:
         """The pod, reduced; None if only a change of the pod can make it unmeshed."""
         if self.common is None:
             return None
-        key, metadata = self.key, self.common.metadata
+        key, common = self.key, decode(self.common)
         own = structs.replace(
-            metadata, namespace=key.namespace, name=key.name, uid=key.uid,
+            common.metadata, namespace=key.namespace, name=key.name, uid=key.uid,
             resource_version=self.version,
             creation_timestamp=datetime.fromtimestamp(self.created, UTC) if self.created else None,
             owner_references=(self.reference,) if self.reference else None,
         )  # fmt: skip
-        return structs.replace(self.common, metadata=own)
+        return structs.replace(common, metadata=own)
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +157,7 @@ class PodOwner:
     namespace: str
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
-    job: owners.Job | None = None  # The batch Job, read before a pod of it is restarted.
+    known: bytes | None = None  # Its Job (`kept.job`), read before a pod of it is restarted.
     rollout: Rollout = IDLE
     step: Step | None = None  # None: none of its pods is to be restarted.
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
@@ -241,7 +232,7 @@ class PodStore:
         key = key_of(pod)
         stored = self.pods.setdefault(key, StoredPod(key))
         reference = owners.controller(pod)
-        reference = stored.reference = reference and alike(_shared(reference))
+        reference = stored.reference = reference and alike(reference)
         # Unless pods are restarted, nobody asks which other pods their controllers have.
         self._join(stored, reference if self._policy.race.restarts else None)
         stored.application = shared(application_of(pod))
@@ -252,7 +243,7 @@ class PodStore:
         possible = admitted(pod, self.applications, self._options.inject)
         action = repair.decide(possible, _UNKNOWN, self._policy, finished=False, live=None)
         if isinstance(action, repair.Skip):
-            stored.common, stored.reference, stored.action = None, None, alike(action)
+            stored.common, stored.reference, stored.action = None, None, alike(kept.brief(action))
             self._recorder.forget(key)
             self._update(stored, rollout.replica(pod, action))
         else:
@@ -260,7 +251,7 @@ class PodStore:
             created = pod.metadata.creation_timestamp
             stored.created = created.timestamp() if created else 0.0
             stored.finished = repair.containers_finished(pod)
-            stored.common = alike(_common(pod))
+            stored.common = alike(msgspec.json.encode(kept.candidate(pod)))
             self._decide(stored)
 
     def touch(self, pod: Pod) -> None:
@@ -284,7 +275,9 @@ class PodStore:
         It counts as unfinished until it is read, right before a pod of it is restarted: a thousand
         Jobs need not be read because of a few.
         """
-        owner.job = job
+        owner.known = kept.job(job)
+        if owner.known is None:
+            raise NotRestartedError("its Job is too much to judge")
         await self._decide_again(owner.pods)
 
     def invalidate(self, namespace: str | None = None) -> None:
@@ -329,14 +322,14 @@ class PodStore:
             bare, namespace, self._options, self.applications, self.expect
         )
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
-        owner = stored.owner if stored.owner and stored.owner.job else None
+        owner = stored.owner if stored.owner and stored.owner.known else None
         action = repair.decide(
             new, expectation, self._policy, finished=stored.finished, live=live,
-            job=owner.job if owner else None,
+            job=_job.decode(owner.known) if owner and owner.known else None,
             meshed=owner is not None
             and any(pod.sidecar is Sidecar.PRESENT for pod in owner.pods),
         )  # fmt: skip
-        stored.action, stored.labelled = alike(action), new.labels != bare.labels
+        stored.action, stored.labelled = alike(kept.brief(action)), new.labels != bare.labels
         self._update(stored, rollout.replica(bare, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
@@ -390,25 +383,3 @@ class PodStore:
                 owner.pods.append(stored)
             if stored.key.name in owner.gone:
                 owner.gone = {n: since for n, since in owner.gone.items() if n != stored.key.name}
-
-
-def _common(pod: Pod) -> Pod:
-    """What decides of a pod that is not skipped whatever else is known.
-
-    It is not being deleted, and has neither a proxy nor what Istio left in its annotations.
-    """
-    wish = (pod.metadata.annotations or {}).get(INJECT)
-    metadata = Metadata(
-        labels={shared(name): shared(value) for name, value in pod.labels.items()},
-        annotations=None if wish is None else {INJECT: wish[:_LONGEST]},
-    )
-    spec = PodSpec(restart_policy=pod.spec.restart_policy)
-    ready = tuple(_shared(each) for each in pod.status.conditions or () if each.type == "Ready")
-    status = PodStatus(phase=shared(pod.status.phase or "") or None, conditions=ready)
-    return Pod(metadata=metadata, spec=_shared(spec), status=status)
-
-
-def _shared(struct: S) -> S:
-    """The struct with texts that others hold, too."""
-    fields = structs.asdict(struct).items()
-    return structs.replace(struct, **{k: shared(v) for k, v in fields if isinstance(v, str)})

@@ -23,6 +23,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
 from istio_aux.kube.objects import Key, key_of
+from istio_aux.model import kept
 from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
@@ -188,7 +189,7 @@ class SuspendedJobs:
         try:
             async with asyncio.timeout(self._limits.answer), aclosing(pages):
                 async for page in pages:
-                    pods += page.items
+                    pods += map(kept.listed, page.items)
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
         except (KubeError, TimeoutError) as error:

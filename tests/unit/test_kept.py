@@ -1,0 +1,305 @@
+"""What a process keeps of an object that says much: never more than of another, or a little more.
+
+The fields are those of the decoded types, so that a new one is among them. All that is left in
+memory is counted, also in caches, tasks and reports, once the caches are full. The table of objects
+of 1.5 MB: `PYTHONPATH=tests .tox/unit/bin/python -m unit.test_kept 1500000`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.injector import injection
+from istio_aux.kube.access import Access
+from istio_aux.kube.objects import key_of
+from istio_aux.model.owners import Job
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import RacePolicy
+from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
+from istio_aux.repair.store import NotRestartedError
+from istio_aux.settings import DEFAULTS
+from istio_aux.wiring import Wiring
+from lab.nightly import NIGHTLY
+from msgspec import inspect, structs
+from unit.injecting import ENABLED
+from unit.repairing import mesh
+from unit.rules.pods import RUNNING, document, exited
+from unit.rules.unmeshed import JOB
+
+Document = dict[str, Any]
+Made = Iterator[tuple[str, Callable[[], Any]]]
+
+FEW = 8 if NIGHTLY else 3
+"""Objects by which the caches are filled, and as many by which it is measured."""
+SALT = "s0000s"
+"""What every text of an object begins with: another object has its number in it."""
+NAMED = {"name": f"object-{SALT}", "uid": f"uid-{SALT}", "resourceVersion": "1"}
+BOUNDED = {
+    ".metadata.name": 253,
+    ".metadata.generateName": 253,
+    ".metadata.namespace": 63,
+    ".metadata.uid": 36,
+    ".metadata.resourceVersion": 19,
+    ".spec.nodeName": 253,
+}
+"""Characters of what the API server bounds or makes itself (pkg/apis/core/validation)."""
+
+
+def pod(containers: Document, **fields: Any) -> Document:
+    """A pod with names of its own."""
+    body = document(containers, **fields)
+    owners = [it | {"name": "a", "uid": f"owner-{SALT}"}
+              for it in body["metadata"].get("ownerReferences", ())]  # fmt: skip
+    more = {"ownerReferences": owners} if owners else {}
+    return body | {"metadata": body["metadata"] | NAMED | more}
+
+
+def selecting(*keys: str) -> Document:
+    labels = {"matchLabels": ENABLED, "matchExpressions": [{"key": "a", "operator": "Exists"}]}
+    return dict.fromkeys(keys, labels)
+
+
+HOOK = {
+    "name": "namespace.sidecar-injector.istio.io",
+    "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}, "caBundle": "Y"},
+    "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["*"]}],
+    **selecting("namespaceSelector", "objectSelector"),
+}  # fmt: skip
+SLICE = {
+    "metadata": {**NAMED, "labels": {"kubernetes.io/service-name": "istiod"}},
+    "endpoints": [{"addresses": ["10.0.0.1"]}],
+    "ports": [{"name": "https-webhook", "port": 15017}],
+}
+BY_ADMINS = 100 << 10
+"""Bytes for what only admins write, which may have long certificates and selectors."""
+BASES: dict[str, tuple[type[Any], Document, int]] = {
+    "pod that is quit": (Pod, pod({"main": exited(0), "istio-proxy": RUNNING}), 4096),
+    "pod that is blocked": (
+        Pod, pod({"main": exited(0), "logger": RUNNING, "istio-proxy": RUNNING}), 4096
+    ),
+    "pod without sidecar": (Pod, pod({"main": RUNNING}, owner=JOB), 4096),
+    "Job": (Job, {"metadata": NAMED, "spec": {"podFailurePolicy": {"rules": [{}]}}}, 4096),
+    "namespace": (Namespace, {"metadata": {**NAMED, "labels": ENABLED}}, 4096),
+    "EndpointSlice": (EndpointSlice, SLICE, 4096),
+    "configuration": (Configuration, {"metadata": NAMED, "webhooks": [HOOK]}, BY_ADMINS),
+    "another's configuration": (
+        Configuration, {"metadata": NAMED, "webhooks": [{**HOOK, "name": "another"}]}, 4096
+    ),
+    "injection policy": (injection._PolicyDocument, {}, BY_ADMINS),
+}  # fmt: skip
+"""Objects of which something is kept, and bytes that a long field may cost beyond that."""
+
+
+class Text:
+    """Texts that no two objects have in common."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._number = size, 0
+
+    def short(self) -> str:
+        """Another one each time."""
+        self._number += 1
+        return f"{SALT}{self._number}"
+
+    def long(self) -> str:
+        """One character that is no ASCII makes all of them four times as large."""
+        return f"{SALT}-\N{GRINNING FACE}".ljust(self.size, "x")
+
+
+SCALARS: Mapping[type[Any], Any] = {
+    inspect.BoolType: True, inspect.IntType: 200, inspect.FloatType: 200,
+    inspect.DateTimeType: "2026-11-21T08:16:26Z",
+}  # fmt: skip
+
+
+def small(kind: Any, text: Text) -> Any:
+    """A value of the type with all of its fields, as short as it can be."""
+    made: Any = SCALARS.get(type(kind))
+    match kind:
+        case inspect.UnionType():
+            some = (it for it in kind.types if not isinstance(it, inspect.NoneType))
+            made = small(next(some), text)
+        case inspect.StructType():
+            made = {it.encode_name: small(it.type, text) for it in kind.fields}
+        case inspect.DictType():
+            made = {text.short(): small(kind.value_type, text)}
+        case inspect.VarTupleType():
+            made = [small(kind.item_type, text)]
+        case inspect.StrType():
+            made = text.short()
+        case inspect.RawType() | inspect.CustomType():  # Any JSON.
+            made = {text.short(): text.short()}
+        case _:
+            assert made is not None, kind
+    return made
+
+
+def many(kind: Any, text: Text) -> list[Any]:
+    """So many small values that they have the size together."""
+    each = len(msgspec.json.encode(small(kind, text)))
+    return [small(kind, text) for _ in range(max(1, text.size // each))]
+
+
+def large(kind: Any, text: Text) -> Made:
+    """What makes values of the size, each by one field of the type, by the path of that field."""
+    match kind:
+        case inspect.UnionType():
+            for each in kind.types:
+                yield from large(each, text)
+        case inspect.StructType():
+            rest = {it.encode_name: small(it.type, text) for it in kind.fields if it.required}
+            for field in kind.fields:
+                for path, made in large(field.type, text):
+                    name = field.encode_name
+                    yield f".{name}{path}", lambda n=name, m=made: {**rest, n: m()}
+        case inspect.DictType() | inspect.VarTupleType():
+            yield from large_collection(kind, text)
+        case inspect.StrType():
+            yield "", text.long
+        case inspect.RawType() | inspect.CustomType():
+            yield "", lambda: {text.short(): text.long()}
+        case _:
+            return
+
+
+def large_collection(kind: inspect.DictType | inspect.VarTupleType, text: Text) -> Made:
+    """As `large`, of many values and of one."""
+    if isinstance(kind, inspect.DictType):
+        yield "{many}", lambda: {text.short(): v for v in many(kind.value_type, text)}
+        yield "{key}", lambda: {text.long(): small(kind.value_type, text)}
+        for path, made in large(kind.value_type, text):
+            yield f"{{}}{path}", lambda m=made: {text.short(): m()}
+        return
+    yield "[many]", lambda: many(kind.item_type, text)
+    if isinstance(kind.item_type, inspect.StructType):
+        yield "[many alike]", lambda: [{}] * (text.size // 30)
+    for path, made in large(kind.item_type, text):
+        yield f"[]{path}", lambda m=made: [m()]
+
+
+def merged(base: Any, more: Any) -> Any:
+    """The base with more: the first item of a list is what the others have in common."""
+    if isinstance(base, dict) and isinstance(more, dict):
+        return {**base, **{key: merged(base.get(key), value) for key, value in more.items()}}
+    if isinstance(base, list) and isinstance(more, list) and base:
+        return [merged(base[0], each) for each in more] + base[1:]
+    return more
+
+
+def hostile(kind: type[Any], base: Document, size: int) -> Iterator[tuple[str, bytes]]:
+    """Objects with so much of one field, by its path; the first one has none."""
+    yield "", msgspec.json.encode(base)
+    for path, make in large(inspect.type_info(kind), Text(size)):
+        more = make()
+        if path in BOUNDED:
+            _, part, field = path.split(".")
+            more[part][field] = more[part][field][: BOUNDED[path]]
+        yield path, msgspec.json.encode(merged(base, more))
+
+
+class Process:
+    """All that `serve` keeps, without its requests, as the leader that restarts Jobs."""
+
+    def __init__(self) -> None:
+        access = Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: "")
+        race = structs.replace(DEFAULTS.repair_policy, race=RacePolicy.RESTART_JOBS)
+        self.wiring = Wiring(structs.replace(DEFAULTS, lease=None, repair_policy=race), access)
+        self.store = self.wiring._repair._store
+        self.injectors = self.wiring._injectors
+        self.watches = {name: watch for name, (watch, _) in self.wiring._watches._watches.items()}
+        self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod")).watch
+        self.wiring._repair.set_injectors(mesh())
+        self.wiring._lead(True)
+
+    async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:
+        """An object arrives; returns what removes it."""
+        if kind is injection._PolicyDocument:
+            plane, policies = ControlPlane("istio-system", str(number)), self.injectors._policies
+            with suppress(ValueError):
+                policies[plane] = injection.read_policy(text.decode())
+            return lambda: policies.pop(plane, None)
+        found = msgspec.json.decode(text, type=kind)
+        if kind is Job:
+            body = msgspec.json.encode(BASES["pod without sidecar"][1])
+            remove = await self.take(Pod, numbered(body, number), number)
+            owner = self.store.owners[f"training/owner-{numbered(SALT.encode(), number).decode()}"]
+            with suppress(NotRestartedError):
+                await self.store.learn(owner, found)
+            return remove
+        names = {Pod: "pods", Namespace: "namespaces", Configuration: "injectors"}
+        watch, key = self.watches[names.get(kind, "slices")], key_of(found)
+        watch._apply(found)
+        await self.store.catch_up()
+        self.wiring._events._queue.clear()  # It is bounded, whatever is in it.
+        return lambda: watch._delete(key)
+
+
+def numbered(text: bytes, number: int) -> bytes:
+    """The object of that number."""
+    return text.replace(SALT.encode(), f"s{number:04}s".encode())
+
+
+async def cost(process: Process, kind: type[Any], text: bytes) -> int:
+    """Bytes that one more such object leaves in memory, once all caches are full."""
+    before, removing = 0, list[Callable[[], object]]()
+    for number in range(2 * FEW):
+        if number == FEW:
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+        removing.append(await process.take(kind, numbered(text, number), number))
+    gc.collect()
+    left = (tracemalloc.get_traced_memory()[0] - before) // FEW
+    for remove in removing:
+        remove()
+    await asyncio.sleep(0)
+    return left
+
+
+async def kept(name: str, size: int) -> list[tuple[str, int, int]]:
+    """The path of each field, the size of its object, and what that leaves beyond the usual.
+
+    The first one is the usual one.
+    """
+    kind, base, _ = BASES[name]
+    process, rows, usual = Process(), list[tuple[str, int, int]](), 0
+    made = [*hostile(kind, base, size)]
+    tracemalloc.start()
+    gc.freeze()  # What was there before need not be looked at again and again.
+    await cost(process, kind, made[0][1])
+    for path, text in made:
+        left = await cost(process, kind, text)
+        rows.append((path, len(text), left - usual))
+        usual = usual or left
+    gc.unfreeze()
+    tracemalloc.stop()
+    return rows
+
+
+@pytest.mark.parametrize("size", [2_600, 1_500_000] if NIGHTLY else [20_000])
+@pytest.mark.parametrize("name", BASES)
+async def test_a_field_of_any_length_costs_a_few_kilobytes_at_most(name: str, size: int) -> None:
+    """2,600 bytes are a little less than is kept of an object."""
+    (_, _, usual), *rows = await kept(name, size)
+    assert usual < 4096
+    assert len(rows) > 5
+    assert [row for row in rows if row[2] > BASES[name][2]] == []
+
+
+async def main(size: int) -> None:
+    """Print the table."""
+    for name in BASES:
+        for path, length, left in await kept(name, size):
+            print(f"{name:24} {path or '(usual)':72} {length:9,} {left:9,}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

@@ -1,0 +1,165 @@
+"""What is kept of each kind of object that is watched: a number, a few names, or `MOST` bytes.
+
+Tenants write objects of 1.5 MiB, and any number of them. A thousand of any kind must not cost more
+than a thousand others, so every store takes what these functions return. What has more is too much
+to judge, and nothing is guessed about it:
+
+    kind                    kept                                 too much
+    a pod, by quit          the last decision (`brief`)          texts are shortened
+    a pod, by repair        `candidate`, and its controller      ignored, never restarted
+    a Job                   `job`                                its pods are not restarted
+    a namespace             `labels`                             not selected; what Istio does there
+                                                                 is unknown
+    an EndpointSlice        `endpoints`: a few ready ones        the others are not asked
+    a webhook configuration `configuration`: Istio's webhooks    what Istio does is unknown
+    an injection policy     all of it                            unknown
+
+Only admins write the last two: bundles of certificates may be longer than `MOST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.model.annotations import INJECT, NAME
+from istio_aux.model.names import START_WEBHOOK
+from istio_aux.model.owners import Job, controller_of
+from istio_aux.model.pod import Condition, Metadata, Pod, PodSpec, PodStatus, Struct
+from istio_aux.model.selectors import LONGEST_NAME, TOO_MANY
+from istio_aux.model.text import shortened
+from istio_aux.model.webhooks import (
+    REVISION,
+    SERVICE,
+    ClientConfig,
+    Configuration,
+    Endpoint,
+    EndpointSlice,
+    Namespace,
+    Rule,
+    Webhook,
+)
+
+MOST = 3 << 10  # Bytes as JSON: thirty labels as long as those of Kubeflow Pipelines.
+MOST_OF_ISTIO = 6 << 10  # The same, of Istio's webhooks, whose four have 2.3 KiB, or of its policy.
+MOST_OF_CA = 32 << 10  # Bytes of base64: twenty certificates.
+
+_WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
+_REASON = 800  # Characters of one byte.
+_FEW = 10  # Of a slice; a probe asks five.
+
+_READY = (Condition(type="Ready", status="True"),)
+_CREATES = (
+    Rule(operations=("CREATE",), api_groups=("",), api_versions=("v1",), resources=("pods",)),
+)
+UNCLEAR = Webhook(
+    name="too-large.sidecar-injector.istio.io", client_config=ClientConfig(ca_bundle="?"),
+    rules=_CREATES,
+)  # fmt: skip
+"""Stands for all webhooks of a configuration that is too large."""
+
+
+class Reasoned(Struct, frozen=True):
+    """A decision with its reason, for people."""
+
+    reason: str
+
+
+D = TypeVar("D", bound=Reasoned)
+
+
+def size(value: object) -> int:
+    """Bytes of a value as JSON."""
+    return len(msgspec.json.encode(value))
+
+
+def brief(decision: D) -> D:
+    """A decision with a reason of less than a kilobyte, whatever characters it has."""
+    longest = _REASON if decision.reason.isascii() else _REASON // 4
+    return structs.replace(decision, reason=shortened(decision.reason, longest))
+
+
+def candidate(pod: Pod) -> Pod:
+    """What repair reads of a pod that may be restarted, but for its names and its controller.
+
+    Such a pod is not being deleted, has no proxy, and Istio has left nothing in its annotations.
+    """
+    wish = (pod.metadata.annotations or {}).get(INJECT)
+    policy, phase = pod.spec.restart_policy, pod.status.phase
+    is_ready = any(
+        each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()
+    )
+    return Pod(
+        metadata=Metadata(
+            labels=pod.metadata.labels, annotations=None if wish is None else {INJECT: wish[:_WORD]}
+        ),
+        spec=PodSpec(restart_policy=policy and policy[:_WORD]),
+        status=PodStatus(phase=phase and phase[:_WORD], conditions=_READY if is_ready else ()),
+    )  # fmt: skip
+
+
+def listed(pod: Pod) -> Pod:
+    """What is read of a pod that was listed beside others of its controller."""
+    meta = pod.metadata
+    metadata = Metadata(
+        name=meta.name, namespace=meta.namespace, uid=meta.uid,
+        resource_version=meta.resource_version, deletion_timestamp=meta.deletion_timestamp,
+        owner_references=(owner,) if (owner := controller_of(meta)) else None,
+    )  # fmt: skip
+    return Pod(metadata=metadata, status=PodStatus(phase=(pod.status.phase or "")[:_WORD]))
+
+
+def job(found: Job) -> bytes | None:
+    """The Job of pods that may be restarted, as JSON; None: too much to judge."""
+    metadata = structs.replace(found.metadata, annotations=None)
+    text = msgspec.json.encode(structs.replace(found, metadata=metadata))
+    return text if len(text) <= MOST else None
+
+
+def labels(namespace: Namespace) -> Mapping[str, str]:
+    """The labels of a namespace, or `TOO_MANY` instead."""
+    found = namespace.metadata.labels or {}
+    return found if size(found) <= MOST else TOO_MANY
+
+
+def configuration(found: Configuration) -> Configuration:
+    """The webhooks that are Istio's or ours, or `UNCLEAR`; equal caBundles are kept once."""
+    meta = Metadata(
+        name=found.metadata.name, uid=found.metadata.uid, labels={REVISION: found.revision}
+    )
+    ours = [it for it in found.webhooks or () if it.is_istios or it.name == START_WEBHOOK]
+    bundles = {bundle: bundle for it in ours if (bundle := it.client_config.ca_bundle)}
+    callers = [
+        structs.replace(it.client_config, ca_bundle=bundles.get(it.client_config.ca_bundle or ""))
+        for it in ours
+    ]
+    webhooks = tuple(
+        structs.replace(
+            it, client_config=caller, rules=_CREATES if it.creates_pods else None,
+            match_conditions=({},) if it.match_conditions else None,
+        )
+        for it, caller in zip(ours, callers, strict=True)
+    )  # fmt: skip
+    rest = size(webhooks) - size([caller.ca_bundle for caller in callers])
+    if rest > MOST_OF_ISTIO or size([*bundles]) > MOST_OF_CA:
+        webhooks = (UNCLEAR,)
+    return Configuration(metadata=meta, webhooks=webhooks)
+
+
+def endpoints(found: EndpointSlice, port: str) -> EndpointSlice:
+    """A few of the endpoints that are ready, and the port of this name, or two others."""
+    meta, ports = found.metadata, found.ports or ()
+    named = [it for it in ports if it.name == port][:1] or ports[:2]
+    ready = (it.addresses[0] for it in found.endpoints or () if it.ready and it.addresses)
+    return EndpointSlice(
+        metadata=Metadata(
+            name=meta.name, namespace=meta.namespace, uid=meta.uid,
+            labels={SERVICE: found.service.name} if found.service else None,
+        ),
+        endpoints=tuple(Endpoint(addresses=(it[:LONGEST_NAME],)) for it in islice(ready, _FEW)),
+        ports=tuple(structs.replace(it, name=(it.name or "")[:NAME]) for it in named),
+    )  # fmt: skip
