@@ -139,6 +139,8 @@ def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
             if options[name] not in choices:
                 option, _, value = REPLACED.get(f"{name}={options[name]}", "").partition("=")
                 options[name] = value if option == name else defaults[name]
+        # Commands, NAME=/COMMAND, are gone: such a container keeps its pod, as without a rule.
+        options["sidecars"] = re.sub("(^|,)[^,=]*=/[^,]*", "", options["sidecars"])
         return Config(model=model, **{key.replace("-", "_"): options[key] for key in options})
     except (AttributeError, TypeError, ValueError):
         return None

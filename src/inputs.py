@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import ops
-from istio_aux.model import sidecars
 from istio_aux.model.policy import RacePolicy
 
 import certificates
@@ -82,7 +81,6 @@ class Inputs:
             pod_selector=config.parse_selector(self.config.pod_selector),
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "enabled",
-            sidecars=sidecars.parse(self.config.sidecars),
             deletes=self.config.dead_proxy == "delete",
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,

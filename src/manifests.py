@@ -30,7 +30,6 @@ from istio_aux.model.names import (
 )
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
-from istio_aux.model.sidecars import SidecarRule
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
@@ -80,7 +79,6 @@ class Values:
     pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
-    sidecars: tuple[SidecarRule, ...] = ()  # And run the commands of these.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
     inject_namespaces: tuple[str, ...] = ()
@@ -210,10 +208,6 @@ def _context(values: Values) -> dict[str, Any]:
         "dry_runs": values.dry_runs,
         "repairs": values.repairs,
         "repairs_jobs": values.repairs_jobs,
-        "commands": {
-            PROXY: QUIT_COMMANDS,
-            **{rule.container: [rule.command] for rule in values.sidecars if rule.command},
-        },
         "injection_policies": [
             f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
         ],

@@ -137,20 +137,11 @@ template's name and the root. */}}
 {{- $policies = append $policies (print "istio-sidecar-injector-" $revision) }}
 {{- end }}
 
-{{- $commands := dict $rules.constants.proxy $rules.constants.quit_commands }}
-{{- range $rule := splitList "," $s.sidecars }}
-{{- $both := regexSplit "=" (trim $rule) 2 }}
-{{- if hasPrefix "/" (last $both) }}
-{{- $_ := set $commands (first $both) (list (splitList " " (last $both))) }}
-{{- end }}
-{{- end }}
-
 {{- $published := omit (include "istio-aux.settings" . | fromJson) "log-level" | toRawJson }}
 {{- $acts := eq $s.quit "enabled" }}
 {{- $own := dict
   "acts" $acts
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
-  "commands" $commands
   "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
   "dry_runs" $validates
   "injected" (toRawJson $injected)

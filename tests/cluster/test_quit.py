@@ -199,9 +199,7 @@ def test_where_one_way_fails_the_next_one_frees_the_pod(
 
 
 OWN = "my-proxy=9000/stop?now"
-COMMAND = ("/bin/kill", "-TERM", "1")
-TOLD = [*(f"{name}=quit" for name in SHIPPED), OWN, f"collector={' '.join(COMMAND)}"]
-SETTINGS = {"sidecars": ",".join(TOLD)}
+SETTINGS = {"sidecars": ",".join([*(f"{name}=quit" for name in SHIPPED), OWN])}
 # Container, port and path, as the sidecar has them.
 LISTENERS = {
     "cloud-sql-proxy": (9091, "/quitquitquit"),
@@ -226,12 +224,9 @@ def place(telling: Workload, stages: Stages) -> Scene:
 
 
 def test_each_sidecar_exits_and_then_the_proxy(place: Scene):
-    """By its port and path, or by its command."""
     pods = {name: place.start(f"with-{name}", payload=("main", name)) for name in LISTENERS}
-    pods["collector"] = place.start("with-collector", payload=("main", "collector"))
     for name, listener in LISTENERS.items():
         place.kubelet.listen(pods[name], name, *listener)
-    place.kubelet.obey(pods["collector"], "collector", *COMMAND)
 
     for pod in pods.values():
         place.kubelet.finish(pod, "main")
@@ -241,7 +236,6 @@ def test_each_sidecar_exits_and_then_the_proxy(place: Scene):
         execs = place.kubelet.execs_of(pod)
         assert [each.container for each in execs] == [name, "istio-proxy"]
         assert place.proxy_exit_code(pod) == 0
-    assert place.kubelet.execs_of(pods["collector"])[0].command == COMMAND
 
 
 def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(place: Scene):

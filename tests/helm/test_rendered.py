@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "everything selected": {"namespace-selectors": "", "inject-selector": "a"},
     "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
     "deletes": {"dead-proxy": "delete"},
-    "by commands": {"sidecars": "otel=/bin/stop now, vault-agent=quit,web=80/quit,zz=/kill 1"},
+    "sidecars": {"sidecars": "otel=native, vault-agent=quit,web=80/quit"},
     "restarts": {"race-policy": "restart"},
     "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
@@ -119,7 +119,15 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         ({"settings.lease": "a/b"}, "lease"),
         *(
             ({"settings.sidecars": f"a=ignore,{bad}"}, "sidecars")
-            for bad in ("a", "a=quit", "a=stop", "a=/b\nc", "istio-proxy=ignore", "A=native")
+            for bad in (
+                "a",
+                "a=quit",
+                "a=stop",
+                "a=/bin/kill 1",
+                "a=1/b\nc",
+                "istio-proxy=ignore",
+                "A=native",
+            )
         ),
         ({"admission": "policy"}, "admission"),
         ({"injectApplications": ["web"]}, "injectApplications"),
@@ -184,7 +192,7 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.inject-selector": "queue",
         "settings.start-mode": "hold",
         "settings.peers": "direct",
-        "settings.sidecars": "otel=native, vault-agent=quit,a=ignore,b=9000/stop,c=/bin/kill 1",
+        "settings.sidecars": "otel=native, vault-agent=quit,a=ignore,b=9000/stop",
         "settings.quit": "dry-run",
         "settings.quit-grace": 3,
         "settings.dead-proxy": "delete",
@@ -200,7 +208,11 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
 
     loaded = settings.load(file)
 
-    assert written.keys() == settings.OPTIONS.keys() - {"kubeconfig", "pebble-socket"}
+    assert written.keys() == settings.OPTIONS.keys() - {
+        "kubeconfig",
+        "pebble-socket",
+        "unknown-keys",
+    }
     for name, value in given.items():
         assert written[name.partition(".")[2]] == value
     assert loaded.lease == (MODEL, APP)

@@ -17,7 +17,6 @@ from typing import Any, Self
 import httpx2
 import yaml
 from istio_aux import settings
-from istio_aux.model import sidecars
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube import codecs
 from lightkube.codecs import AnyResource
@@ -241,7 +240,6 @@ class Workload:
             pod_selector=config.parse_selector(self._settings.get("pod-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "enabled") == "enabled",
-            sidecars=sidecars.parse(self._settings.get("sidecars", "")),
             deletes=self._settings.get("dead-proxy") == "delete",
             inject=self.inject,
             revisions=self.revisions,

@@ -101,7 +101,7 @@ def test_a_talkative_command_is_cut_and_its_status_still_read() -> None:
 async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     pod = Key("training", "job", "u-1")
-    return await execute(client, pod, "istio-proxy", ["pilot-agent", "request", "a b"], deadline)
+    return await execute(client, pod, ["pilot-agent", "request", "a b"], deadline)
 
 
 async def answered(on_exec: Exec, deadline: float = 10) -> AttemptResult:
@@ -191,7 +191,7 @@ async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
         await api.stop()
         async with Client(access) as client:
             with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
-                await execute(client, Key("training", "job", "u-1"), "istio-proxy", ["true"], 5)
+                await execute(client, Key("training", "job", "u-1"), ["true"], 5)
         await api.start()
 
 

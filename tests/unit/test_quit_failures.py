@@ -438,7 +438,7 @@ async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -
 
 
 async def run_in(client: Client, pod: Key, not_after: float) -> None:
-    result = await execute(client, pod, "istio-proxy", ["true"], 5, not_after=not_after)
+    result = await execute(client, pod, ["true"], 5, not_after=not_after)
     assert result.well
 
 

@@ -107,10 +107,6 @@ class ScriptedKubelet:
         listener = Listener(container, path, exit_code)
         self._pods.get(_uid(pod)).listeners[port] = listener
 
-    def obey(self, pod: Pod, container: str, *command: str) -> None:
-        """From now on a container other than the proxy exits with 0 after this command in it."""
-        self._pods.get(_uid(pod)).obeys.add((container, *command))
-
     def linger(self, pod: Pod) -> None:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True

@@ -160,7 +160,6 @@ class Record:
     """One pod: the state of its containers, and what the test told the kubelet to do.
 
     ``listeners``: containers other than the proxy that listen, by port.
-    ``obeys``: container and command: such a container exits with 0 when it is executed.
     ``misbehaves_via``: the way to the proxy that ``misbehaviour`` is about; None: both.
     """
 
@@ -174,7 +173,6 @@ class Record:
     misbehaviour: Behaviour | None = None
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
-    obeys: set[tuple[str, ...]] = dataclasses.field(default_factory=set[tuple[str, ...]])
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property

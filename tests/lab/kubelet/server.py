@@ -100,8 +100,6 @@ async def _exec(node: ScriptedKubelet, request: web.Request) -> web.StreamRespon
         return web.Response(status=500, text=refusal)
 
     answer = behaviour.answer or _answer(record, container, command)
-    if (container, *command) in record.obeys:
-        node.exits(record, 0, container)
     if behaviour.stream not in ENDLESS:
         # The command runs to its end, even if the client has gone.
         _end_proxy(node, record, behaviour, quits=answer.quits)
@@ -181,8 +179,6 @@ def _not_running(record: Record, container: str) -> str | None:
 def _answer(record: Record, container: str, command: tuple[str, ...]) -> agent.Answer:
     if container == PROXY:
         return agent.run(command, record.status_port)
-    if (container, *command) in record.obeys:
-        return agent.Answer()
     return agent.Answer(stderr="a scripted payload runs no commands", exit_code=None)
 
 

@@ -25,7 +25,7 @@ from .conftest import SINCE, WELL, Unit, active
 LAST_GOOD = "last-good-options"
 RUNS = "; the last good configuration runs"
 OURS = "io.datastrophic/istio-aux=enabled"
-HOW = "native, ignore, quit, PORT/PATH or /COMMAND after ="
+HOW = "native, ignore, quit or PORT/PATH after ="
 FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
 
@@ -127,8 +127,14 @@ def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) ->
         ({"start_mode": "off"}, {"start-mode": "none"}),
         ({"start_mode": "turbo"}, {"start-mode": "auto"}),
         ({"quit_via": "exec", "fast": True}, {}),
+        ({"sidecars": "a=80/x=/y,otel=/bin/kill -TERM 1"}, {"sidecars": "a=80/x=/y"}),
     ],
-    ids=["a value that another one replaces", "an unknown value", "options that are gone"],
+    ids=[
+        "a value that another one replaces",
+        "an unknown value",
+        "options that are gone",
+        "commands",
+    ],
 )
 def test_a_refresh_that_no_longer_knows_what_is_set_runs_the_last_good_configuration(
     noted: dict[str, Any], runs: dict[str, str], unit: Unit

@@ -139,9 +139,9 @@ def test_for_each_name_the_annotation_counts_before_the_option(
     assert found.containers["dind"].role == role
 
 
-@pytest.mark.parametrize("how", ["quit", "9000/stop", "/bin/kill -TERM 1", "Ignore", "off"])
+@pytest.mark.parametrize("how", ["quit", "9000/stop", "Ignore", "off"])
 @pytest.mark.parametrize("name", ["vault-agent", "dind"])
-def test_an_author_names_no_command_and_no_port(name: str, how: str) -> None:
+def test_an_author_names_no_port(name: str, how: str) -> None:
     decision = waiting_for(annotated(DONE, sidecars=f"main=ignore,{name}={how}"))
     assert "expected NAME=native or NAME=ignore separated by commas" in decision.reason
     assert blockers(decision) == (f"annotation {SIDECARS}",)

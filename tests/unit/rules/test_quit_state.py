@@ -102,8 +102,6 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     assert story.awake() == Look()
     send = story.looked()
     assert send == Send(Rung.EXEC, 15020)
-    assert isinstance(send, Send)
-    assert send.container == "istio-proxy"
     assert story.answered() == Sleep(QuitLimits().confirm)
     story.watched(pod(proxy=ENDED))
     assert not story.task.is_due(story.scope)

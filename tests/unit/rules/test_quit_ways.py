@@ -160,16 +160,6 @@ def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
     assert blockers(decision) == ("vault-agent",)
 
 
-def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
-    policy = Policy(sidecars=sidecars.parse("helper=/bin/kill -TERM 1"))
-    containers = {**DONE, "helper": RUNNING}
-    decision = judge(containers, policy)
-
-    assert isinstance(decision, Quit)
-    assert decision.rungs == (Rung.EXEC,)
-    assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
-
-
 def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
     shipped, own, native, ignored = sidecars.parse(
         "vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,"
@@ -181,7 +171,7 @@ def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
     assert [sidecars.parse(text) for text in ("", " ", ",", " , ")] == [()] * 4
 
 
-HOW = "native, ignore, quit, PORT/PATH or /COMMAND after ="
+HOW = "native, ignore, quit or PORT/PATH after ="
 
 
 @pytest.mark.parametrize(
@@ -198,14 +188,15 @@ HOW = "native, ignore, quit, PORT/PATH or /COMMAND after ="
         ),
         (["unknown=quit"], f"{HOW}; quit is for cloud-sql-proxy, vault-"),
         (
-            ["a=0/x", "a=65536/x", "a=80", "a=native x", "a=80/x y", "a=/kill  1", "a= /kill",
-             "a=-x", "a=./x", "a=/kill\n1", f"a=/x{' y' * 10}", "a=80/x\r\nHost: y",
-             f"a=80/{'x' * 201}"],
+            ["a=0/x", "a=65536/x", "a=80", "a=native x", "a=80/x y", "a= /kill", "a=-x", "a=./x",
+             "a=80/x\r\nHost: y", f"a=80/{'x' * 201}", "vault-agent=Ignore",
+             "vault-agent=natives", "vault-agent=Quit", "a=stop", "a=kill 1"],
             HOW,
         ),
-        # A word that is misspelt is no command.
-        (["vault-agent=Ignore", "vault-agent=natives", "vault-agent=Quit", "a=stop", "a=kill 1"],
-         HOW),
+        (
+            ["a=/bin/kill -TERM 1", f"{'a' * 63}=/{'x' * 999}", "a=/"],
+            f"{HOW}; commands are gone: use native for a sidecar that only a signal ends",
+        ),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_part_that_is_wrong_in_a_short_line(

@@ -1,4 +1,4 @@
-"""Runs a command in a container through ``pods/exec`` (kubernetes remotecommand v4/v5).
+"""Runs a command in ``istio-proxy`` through ``pods/exec`` (kubernetes remotecommand v4/v5).
 
 Port-forward uses `Channels` and `stream`, too: both have channels over a WebSocket. The result has
 what arrived, and does not prove that the command had its effect.
@@ -17,6 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
+from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import one_line
 
@@ -111,17 +112,16 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
 async def execute(
     client: Client,
     pod: Key,
-    container: str,
     command: Sequence[str],
     deadline: float,
     *,
     not_after: float | None = None,
 ) -> AttemptResult:
-    """Run ``command`` in a container of ``pod``, without stdin; see `stream`.
+    """Run ``command`` in the proxy of ``pod``, without stdin; see `stream`.
 
     No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
     """
-    params = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
     path = actions.pod_path(pod.namespace, pod.name, "exec")

@@ -258,7 +258,7 @@ def _seconds(text: str) -> float:
 
 def _sidecars(text: str) -> tuple[SidecarRule, ...]:
     rules = sidecars.parse(text)
-    # Only an admin names what is sent to a container, or runs in it.
+    # Only an admin names what is sent to a container.
     if len(rules) > MOST_NAMES or any(rule.how is How.QUIT for rule in rules):
         raise ValueError
     return rules

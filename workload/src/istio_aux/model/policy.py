@@ -187,7 +187,7 @@ REPLACED: Mapping[str, str] = {
     "restart-jobs": "race-policy=restart-jobs",
     "ignore-containers": "sidecars, as NAME=ignore",
     "native-sidecars": "sidecars, as NAME=native",
-    "quit-sidecars": "sidecars, as NAME=quit, NAME=PORT/PATH or NAME=/COMMAND",
+    "quit-sidecars": "sidecars, as NAME=quit or NAME=PORT/PATH",
     "quit-via": "nothing: the way is chosen for each pod",
     "failure-policy": "nothing: it is always Ignore",
     "namespace-selector": "namespace-selectors",

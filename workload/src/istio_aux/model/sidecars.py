@@ -27,16 +27,15 @@ class How(StrEnum):
 class SidecarRule(msgspec.Struct, frozen=True):
     """What is done about the containers of a name.
 
-    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network, or
-    runs ``command`` if there is no port. ``switch`` names the setting of the sidecar that enables
-    this; empty if there is none, or none is known.
+    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network.
+    ``switch`` names the setting of the sidecar that enables this; empty if there is none, or none
+    is known.
     """
 
     container: str
     port: int = 0
     path: str = ""
     switch: str = ""
-    command: tuple[str, ...] = ()
     how: How = How.QUIT
 
 
@@ -76,12 +75,9 @@ SHIPPED: Mapping[str, SidecarRule] = {
 }
 
 EXPECTED = "NAME=HOW separated by commas"
-# A word has no space and no comma, and no shell reads it. Since a command begins with a path, a
-# word that is misspelt is never executed.
 RULE = re.compile(
     r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:(?P<how>native|ignore|quit)"
-    r"|(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
-    r"|(?P<command>/[!-+\--~]{1,199}(?: [!-+\--~]{1,200}){0,9}))"
+    r"|(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200}))"
 )
 
 
@@ -112,8 +108,10 @@ def _wanted(entry: str, others: Collection[str]) -> str:
         return f"each container once, and not {PROXY}"
     if not how or not RULE.fullmatch(f"{name}=native"):
         return EXPECTED
-    known = f"; quit is for {', '.join(SHIPPED)}" if how == How.QUIT else ""
-    return f"native, ignore, quit, PORT/PATH or /COMMAND after ={known}"
+    more = f"; quit is for {', '.join(SHIPPED)}" if how == How.QUIT else ""
+    if how.startswith("/"):  # Deleted with 1.0, as `policy.REPLACED`.
+        more = "; commands are gone: use native for a sidecar that only a signal ends"
+    return f"native, ignore, quit or PORT/PATH after ={more}"
 
 
 def _rule(entry: str) -> SidecarRule | None:
@@ -125,6 +123,4 @@ def _rule(entry: str) -> SidecarRule | None:
         return SHIPPED.get(name)
     if how:
         return SidecarRule(name, how=How(how))
-    if match["command"]:
-        return SidecarRule(name, command=tuple(match["command"].split(" ")))
     return SidecarRule(name, int(match["port"]), match["path"])

@@ -360,9 +360,7 @@ class Controller:
             return await forward(
                 client, pod, what.port, what.request, deadline, still=still, not_after=not_after
             )
-        return await execute(
-            client, pod, what.container, what.command, deadline, not_after=not_after
-        )
+        return await execute(client, pod, what.command, deadline, not_after=not_after)
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
         """Delete a pod with a dead proxy as it was read."""

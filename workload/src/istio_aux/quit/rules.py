@@ -141,9 +141,8 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if rule is None:
         port = facts.overrides.status_port
         return Quit(reason=reason, status_port=port, rungs=rungs(port))
-    way = Rung.EXEC if rule.command else Rung.PORT_FORWARD
     reason += f"; {rule.container} goes before {PROXY}"
-    return Quit(reason=reason, status_port=rule.port, rungs=(way,), rule=rule)
+    return Quit(reason=reason, status_port=rule.port, rungs=(Rung.PORT_FORWARD,), rule=rule)
 
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:

@@ -124,20 +124,13 @@ class Send(msgspec.Struct, frozen=True):
     rule: SidecarRule | None = None
 
     @property
-    def container(self) -> str:
-        """The container that is told to exit."""
-        return self.rule.container if self.rule else PROXY
-
-    @property
     def request(self) -> str:
         """What is sent to the port by `Rung.PORT_FORWARD`."""
         return f"POST {self.rule.path if self.rule else '/quitquitquit'}"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What runs in the container by any other rung."""
-        if self.rule:
-            return self.rule.command
+        """What runs in the proxy's container by any other rung."""
         return quit_command(self.port if self.rung is Rung.EXEC else None)
 
 
