@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import lab
@@ -15,12 +17,15 @@ from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
+from lab.workload import PROGRAM
+from lab.workload import Workload as Program
 from lab.workloads import job, template
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, Pod
 
 # The revision of an Istio of its own: the workloads ignore those of other modules.
 ISTIO = "sidecars-istio"
+NAME = "sidecars"
 # It sorts after our webhook and after Istio's.
 INJECTOR = "vault-agent-injector"
 SIDECAR = ["vault-agent*"]
@@ -35,16 +40,18 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 
 
 @pytest.fixture(scope="module")
-def namespace(
-    cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio, programs: Programs
-) -> Iterator[str]:
-    """A namespace with the option in force."""
-    name = "sidecars"
-    team = f"{name}-team"
-    labels = {f"lab.test/{name}": "yes", "istio.io/rev": ISTIO}
-    client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
+def program(istio: lab.istio.Istio, programs: Programs) -> Program:
+    """A workload with the option in force, which knows that sidecars can be native."""
     settings = {"quit": "disabled", "root-namespace": ISTIO, "sidecars": OPTION}
-    workload = programs(name, settings, revisions=(ISTIO,))
+    return programs(NAME, settings, revisions=(ISTIO,))
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: lab.Cluster, client: lightkube.Client, program: Program) -> Iterator[str]:
+    """A namespace that it looks after."""
+    workload, team = program, f"{NAME}-team"
+    labels = {f"lab.test/{NAME}": "yes", "istio.io/rev": ISTIO}
+    client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
     await_account(client, team)
     workload.await_capability("native")
     workload.publish()
@@ -93,6 +100,26 @@ def test_the_payload_starts_after_istios_proxy_as_well(
     assert [each["name"] for each in spec["initContainers"]][-2:] == ["istio-proxy", "vault-agent"]
 
 
+def counting(
+    client: lightkube.Client,
+    namespace: str,
+    name: str,
+    container_name: str | None = None,
+    *,
+    suspend: bool = True,
+) -> dict[str, Any]:
+    """A new Job whose failure policy counts the exit codes of this container, or of all."""
+    codes: dict[str, Any] = {"operator": "NotIn", "values": [3]}
+    named = {"containerName": container_name} if container_name else {}
+    policy = {"rules": [{"action": "FailJob", "onExitCodes": {**codes, **named}}]}
+    ends = template(container("main"), terminationGracePeriodSeconds=30)
+    written = job(ends, suspend=suspend, podFailurePolicy=policy)
+    written["metadata"] = {"name": name, "namespace": namespace}
+    made = client.create(workloads.Job.from_dict(written))["metadata"]
+    about = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": made["uid"]}
+    return {**about, "controller": True}
+
+
 @pytest.mark.parametrize(("named", "expected"), [(None, []), ("main", SIDECAR)], ids=str)
 def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
     cluster: lab.Cluster,
@@ -102,21 +129,30 @@ def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
     expected: list[str],
 ) -> None:
     """T44: a rule that names no container counts 143 of a sidecar that ends at SIGTERM."""
-    codes: dict[str, Any] = {"operator": "NotIn", "values": [3]}
-    rule = {
-        "action": "FailJob",
-        "onExitCodes": {**codes, **({"containerName": named} if named else {})},
-    }
-    written = job(template(container("main")), suspend=True, podFailurePolicy={"rules": [rule]})
-    written["metadata"] = {"name": f"counts-{named}".lower(), "namespace": namespace}
-    owner = client.create(workloads.Job.from_dict(written))["metadata"]
-    about = {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"]}
+    owner = counting(client, namespace, f"counts-{named}".lower(), named)
     pod = Case(name="").pod
-    pod["metadata"]["ownerReferences"] = [{**about, "controller": True}]
+    pod["metadata"]["ownerReferences"] = [owner]
 
     [made] = creation.create(cluster, meshed.written(pod, namespace), dry_run=True)
 
     assert became(made)[1] == expected
+
+
+def test_explain_and_check_name_jobs_that_count_the_exit_codes_of_native_sidecars(
+    cluster: lab.Cluster, client: lightkube.Client, namespace: str, program: Program
+) -> None:
+    """T44: the proxy of its pod is native in any case."""
+    counting(client, namespace, "explained", suspend=False)
+    made: dict[str, Any] = {"batch.kubernetes.io/job-name": "explained"}
+    lab.until(lambda: [*client.list(Pod, namespace=namespace, labels=made)], what="its pod")
+
+    def said(*argv: str | Path) -> str:
+        run = [PROGRAM, *argv, "--config", program.config, "--kubeconfig", cluster.kubeconfig]
+        return subprocess.run(run, capture_output=True, text=True, check=False).stdout
+
+    why = "istio-proxy: a rule of podFailurePolicy that names no container counts its exit code"
+    assert why in said("explain", "-n", namespace, "job/explained")
+    assert f"{namespace}/explained" in said("check", "-o", "json")
 
 
 def added(pod: dict[str, Any]) -> Sequence[dict[str, Any]]:

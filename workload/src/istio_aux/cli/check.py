@@ -29,7 +29,7 @@ from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
+from istio_aux.model.policy import Capability, DeadProxy, QuitMode, RacePolicy, Right
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
@@ -260,9 +260,12 @@ async def _pods(
                     left_out[about.namespace] = why, number + 1
             elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
                 changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
+    native = mesh.native.capability is Capability.NATIVE
+    jobs = [*(await cluster.counting(client)).values()] if native else []
+    counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
     selects = any(map(found.selects, namespaces.values()))
     pods = preflight.pod_changes(len(seen) - kept, changes) if selects else ()
-    return [*preflight.unselected(left_out), *pods]
+    return [*preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting))]
 
 
 async def _admission(

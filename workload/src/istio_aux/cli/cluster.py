@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -25,12 +26,14 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import Key, Reader
 from istio_aux.model import kept
-from istio_aux.model.moment import Moment
+from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
+from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.repair import rules as repair
+from istio_aux.start.native_sidecars import COUNTED
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -79,16 +82,17 @@ def explain(
     credentials: Credentials,
     chosen: Chosen,
     config: Installation | None,
-    show: Callable[[Pod, Installations, Labels | None, Moment, Kubelet], None],
+    show: Callable[..., None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, the installations, the labels of its namespace, the time, its kubelet.
+    ``show`` gets each pod, the installations, the labels of its namespace, the time, its kubelet,
+    and a ``note``.
     What has no pods, and what cannot be read, is one line on stderr.
     """
 
     async def work(access: Access) -> int:
-        known = dict[str, Labels | None]()
+        known, jobs = dict[str, Labels | None](), dict[str, str]()
         async with Client(access, patient=True) as client:
             found = await find(client, config)
             status, kubelets = told(found), dict[str, Kubelet]()
@@ -100,11 +104,26 @@ def explain(
                 if (where := each.metadata.namespace) not in known:
                     known[where], gap = await _namespace_labels(client, where)
                     told(Installations(), [gap] if gap and not found.gap else [])
+                    jobs |= await counting(client, where)
                 kubelet = await _kubelet(client, each, kubelets)
-                show(each, found, known[where], system_clock(), kubelet)
+                owner = controller(each)
+                native = [sidecar.name for sidecar in each.native_sidecars]
+                counted = native and owner and owner.uid in jobs
+                note = f"{listed(native)}: {COUNTED}" if counted else ""
+                show(each, found, known[where], system_clock(), kubelet, note=note)
         return status
 
     return run(credentials, work)
+
+
+async def counting(client: Client, namespace: str = "") -> dict[str, str]:
+    """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
+    path, found = actions.collection("batch/v1", "jobs", namespace), dict[str, str]()
+    with suppress(KubeError):
+        async for page in actions.pages(client, path, Job, {}):
+            jobs = (job for job in page.items if counts_exits(job.spec.pod_failure_policy))
+            found |= {job.metadata.uid: str(job.metadata.key) for job in jobs}
+    return found
 
 
 async def find(client: Client, config: Installation | None) -> Installations:

@@ -77,13 +77,13 @@ def _explain(args: argparse.Namespace) -> int:
 
     def show(
         pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None,
-        kubelet: Kubelet = OBEYS, *, start: str | None = None,
+        kubelet: Kubelet = OBEYS, *, start: str | None = None, note: str = "",
     ) -> None:  # fmt: skip
         nonlocal shown
         if shown and args.output == "text":
             report.write(sys.stdout, "")
         judged = found.judge(pod, labels, now, args.sidecars, kubelet=kubelet)
-        report.show(sys.stdout, report.explain(pod, judged, start), args.output)
+        report.show(sys.stdout, report.explain(pod, judged, start, note), args.output)
         shown += 1
 
     # A file has no namespaces, which count as selected. It may be older than a grace period is

@@ -325,6 +325,14 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     yield _ok("pods", f"{rest} of {seen} need no change" if seen else "there are none")
 
 
+def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
+    """Name the Jobs that count what native sidecars exit with."""
+    if jobs:
+        what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
+        do = "name a container in each onExitCodes of their podFailurePolicy"
+        yield _note("pods", f"{what}: {listed(jobs, most=NAMED)}", do)
+
+
 def probe_pod(labels: Mapping[str, str]) -> bytes:
     """The pod of a dry run that our webhook changes whatever the options say.
 

@@ -146,10 +146,11 @@ class Quits(msgspec.Struct, frozen=True):
     dry_run: bool
 
 
-def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanation:
+def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "") -> Explanation:
     """Explain one pod, which was judged.
 
-    ``start`` says how a pod of a template starts, which does not exist yet.
+    ``start`` says how a pod of a template starts, which does not exist yet. A ``note`` adds to how
+    one starts.
     """
     decision, reason = judged.decision, judged.reason
     if (
@@ -161,7 +162,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanatio
     free = ""
     if isinstance(decision, quitting.Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
-    notes = filter(None, (start or effective_start(pod), *bad_values(pod)))
+    notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
     return Explanation(
         **_identity(pod), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
