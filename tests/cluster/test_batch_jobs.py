@@ -21,10 +21,9 @@ from lab.kubelet import ScriptedKubelet
 from lab.workload import PROGRAM
 from lightkube import ApiError
 from lightkube.codecs import from_dict
-from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Pod, PodEviction, ResourceQuota
+from lightkube.resources.core_v1 import Namespace, Pod, PodEviction
 from lightkube.types import PatchType
 
 NAME = "batch-jobs"
@@ -187,17 +186,15 @@ def test_the_job_controller_counts_and_ends_as_the_table_says(played: Stage, nam
 def test_explain_and_audit_say_why_the_pods_of_a_job_are_refused(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet
 ):
-    """As the Job controller says it: the namespace may have no pods."""
+    """As the Job controller says it: the namespace admits only pods that are restricted."""
     space = f"refused-{secrets.token_hex(3)}"
-    make_namespace(client, space)
-    quota = ResourceQuotaSpec(hard={"pods": "0"})
-    client.create(ResourceQuota(metadata=ObjectMeta(name="none", namespace=space), spec=quota))
+    make_namespace(client, space, {"pod-security.kubernetes.io/enforce": "restricted"})
     Stage(client, kubelet, space).create("mnist", Case("evict", {}, 0, "Complete"))
 
     def said(*argv: str) -> str:
         command = [PROGRAM, *argv, "-n", space, "--kubeconfig", cluster.kubeconfig]
         return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
-    lab.until(lambda: "exceeded quota: none" in said("explain", "job/mnist"), what="the Event")
+    lab.until(lambda: "violates PodSecurity" in said("explain", "job/mnist"), what="the Event")
     assert f"{space}: job/mnist: its pods were refused, last at " in said("audit")
     client.delete(Namespace, space)
