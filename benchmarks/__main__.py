@@ -13,7 +13,7 @@ from pathlib import Path
 from lab.errors import LabError
 from msgspec import structs
 
-from benchmarks import admission, burst, hooks, scale, scale_knobs
+from benchmarks import admission, attack, burst, hooks, scale, scale_knobs
 from benchmarks import quit as quitting
 from benchmarks.conversation import MeasurementError
 
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         ("scale", _scale, compared),
         ("burst", _burst, every),
         ("hooks", _hooks, compared),
+        ("attack", _attack, compared),
     ):
         kind = kinds.add_parser(name, parents=[parent], help=f"see README.md, {name}")
         kind.set_defaults(run=run)
@@ -110,6 +111,10 @@ def _burst(options: argparse.Namespace) -> None:
 
 def _hooks(options: argparse.Namespace) -> None:
     hooks.main(quick=options.quick, results=options.results, before=options.before)
+
+
+def _attack(options: argparse.Namespace) -> None:
+    attack.main(options.results, options.before, quick=options.quick)
 
 
 if __name__ == "__main__":

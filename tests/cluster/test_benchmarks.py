@@ -9,7 +9,7 @@ import lab
 import pytest
 from lab.versions import WEBSOCKETS
 
-from benchmarks import admission, admission_report, report, scale, scale_knobs
+from benchmarks import admission, admission_report, attack, report, scale, scale_knobs
 from benchmarks import quit as quitting
 
 CHECKOUT = Path(__file__).parents[2]
@@ -73,3 +73,13 @@ def test_a_knob_of_the_scale_benchmark_is_turned(knob: str, tmp_path: Path):
     numbers = json.loads((tmp_path / f"scale-{knob}.json").read_text())
     assert numbers["steps"]
     assert all(step["numbers"] for step in numbers["steps"])
+
+
+def test_the_attack_benchmark_floods_and_keeps_table_and_numbers(tmp_path: Path):
+    """A moment of each flood, on a cluster of its own."""
+    attack.main(tmp_path, None, quick=True)
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["attack.json", "attack.md"]
+    floods = json.loads((tmp_path / "attack.json").read_text())["floods"]
+    assert floods
+    assert all(one["answered"] for one in floods)

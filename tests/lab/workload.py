@@ -201,15 +201,11 @@ class Workload:
         self.process.kill(signal.SIGTERM)
         return self.process.wait(STOP)
 
-    def publish(self, *, patient: bool = False) -> None:
-        """Make the Service of the process, and the charm's webhook configuration.
-
-        A ``patient`` API server waits longer than the charm lets it: see `patiently`.
-        """
+    def publish(self) -> None:
+        """Make the Service of the process, and the charm's webhook configuration."""
         self.enlist()
-        objects = manifests.render_webhook(self.values())
         with self.cluster.client() as client:
-            for resource in patiently(objects) if patient else objects:
+            for resource in manifests.render_webhook(self.values()):
                 client.apply(resource, field_manager="lab", force=True)
 
     def enlist(self, *, ready: bool = True) -> None:

@@ -167,8 +167,11 @@ class Hook:
     trust: ssl.SSLContext
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[Client]:
-        streams = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
+    async def client(self, address: str = "127.0.0.1") -> AsyncGenerator[Client]:
+        """A connection from an address of this machine."""
+        streams = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.trust, local_addr=(address, 0)
+        )
         client = Client(*streams)
         try:
             yield client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ class Peer:
     """A connection."""
 
     address: str
+    took: float = 0.0
 
 
 @pytest.fixture
@@ -123,6 +124,37 @@ def test_a_stranger_is_not_closed_for_an_address_with_many(connections: Connecti
     few, *_ = accept(connections, "few", *["many"] * 50)
 
     assert few not in closed(connections)
+
+
+@pytest.mark.parametrize(
+    ("costs", "order"),
+    [
+        ((1, 1, 1, 1, 1), ["slow", "cheap", "api", "slow", "cheap"]),
+        ((9, 1, 9, 1, 1), ["slow", "cheap", "api", "cheap", "cheap"]),
+    ],
+    ids=["all take as long", "two take longer"],
+)
+def test_each_rule_of_whose_turn_it_is_has_a_third_of_the_time(
+    connections: Connections[Peer], costs: Sequence[float], order: list[str]
+) -> None:
+    """Those who wait longest, whose requests take least, and who were answered before all others.
+
+    API servers have few addresses with many connections, and are there before an attack. So neither
+    many addresses nor many connections of one, slow or cheap, keep an API server waiting for long.
+    """
+    for address, took in (("api", 2.0), ("slow", 5.0), ("cheap", 1.0), ("api", 2.0)):
+        (peer,) = accept(connections, address)
+        peer.took = took
+        connections.answer(peer)
+    waiting = dict.fromkeys(accept(connections, *(["slow"] * 9 + ["api", "cheap"] * 4)))
+
+    turns = list[Peer]()
+    for cost in costs:
+        turns.append(connections.turn(waiting))
+        connections.spend(cost)
+        del waiting[turns[-1]]
+
+    assert [peer.address for peer in turns] == order
 
 
 def test_what_costs_too_much_closes_those_that_have_waited_longest(

@@ -9,8 +9,9 @@ import json
 import resource
 import socket
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 
 import pytest
 from istio_aux.serving import Connection, ServingLimits
@@ -139,6 +140,48 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
         assert (await spoken.ask(post(review()))).status == 200
         for one in silent:
             one.close()
+
+
+async def test_a_review_of_a_peer_that_was_answered_before_waits_for_few_of_a_flood() -> None:
+    """Each address of the flood was answered, too. What leaves before its turn is not looked at."""
+    async with serving() as hook, hook.client() as known, AsyncExitStack() as stack:
+        await known.ask(post(review()))
+        flood = [
+            await stack.enter_async_context(hook.client(f"127.9.0.{number}"))
+            for number in range(1, 51)
+        ]
+        for client in flood:
+            await client.ask(post(review()))
+        before = hook.reviews("hold")
+        for client in (*flood, known):  # The event loop does not turn meanwhile.
+            await client.send(post(review()))
+
+        assert (await known.answer()).status == 200
+        for client in flood:
+            client.leave()
+        await until(lambda: hook.connections == 1, "they are gone")
+
+        assert hook.reviews("hold") - before < 25
+
+
+async def test_the_event_loop_turns_more_often_after_a_review_that_took_long() -> None:
+    """So that a handshake beside many of them goes on."""
+    slow = ", ".join(f"k{n}: {'v' * 22}" for n in range(495))
+    body = post(review(metadata={"annotations": {"proxy.istio.io/config": f"{{{slow}}}"}}))
+    turns = list[int]()
+
+    async def count() -> None:
+        while True:
+            turns.append(int(hook.metric("istio_aux_admission_seconds_count")))
+            await asyncio.sleep(0)
+
+    async with serving() as hook, hook.client() as one, hook.client() as other:
+        for client in (one, other):
+            await client.send(body)
+        async with background(count()):
+            await one.answer()
+            await other.answer()
+    assert Counter(turns)[1] > 3
 
 
 async def test_a_handshake_that_dribbles_goes_before_an_older_request_that_has_begun() -> None:

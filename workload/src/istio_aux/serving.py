@@ -13,9 +13,10 @@ import logging
 import resource
 import socket
 import ssl
+import time
 from asyncio import sslproto
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 64  # Connections accepted in one turn of the event loop.
 PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
+PROMPT, PAUSES = 0.0005, 20
+"""Seconds that a request is worked on for each turn of the event loop that follows, and the most of
+these turns. A handshake and a request need a dozen."""
 BUFFER = 32 << 10
 """Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read, or to take answers. Their
 defaults are 256 and 512 KiB for each connection."""
@@ -68,6 +72,7 @@ class Connection(web.RequestHandler):
         waits_for, since: the field of `ServingLimits` that bounds what happens now, and its start.
         started: the task of its handshake; None until the client has sent something.
         why: why it ends, once that is known.
+        took: seconds of CPU that its last request took.
     """
 
     def __init__(self, listener: Listener, connection: socket.socket, address: str) -> None:
@@ -79,10 +84,10 @@ class Connection(web.RequestHandler):
             read_bufsize=BUFFER,
         )  # fmt: skip
         self.address = address
-        self.cost = SILENT
+        self.cost, self.took = SILENT, 0.0
         self.why: Closed | None = None
         self.started: asyncio.Task[Any] | None = None
-        self._listener, self._socket = listener, connection
+        self.listener, self._socket = listener, connection
         self.wait("handshake")
 
     @property
@@ -93,21 +98,21 @@ class Connection(web.RequestHandler):
     def wait(self, waits_for: str) -> None:
         """Start another deadline."""
         self.waits_for, self.since = waits_for, self._loop.time()
-        self._listener.connections.proceed(self)
+        self.listener.connections.proceed(self)
 
     def charge(self, cost: int) -> None:
         """Count what it costs now; others may be closed for it, or it may be closed itself."""
         self.cost = cost
-        self._listener.connections.charge(self, cost)
-        self._listener.make_room()
+        self.listener.connections.charge(self, cost)
+        self.listener.make_room()
 
     def answered(self, response: web.StreamResponse) -> None:
         """Give back what its request took; an answer that it may not have read yet counts."""
         if not self._messages:  # Else another request has come already.
             self.charge(STARTED + (response.content_length or 0))
         if response.status < HTTPStatus.BAD_REQUEST:
-            self._listener.connections.answer(self)
-            self._listener.make_room()
+            self.listener.connections.answer(self)
+            self.listener.make_room()
 
     def start_handshake(self) -> None:
         """Start TLS and HTTP. The event loop calls this at the first byte."""
@@ -115,7 +120,7 @@ class Connection(web.RequestHandler):
         self.charge(STARTED)
         if self.why:
             return
-        context, bound = self._listener.context, self._listener.limits.request
+        context, bound = self.listener.context, self.listener.limits.request
         tls: dict[str, Any] = {"ssl": context(), "ssl_shutdown_timeout": bound} if context else {}
         self.started = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: self, self._socket, **tls)
@@ -140,7 +145,7 @@ class Connection(web.RequestHandler):
         else:
             buffers = cast("Any", transport)
             buffers.set_write_buffer_limits(BUFFER)
-            if self._listener.context:
+            if self.listener.context:
                 buffers.set_read_buffer_limits(BUFFER)
             self.wait("idle")
 
@@ -168,7 +173,7 @@ class Connection(web.RequestHandler):
             exc.with_traceback(None)
         text = one_line(f"no HTTP/1.1: {message or exc}")
         if self.transport:
-            self._listener.refused(400, text)
+            self.listener.refused(400, text)
         self.why = self.why or Closed.REFUSED
         self.wait("idle")
         response = web.Response(status=400, text=f"{text}\n", headers={"Connection": "close"})
@@ -182,8 +187,8 @@ class Connection(web.RequestHandler):
         elif self.waits_for == "idle":
             self.say_last(Closed.IDLE)
         elif self.waits_for == "request":
-            text = f"no complete request in {self._listener.limits.request:g} s"
-            self._listener.refused(408, text)
+            text = f"no complete request in {self.listener.limits.request:g} s"
+            self.listener.refused(408, text)
             self.say_last(Closed.TIMEOUT, 408, text)
         else:
             self.end(Closed.HANDSHAKE)
@@ -208,8 +213,8 @@ class Connection(web.RequestHandler):
                 extra = {"event": "connection", "outcome": self.why}
                 _log.warning("%s: %s", self.address, exc, extra=extra)
             if self.waits_for == "request":
-                self._listener.refused(400, "the client left before the request was complete")
-        self._listener.forget(self)
+                self.listener.refused(400, "the client left before the request was complete")
+        self.listener.forget(self)
         self.started = None  # The task's result refers to this connection.
         self.transport = None  # aiohttp closes it once more, and abort() of Python 3.11.2 raises.
         super().connection_lost(exc)
@@ -217,7 +222,7 @@ class Connection(web.RequestHandler):
     def end(self, why: Closed) -> None:
         """Close it now; a reason that it had before stays."""
         self.why = self.why or why
-        self._listener.forget(self)
+        self.listener.forget(self)
         if self.transport:
             self.transport.abort()
         elif self.started:
@@ -253,6 +258,9 @@ class Listener:
         self.connections = Connections[Connection](
             max(1, min(limits.connections, some)), min(limits.memory, available_memory() // 8)
         )
+        # Requests that wait for their turn; None: the next one need not.
+        self._turns: dict[Connection, asyncio.Future[None]] | None = None
+        self._pauses = 0  # Turns of the event loop until the next one.
         self._sockets: list[socket.socket] = []
         self._empty = asyncio.Event()
 
@@ -293,8 +301,44 @@ class Listener:
         self._timer.cancel()
         await asyncio.sleep(0)  # asyncio calls connection_lost in a later turn.
 
+    @asynccontextmanager
+    async def turn(self, connection: Connection) -> AsyncGenerator[None]:
+        """Wait until a request may be worked on; the context has no other wait in it.
+
+        One is worked on in a turn of the event loop, and after one that took long some turns have
+        none. In each all sockets are read, so that the next one is chosen among all.
+        """
+        if self._turns is None:
+            self._turns = {}
+            self.loop.call_soon(self._pass)
+            self.connections.turn([connection])
+        else:
+            self._turns[connection] = turn = self.loop.create_future()
+            await turn
+        began = time.thread_time()  # Not what other processes took meanwhile.
+        try:
+            yield
+        finally:
+            connection.took = time.thread_time() - began
+            self.connections.spend(connection.took)
+            self._pauses = min(int(connection.took / PROMPT), PAUSES)
+
+    def _pass(self) -> None:
+        if not (self._pauses or self._turns):
+            self._turns = None
+            return
+        self.loop.call_soon(self._pass)
+        if self._pauses:
+            self._pauses -= 1
+        elif self._turns:
+            turn = self._turns.pop(self.connections.turn(self._turns))
+            if not turn.done():
+                turn.set_result(None)
+
     def forget(self, connection: Connection) -> None:
-        """Count a connection as closed, once."""
+        """Count a connection as closed, once; what waits for its turn is cancelled."""
+        if self._turns and (turn := self._turns.pop(connection, None)):
+            turn.cancel()
         if connection in self.connections:
             self.connections.remove(connection)
             self.closed(connection.why or Closed.PEER)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Generator, Iterator
+from typing import Any, cast
 
 import msgspec
 import yaml
 
 from istio_aux.model.text import problem
-
-T = TypeVar("T")
 
 DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 
@@ -55,18 +53,6 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
             next(work)
         except StopIteration as done:
             return done.value
-
-
-def decoded(decode: Callable[[bytes], T], body: bytes, *, most: int = MOST) -> T:
-    """Decode a text; if it is nested too deeply for that, cut it first.
-
-    Raises:
-        ValueError: see `shallow`; and what ``decode`` raises.
-    """
-    try:
-        return decode(body)
-    except RecursionError:
-        return decode(shallow(body, most=most))
 
 
 def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
@@ -159,15 +145,15 @@ def _line(text: bytes) -> int:
 
 def _readable(body: bytes) -> bytes | None:
     """The text, without what is nested too deeply for a decoder; None if it is no JSON."""
-
-    def checked(text: bytes) -> bytes:
-        _any_decoder.decode(text)
-        return text
-
     try:
-        return decoded(checked, body, most=sys.maxsize)
+        try:
+            _any_decoder.decode(body)
+        except RecursionError:
+            body = shallow(body, most=sys.maxsize)
+            _any_decoder.decode(body)
     except _UNREADABLE:
         return None
+    return body
 
 
 def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | BadDocument]:

@@ -11,7 +11,6 @@ import re
 import msgspec
 
 from istio_aux.model.annotations import NATIVE_SIDECAR
-from istio_aux.model.documents import decoded
 from istio_aux.model.pod import OwnerReference, Pod, Struct
 from istio_aux.model.policy import Outcome, Start
 from istio_aux.start import patch
@@ -24,12 +23,9 @@ _MAX_KEY = 63 + 1 + 253 + 1  # Characters of namespace/name. Names are not valid
 
 _MAX_BODY = 2 << 20
 _MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
-_MAX_VALUES = 20_000  # Of a review that is nested so deeply that it has to be cut first.
 """Reviews with more would take over 10 ms, in which all other reviews wait. etcd stores pods of up
 to 1.5 MB. A body of up to `_SMALL` bytes cannot take as long."""
 _SMALL = 64 << 10
-
-_UNREADABLE = (ValueError, RecursionError)  # What decoding raises.
 
 _HEAD = re.compile(
     rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
@@ -137,8 +133,11 @@ def decode(body: bytes) -> Request:
     if why := _too_much(body):
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
-        review = decoded(_review_decoder.decode, body, most=_MAX_VALUES)
-    except _UNREADABLE as error:
+        review = _review_decoder.decode(body)
+    except RecursionError as error:  # Pods have 13 levels; their authors may write any number.
+        why = "malformed AdmissionReview: it is nested too deeply"
+        raise Malformed(why, _uid(body)) from error
+    except ValueError as error:
         raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
@@ -221,6 +220,6 @@ def _uid(body: bytes) -> str:
         return head[1].decode()
     try:
         envelope = _envelope_decoder.decode(body)
-    except _UNREADABLE:
+    except (ValueError, RecursionError):
         return ""
     return envelope.request.uid if envelope.request else ""

@@ -1,0 +1,97 @@
+"""Floods a webhook with reviews, in a process of its own; only Python's own modules are needed.
+
+Each connection comes from an address of its own, as those of pods do, and asks again as soon as it
+is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+KIND = {"group": "", "version": "v1", "kind": "Pod"}
+MARK = "a-mark"
+
+
+def bodies() -> dict[str, bytes]:
+    """The slowest small reviews that there are, by what is special about them."""
+
+    def review(metadata: dict[str, object]) -> str:
+        pod = {"metadata": {"generateName": "a-", **metadata}, "spec": {"containers": []}}
+        request = {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "kind": KIND, "namespace": "flood",
+            "operation": "CREATE", "object": pod,
+        }  # fmt: skip
+        text = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+        return json.dumps(text, separators=(",", ":"))
+
+    nested = '[{"a":' + '{"a":' * 9000 + "1" + "}" * 9000 + "}]"
+    keys = "{" + ", ".join(f"k{n}: {'v' * 22}" for n in range(495)) + "}"
+    return {
+        "9,000 levels": review({"managedFields": MARK}).replace(f'"{MARK}"', nested).encode(),
+        "495 keys": review({"annotations": {"proxy.istio.io/config": keys}}).encode(),
+    }
+
+
+@contextmanager
+def flooding(host: str, port: int, connections: int, flood: str) -> Generator[list[int]]:
+    """Flood the webhook in the block; in the end the list has how many reviews were answered."""
+    attacker = subprocess.Popen(
+        [sys.executable, __file__, host, str(port), str(connections), flood],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    answered: list[int] = []
+    with attacker:
+        assert attacker.stdout
+        attacker.stdout.readline()
+        try:
+            yield answered
+        finally:
+            answered.append(int(attacker.communicate("")[0]))
+
+
+async def _attack(host: str, port: int, connections: int, body: bytes) -> int:
+    """Flood until stdin ends; returns how many reviews were answered."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    sent = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
+    answered = 0
+
+    async def ask(address: str) -> None:
+        nonlocal answered
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=tls, local_addr=(address, 0)
+                )
+                while True:
+                    writer.write(sent)
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    length = answer.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
+                    await reader.readexactly(int(length))
+                    answered += 1
+                    if answered == 1:
+                        print("begun", flush=True)
+            await asyncio.sleep(0.1)  # It was closed.
+
+    tasks = [
+        asyncio.create_task(ask(f"127.9.{number // 250}.{number % 250 + 1}"))
+        for number in range(connections)
+    ]
+    await asyncio.to_thread(sys.stdin.read)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return answered
+
+
+if __name__ == "__main__":
+    _host, _port, _connections, _flood = sys.argv[1:]
+    print(asyncio.run(_attack(_host, int(_port), int(_connections), bodies()[_flood])))
