@@ -81,8 +81,8 @@ class Connections(Generic[P]):
     def __init__(self, most: int, memory: int) -> None:
         """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
         self._most, self._memory = most, memory
-        self._strangers, self._known, self._answered = _Queue[P](), _Queue[P](), _Queue[P]()
-        self._by_address = Counter[str]()  # How many strangers come from each.
+        self._queues = _Queue[P](), _Queue[P](), _Queue[P]()
+        self._strangers, self._known, self._answered = self._queues
         # Those that were answered lately: how long their requests take, how many were before them.
         self._lately = OrderedDict[str, tuple[float, float]]()
         self._seen, self._rule, self._spent = 0, 0, [0.0, 0.0, 0.0]  # See `turn`.
@@ -91,24 +91,20 @@ class Connections(Generic[P]):
     @property
     def cost(self) -> int:
         """What all of them cost, in bytes."""
-        return self._strangers.total + self._known.total + self._answered.total
+        return sum(queue.total for queue in self._queues)
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._known) + len(self._answered)
+        return sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[P]:
-        return iter([*self._strangers, *self._known, *self._answered])
+        return iter([peer for queue in self._queues for peer in queue])
 
     def __contains__(self, peer: P) -> bool:
         return self._queue(peer) is not None
 
     def add(self, peer: P) -> None:
         """Add a connection that was just accepted."""
-        if peer.address in self._lately:
-            self._known.put(peer, SILENT)
-        else:
-            self._strangers.put(peer, SILENT)
-            self._by_address[peer.address] += 1
+        (self._known if peer.address in self._lately else self._strangers).put(peer, SILENT)
 
     def charge(self, peer: P, cost: int) -> None:
         """Count what it costs now."""
@@ -155,10 +151,6 @@ class Connections(Generic[P]):
         """Remove a connection that is open; returns what it cost."""
         queue = self._queue(peer)
         assert queue is not None, peer
-        if queue is self._strangers:
-            self._by_address[peer.address] -= 1
-            if not self._by_address[peer.address]:
-                del self._by_address[peer.address]
         return queue.take(peer)
 
     def surplus(self) -> P | None:
@@ -179,17 +171,14 @@ class Connections(Generic[P]):
                 trim(0)
 
     def _queue(self, peer: P) -> _Queue[P] | None:
-        queues = (self._strangers, self._known, self._answered)
-        return next((queue for queue in queues if peer in queue), None)
+        return next((queue for queue in self._queues if peer in queue), None)
 
     def _is_full(self, *queues: _Queue[P]) -> bool:
         cost = sum(queue.total for queue in queues)
         return sum(map(len, queues)) > self._most or cost > self._memory
 
     def _newcomer(self) -> P:
-        """Return a stranger, or else a known one: of the few that have waited longest the first.
-
-        Of strangers it is the first of the address that has most.
-        """
-        few = islice(self._strangers or self._known, OLDEST)
-        return max(few, key=lambda peer: self._by_address[peer.address])
+        """Of the few that waited longest, the first of the address that has most of these."""
+        few = [*islice(self._strangers or self._known, OLDEST)]
+        number = Counter(peer.address for peer in few)
+        return max(few, key=lambda peer: number[peer.address])

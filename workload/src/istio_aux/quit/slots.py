@@ -56,8 +56,7 @@ class Slot:
             self._slots.give_back(self._place, charge)
 
 
-_Turn = tuple[float, float, str]
-"""A namespace that waits, with the rank of its slot time and since when: the lowest one is next."""
+_Turn = tuple[float, float, str]  # Of a namespace that waits: rank, since when, name.
 
 
 class Slots:

@@ -134,11 +134,9 @@ def decode(body: bytes) -> Request:
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
         review = _review_decoder.decode(body)
-    except RecursionError as error:  # Pods have 13 levels; their authors may write any number.
-        why = "malformed AdmissionReview: it is nested too deeply"
-        raise Malformed(why, _uid(body)) from error
-    except ValueError as error:
-        raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
+    except (ValueError, RecursionError) as error:  # Pods have 13 levels, or what authors write.
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise Malformed(f"malformed AdmissionReview: {why}", _uid(body)) from error
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         got = f'"{review.api_version}" "{review.kind}"'
