@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import istio_aux
 import lab
 from lab import packages, rock
 from lightkube import Client
@@ -41,7 +42,7 @@ def test_containerd_runs_it_with_its_user_its_folders_and_its_programs(
         "Succeeded",
         [
             "_daemon_",
-            f"istio-aux {version}",
+            f"istio-aux {version}, revision {istio_aux.revision()}",
             "v1.26.0",
             "_daemon_ 751",
             "_daemon_ 750",
