@@ -19,11 +19,15 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.injector import injection
+from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.access import Access
 from istio_aux.kube.objects import key_of
+from istio_aux.model import kept
+from istio_aux.model import pod as pods
 from istio_aux.model.owners import Job
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import RacePolicy
+from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.settings import DEFAULTS
@@ -33,7 +37,7 @@ from msgspec import inspect, structs
 from unit.injecting import ENABLED
 from unit.repairing import mesh
 from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import JOB
+from unit.rules.unmeshed import JOB, decide, raw, unmeshed
 
 Document = dict[str, Any]
 Made = Iterator[tuple[str, Callable[[], Any]]]
@@ -264,7 +268,7 @@ async def cost(process: Process, kind: type[Any], text: bytes) -> int:
     return left
 
 
-async def kept(name: str, size: int) -> list[tuple[str, int, int]]:
+async def table(name: str, size: int) -> list[tuple[str, int, int]]:
     """The path of each field, the size of its object, and what that leaves beyond the usual.
 
     The first one is the usual one.
@@ -288,16 +292,61 @@ async def kept(name: str, size: int) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("name", BASES)
 async def test_a_field_of_any_length_costs_a_few_kilobytes_at_most(name: str, size: int) -> None:
     """2,600 bytes are a little less than is kept of an object."""
-    (_, _, usual), *rows = await kept(name, size)
+    (_, _, usual), *rows = await table(name, size)
     assert usual < 4096
     assert len(rows) > 5
     assert [row for row in rows if row[2] > BASES[name][2]] == []
 
 
+MANY = {f"a{number}": "" for number in range(1000)}
+
+
+def test_a_namespace_with_too_many_labels_is_selected_by_nothing_and_unknown_to_istios_rules() -> (
+    None
+):
+    """Also a selector that every namespace matches might not match all of its labels."""
+    labels = kept.labels(Namespace(metadata=Metadata(name="shop", labels=MANY)))
+    for selectors in ("", "!a"):
+        assert not parse_namespaces(selectors).matches(labels)
+    found = expected(unmeshed(), labels, mesh().hooks, mesh().policies)
+    assert found.expected is None
+    assert "3072 bytes are too much to judge" in found.reason
+
+
+def test_of_a_configuration_that_says_too_much_nothing_is_guessed() -> None:
+    """It may be Istio's own, with a selector that nobody can keep."""
+    hook = {**HOOK, "namespaceSelector": {"matchLabels": MANY}}
+    body = {"metadata": {"name": "large"}, "webhooks": [hook, hook]}
+    large = kept.configuration(msgspec.convert(body, Configuration))
+    assert kept.configuration(large) == large
+    found = expected(unmeshed(), ENABLED, hooks_of([large]), {})
+    assert found.expected is None
+    assert found.reason.endswith("its configuration is too much to judge")
+
+
+@pytest.mark.parametrize("part", ["apiVersion", "kind", "name", "uid"])
+def test_a_controller_that_no_object_can_be_is_none(part: str) -> None:
+    body = raw()
+    body["metadata"]["ownerReferences"][0][part] = "a" * 1000
+    decision = decide(pods.convert(body))
+    assert "the pod has no controller that would make a new one" in decision.reason
+
+
+async def test_no_pod_is_restarted_whose_job_says_too_much() -> None:
+    process, jobs = Process(), BASES["Job"]
+    said = merged(jobs[1], {"status": {"conditions": [{"type": "a" * 4000}]}})
+    assert kept.job(msgspec.convert(jobs[1], Job))
+    remove = await process.take(Pod, msgspec.json.encode(BASES["pod without sidecar"][1]), 0)
+    (owner,) = process.store.owners.values()
+    with pytest.raises(NotRestartedError, match="its Job is too much to judge"):
+        await process.store.learn(owner, msgspec.convert(said, Job))
+    remove()
+
+
 async def main(size: int) -> None:
     """Print the table."""
     for name in BASES:
-        for path, length, left in await kept(name, size):
+        for path, length, left in await table(name, size):
             print(f"{name:24} {path or '(usual)':72} {length:9,} {left:9,}", flush=True)
 
 

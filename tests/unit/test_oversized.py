@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from istio_aux.cli import cluster
 from istio_aux.kube import actions
-from istio_aux.kube.client import KEEPALIVE, Client
+from istio_aux.kube.client import KEEPALIVE, LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
 from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversized, PageReader
 from istio_aux.model.pod import Metadata, Pod
@@ -97,6 +97,48 @@ async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -
         "training/oversized: longer than 10 MiB"
     ]
     assert limits == [8, 2, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8], "each answer has 10 MiB at most"
+
+
+async def test_a_page_of_several_objects_is_not_read_beyond_four_mebibytes() -> None:
+    """Decoded it may need ten times as much, and several lists begin at once."""
+    async with faulty() as api, Client(api.access()) as client:
+        for number in range(4):
+            labels = {f"a{each}": "" for each in range(100_000)}
+            body = pod(f"large-{number}")
+            await api.put("pods", body | {"metadata": body["metadata"] | {"labels": labels}})
+        pages = [page async for page in actions.pages(client, "/api/v1/pods", Pod, {}, limit=4)]
+    assert [len(page.items) for page in pages] == [1, 1, 1, 1]
+
+
+async def test_of_long_answers_four_are_read_at_once_and_short_ones_meanwhile() -> None:
+    """A node of a tenant's pods ends them together, and each is read before its proxy is told."""
+    held, over, release = list[str](), list[str](), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        if request.path.endswith("short"):
+            return None
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            await response.write(b" " * (LARGE + 1))
+            if len(held) < LARGE_AT_ONCE:
+                held.append(request.path)
+                await release.wait()
+            over.append(request.path)
+        return response
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        await api.put("pods", pod("short"))
+        api.faults += [slow] * (LARGE_AT_ONCE + 1)
+        paths = [f"/api/v1/namespaces/training/pods/{n}" for n in range(LARGE_AT_ONCE)]
+        reading = [asyncio.create_task(client.get(path)) for path in paths]
+        await until(client._large.locked, "as many as may be are read")
+        last = asyncio.create_task(client.get("/api/v1/namespaces/training/pods/last"))
+        await until(lambda: over, "the last answer is sent")
+        assert await client.get("/api/v1/namespaces/training/pods/short")
+        assert not last.done()
+        release.set()
+        assert {len(body) for body in await asyncio.gather(last, *reading)} == {LARGE + 1}
 
 
 def endless(sent: list[int], *, status: int = 200, begin: bytes = b"{") -> Fault:

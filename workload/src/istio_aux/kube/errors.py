@@ -10,6 +10,8 @@ import random
 LONGEST_WAIT = 300.0
 """Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day."""
 
+LONGEST = 1000  # Characters of a message: it may repeat the whole object, and is kept for a while.
+
 
 class KubeError(Exception):
     """A request to the API server failed."""
@@ -63,6 +65,8 @@ class ApiError(KubeError):
     def __init__(
         self, code: int, message: str, *, reason: str = "", retry_after: float | None = None
     ) -> None:
+        if len(message) > LONGEST:
+            message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
         super().__init__(f"{code} {reason}: {message}" if reason else f"{code}: {message}")
         self.code = code
         self.reason = reason

@@ -159,7 +159,7 @@ class SuspendedJobs:
             why = decision.reason
         elif not (why := await self._protected(await self._left(namespace, top, job))):
             why = await self._suspend(namespace, top, job, decision, now.date)
-        return why and f"its {top.kind} is not suspended: {_short(why)}"
+        return why and f"its {top.kind} is not suspended: {why}"
 
     async def _suspend(
         self, namespace: str, owner: OwnerReference, job: Job, decision: Suspend, now: datetime
@@ -194,7 +194,7 @@ class SuspendedJobs:
                         unknown = f"cannot read {page.unreadable[0]}"
         except (KubeError, TimeoutError) as error:
             unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
-        return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), _short(unknown))
+        return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), unknown)
 
     async def _protected(self, left: PodsLeft) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
@@ -307,7 +307,7 @@ class SuspendedJobs:
             return await self._reconcile(job)
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limits.answer:g} s"
-            why = f"it is still suspended: {_short(why)}"
+            why = f"it is still suspended: {why}"
             if why != job.reason:
                 self._log(logging.WARNING, "job-not-resumed", job, why)
             job.reason = why
@@ -364,8 +364,3 @@ class SuspendedJobs:
 
     def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
         self._recorder.job(level, event, job.key, job.owner.kind, why)
-
-
-def _short(text: str) -> str:
-    """An error without its middle, where the API server repeats the whole Job."""
-    return text if len(text) <= 300 else f"{text[:100]} ... {text[-150:]}"
