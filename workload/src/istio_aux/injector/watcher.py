@@ -90,7 +90,7 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
 
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
-        name, labels = resource.metadata.name, msgspec.json.encode(kept.labels(resource))
+        name, labels = resource.metadata.name, kept.packed(kept.labels(resource))
         going = resource.metadata.deletion_timestamp is not None
         self._uids[name] = resource.metadata.uid
         if self._labels.get(name) != labels or going != (name in self.going):

@@ -251,7 +251,7 @@ class PodStore:
             created = pod.metadata.creation_timestamp
             stored.created = created.timestamp() if created else 0.0
             stored.finished = repair.containers_finished(pod)
-            stored.common = alike(msgspec.json.encode(kept.candidate(pod)))
+            stored.common = alike(kept.packed(kept.candidate(pod)))
             self._decide(stored)
 
     def touch(self, pod: Pod) -> None:
