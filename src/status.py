@@ -163,11 +163,14 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
         yield f"called after {_some(status.called_before_us)}, so pods are held, not native"
     if inputs.config.quit != "enabled":
         yield f"quit: {inputs.config.quit}"
-    yield _some(_names(status.stuck_pods), "stuck: ")
-    # The others may be well in a moment.
-    yield _count(sum(pod.lasting for pod in status.lost_pods), "lost their proxy")
+    unlisted = status.stuck_total - len(status.stuck_pods)
+    yield _some(_names(status.stuck_pods) + [""] * unlisted, "stuck: ")
+    # The others may be well in a moment. The image of an earlier revision says no total.
+    lost = status.lost_total or sum(pod.lasting for pod in status.lost_pods)
+    yield _count(lost, "lost their proxy")
     if not status.holders:
-        yield _count(sum(pod.lasting for pod in status.blocked_pods), "blocked")
+        blocked = status.blocked_total or sum(pod.lasting for pod in status.blocked_pods)
+        yield _count(blocked, "blocked")
     yield _count(status.unmeshed_total, "without sidecar")
     yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
     more = len(status.holders[_LONGEST_LIST:])

@@ -36,6 +36,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._selecting.now
 
+    def pass_by(self, seconds: float) -> None:
+        """So much time passes while nothing else happens."""
+        self._selecting.now += seconds
+
 
 async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:
     """Wait until ``check`` returns something true; returns that.

@@ -13,12 +13,14 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import PodOptions
+from istio_aux.model.documents import whole
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.state import QuitLimits
+from istio_aux.quit.state import QuitLimits, Trouble
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
@@ -39,6 +41,10 @@ class World:
 
     def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
+
+    def troubled(self, trouble: Trouble) -> list[TroubledPod]:
+        """The pods in such a state, the oldest first."""
+        return [pod for kind, pod in whole(self.controller.survey()) if kind == trouble]
 
     async def pod(
         self,
@@ -84,6 +90,7 @@ class World:
         return [path[6] for path in paths if path[-1] in {"exec", "portforward"}]
 
     def count(self, series: str) -> float:
+        whole(self.controller.survey())  # Sets gauges.
         return counted(self.telemetry, series)
 
     async def ended(self, outcome: str, times: int = 1) -> None:

@@ -15,6 +15,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.documents import whole
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy, State
 from istio_aux.repair.controller import RepairController
@@ -152,7 +153,7 @@ class World:
     @property
     def unmeshed(self) -> dict[str, str]:
         """Name and reason of each unmeshed pod."""
-        return {pod.name: pod.reason for pod in self.repair.unmeshed()}
+        return {pod.name: pod.reason for pod in whole(self.repair.unmeshed())}
 
     def count(self, series: str) -> float:
         return counted(self.telemetry, series)

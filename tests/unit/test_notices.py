@@ -13,8 +13,11 @@ from typing import Self
 
 import pytest
 from aiohttp import web
-from istio_aux.status import KEY, Notices, Pace, Shown
+from istio_aux.model.answers import ProcessStatus
+from istio_aux.status import KEY, Notices, Pace
+from msgspec.structs import replace
 from unit.asynchronous import background, until
+from unit.test_status import BEFORE
 
 # api_notices.go customKeyRegexp
 VALID_KEY = re.compile(
@@ -79,13 +82,13 @@ class Watched:
     """The status that the charm would show now, and how often it was read."""
 
     def __init__(self) -> None:
-        self.now = b"nothing"
+        self.now = "nothing"
         self.well = True
         self.looks = 0
 
-    def shown(self) -> Shown:
+    async def status(self) -> ProcessStatus:
         self.looks += 1
-        return Shown(frozenset(), self.well, (), (self.now,))
+        return replace(BEFORE, selected_namespaces=[self.now], lost_total=int(not self.well))
 
     async def look_again(self) -> None:
         """Return after two more reads: the first one may have begun before."""
@@ -98,7 +101,7 @@ QUICK = Pace(gap=0.01, minute=0.1)
 
 @asynccontextmanager
 async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.shown, poll=0.01, pace=pace).run()):
+    async with background(Notices(pebble.socket, shown.status, poll=0.01, pace=pace).run()):
         yield
 
 
@@ -113,7 +116,7 @@ async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
         async with telling(pebble, shown):
             await told(pebble, 1)
             await shown.look_again()
-            shown.now = b"something"
+            shown.now = "something"
             await told(pebble, 2)
             await shown.look_again()
             assert pebble.occurrences == {KEY: 2}
@@ -123,7 +126,7 @@ async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> No
     shown = Watched()
     async with Pebble() as pebble, telling(pebble, shown):
         await shown.look_again()
-        shown.now = b"something"
+        shown.now = "something"
         await shown.look_again()
         await pebble.start()
         await told(pebble, 1)
@@ -153,9 +156,9 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
         await pebble.start()
         async with telling(pebble, shown):
             await told(pebble, 1)
-            pebble.refuses, shown.now = True, b"something"
+            pebble.refuses, shown.now = True, "something"
             await shown.look_again()
-            shown.now = b"nothing"
+            shown.now = "nothing"
             await shown.look_again()
             pebble.refuses = False
             await shown.look_again()
@@ -165,9 +168,9 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
 class Restless(Watched):
     """A status that is another one whenever somebody looks."""
 
-    def shown(self) -> Shown:
-        self.now += b"."
-        return super().shown()
+    async def status(self) -> ProcessStatus:
+        self.now += "."
+        return await super().status()
 
 
 async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:

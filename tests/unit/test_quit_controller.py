@@ -10,6 +10,7 @@ from aiohttp import web
 from istio_aux.model import sidecars
 from istio_aux.model.answers import group
 from istio_aux.model.applications import Applications, parse
+from istio_aux.model.documents import whole
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import KATIB_FIX
@@ -126,12 +127,12 @@ async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> N
         await world.select("other")
         await world.pod("marker", namespace="other")
         await world.ended("exited")
-        assert (world.told, world.controller.troubled("blocked")) == (["marker"], [])
+        assert (world.told, world.troubled("blocked")) == (["marker"], [])
         assert READ not in world.api.requests
         await world.select("training")
         await world.ended("exited", 2)
         assert world.told == ["marker", "job"]
-        await until(lambda: world.controller.troubled("blocked"), "the other one is shown")
+        await until(lambda: world.troubled("blocked"), "the other one is shown")
 
 
 async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -> None:
@@ -164,8 +165,8 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         await settled(world, 3)
         assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert READ not in world.api.requests
-        assert world.controller.troubled("stuck") == []
-        assert [pod.name for pod in world.controller.troubled("lost")] == ["torn"]
+        assert world.troubled("stuck") == []
+        assert [pod.name for pod in world.troubled("lost")] == ["torn"]
         leads = world.controller._scope.leading
         assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
 
@@ -208,7 +209,7 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
             await would_quit(int(selected))
         assert world.told == []
         assert world.reasons() == ["ProxyQuitDryRun"]
-        assert world.controller.troubled("stuck") == []
+        assert world.troubled("stuck") == []
     actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
     assert actions == ["would quit", "wait", "would quit"]
 
@@ -251,7 +252,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
     """T13, T22: a pod that is blocked again, or seen again, gets no second Event."""
     async with cluster(limits=SOON) as world:
         await kept(world)
-        (blocked,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
+        (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
         assert (blocked.namespace, blocked.name) == ("training", "job")
         assert blocked.by == ("cloud-sql-proxy",)
         assert world.count("istio_aux_blocked_pods") == 1
@@ -262,11 +263,9 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         assert "cloud-sql-proxy" in event["note"]
         assert "istio-aux.io/sidecars" in event["note"]
         await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
-        await until(
-            lambda: world.controller.troubled("blocked") == [], "it is not blocked any more"
-        )
+        await until(lambda: world.troubled("blocked") == [], "it is not blocked any more")
         await kept(world)
-        await until(lambda: world.controller.troubled("blocked"), "it is blocked again")
+        await until(lambda: world.troubled("blocked"), "it is blocked again")
         world.controller.lead(False)
         world.controller.lead(True)
         await kept(world, "marker")
@@ -278,7 +277,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
 async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_containers() -> None:
     async with cluster(limits=SOON) as world:
         await world.pod("job", annotations={"istio-aux.io/quit-grace": "soon"})
-        (blocked,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
+        (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
         assert blocked.by == ("annotation istio-aux.io/quit-grace",)
         (event,) = await until(lambda: world.api.events, "the Event")
         assert event["note"].startswith("istio-proxy is kept by annotation istio-aux.io/quit-grace")
@@ -295,7 +294,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
     gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
     async with cluster(limits=SOON, policy=IGNORING) as world:
         await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING}, details=gpus)
-        (held,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
+        (held,) = await until(lambda: world.troubled("blocked"), "it is known")
         assert held.by == ("vault-agent",)
         assert f"{held.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end"
         assert held.requests == Requests(gpus=8)
@@ -304,7 +303,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
         assert event["note"].startswith("the pod is kept by vault-agent: ")
         await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
-        await until(lambda: world.controller.troubled("blocked") == [], "it is held no more")
+        await until(lambda: world.troubled("blocked") == [], "it is held no more")
 
 
 async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> None:
@@ -327,7 +326,7 @@ async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed
     async with cluster(limits=SOON) as world:
         for name, main in (("runs", RUNNING), ("hangs", ENDED)):
             await world.pod(name, main, others={"collector": RUNNING}, native=True)
-        (held,) = await until(lambda: world.controller.troubled("blocked"), "it is known")
+        (held,) = await until(lambda: world.troubled("blocked"), "it is known")
         assert (held.name, held.by) == ("hangs", ("collector",))
         assert world.controller.watched == 1
 
@@ -351,7 +350,7 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
         for note in notes.values():
             assert note.endswith(KATIB_FIX)
             assert "istio-aux.io/sidecars" not in note
-        (holder,) = group(world.controller.troubled("blocked"))
+        (holder,) = whole(group(world.troubled("blocked")))
         assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, KATIB_FIX)
         assert world.told == []
 
@@ -375,7 +374,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
     """T30, T39."""
     async with cluster(limits=SOON) as world:
         await torn(world)
-        (lost,) = await until(lambda: world.controller.troubled("lost"), "it is known")
+        (lost,) = await until(lambda: world.troubled("lost"), "it is known")
         assert (lost.namespace, lost.name) == ("training", "job")
         assert lost.reason.startswith("istio-proxy exited 0")
         assert "main (running)" in lost.reason
@@ -437,7 +436,7 @@ async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_aga
         world.api.faults.append(finishes)
         await torn(world)
         await until(lambda: f"DELETE {POD}" in world.api.requests, "it is tried")
-        await until(lambda: world.controller.troubled("lost") == [], "it is over")
+        await until(lambda: world.troubled("lost") == [], "it is over")
         await world.pod("marker")
         await world.ended("exited")
         assert not gone(world)
@@ -461,9 +460,9 @@ async def test_a_deletion_that_failed_is_shown_and_tried_again(
         await torn(world)
         failed = 'istio_aux_dead_proxies_total{action="delete-failed"}'
         await until(lambda: world.count(failed) >= 2, "it is tried again")
-        (lost,) = world.controller.troubled("lost")
+        (lost,) = world.troubled("lost")
         assert lost.reason.endswith(f"; {shown}")
-        assert world.controller.troubled("stuck") == []
+        assert world.troubled("stuck") == []
         world.api.faults.clear()
         await until(lambda: gone(world), "it is deleted")
 

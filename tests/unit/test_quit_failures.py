@@ -36,7 +36,7 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
         await world.pod("job", details=gpus)
         await until(lambda: len(world.told) >= 3, "it is told again")
-        (stuck,) = await until(lambda: world.controller.troubled("stuck"), "it is called stuck")
+        (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
         assert (stuck.namespace, stuck.name) == ("training", "job")
         assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
         assert stuck.requests == Requests(gpus=8)
@@ -45,9 +45,7 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert world.count("istio_aux_kept_resources") == 8
         world.api.on_exec = freeing(world)
         await world.ended("exited")
-        await until(
-            lambda: not world.controller.troubled("stuck"), "it is not called stuck any more"
-        )
+        await until(lambda: not world.troubled("stuck"), "it is not called stuck any more")
         assert world.count("istio_aux_stuck_pods") == 0
         assert world.count("istio_aux_kept_resources") == 0
 
@@ -85,7 +83,7 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
         world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
         world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
         await world.pod("job")
-        (stuck,) = await until(lambda: world.controller.troubled("stuck"), "it is called stuck")
+        (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
         assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
         world.api.faults.clear()
         await world.ended("exited")
@@ -186,7 +184,7 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
         assert came[1] - came[0] >= 1
         sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
         assert sent == requests
-        assert not world.controller.troubled("stuck")
+        assert not world.troubled("stuck")
 
 
 async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
@@ -253,7 +251,7 @@ async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
     async with cluster() as world:
         await runs(world, "v1.34.4")
         await own_policy(world)
-        (pod,) = await until(lambda: world.controller.troubled("blocked"), "the pod is reported")
+        (pod,) = await until(lambda: world.troubled("blocked"), "the pod is reported")
         await world.ended("superseded")
         assert world.told == []
         assert pod.by == ("main",)
@@ -419,7 +417,7 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         await world.pod("job")
         await world.ended("exited")
         assert world.told == ["job"]
-        assert world.controller.troubled("stuck") == [], "it is the API server that is slow"
+        assert world.troubled("stuck") == [], "it is the API server that is slow"
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:

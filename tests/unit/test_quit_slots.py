@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from inspect import getfile
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from hypothesis import strategies as st
 from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import QuitLimits
 from unit.asynchronous import VirtualLoop
+from unit.steps import steps
 
 LIMITS = QuitLimits()
 PROMPT = 0.1  # Seconds of an attempt that is answered.
@@ -150,25 +148,12 @@ def test_a_slot_costs_no_more_where_hundreds_of_namespaces_wait_than_where_a_few
 ) -> None:
     """Whether each has a pod or two, and whether or not the node has all slots that it may have."""
 
-    def steps(namespaces: int, pods: int) -> float:
+    def slot(namespaces: int, pods: int) -> float:
         """How many lines run for a slot until all pods have had theirs."""
         finished = [Finished(0, f"team-{n % namespaces}", f"node-{n % nodes}") for n in range(pods)]
-        lines, file, before = itertools.count(), getfile(Slots), sys.gettrace()
+        return steps(lambda: waits(finished, frozenset()), getfile(Slots)) / pods
 
-        def trace(frame: FrameType, _event: str, _argument: object) -> Any:
-            if frame.f_code.co_filename != file:
-                return None
-            next(lines)
-            return trace
-
-        sys.settrace(trace)
-        try:
-            waits(finished, frozenset())
-        finally:
-            sys.settrace(before)
-        return next(lines) / pods
-
-    assert max(steps(600, 600), steps(300, 600)) < 2 * steps(30, 300)
+    assert max(slot(600, 600), slot(300, 600)) < 2 * slot(30, 300)
 
 
 def test_those_that_stop_waiting_leave_nothing() -> None:

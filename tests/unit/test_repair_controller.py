@@ -13,6 +13,7 @@ from aiohttp import web
 from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
 from istio_aux.model.applications import Applications, parse
+from istio_aux.model.documents import whole
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
@@ -45,7 +46,7 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         (note, *_) = (note for _, note in world.events("NoSidecar"))
         assert note.startswith("the pod has no sidecar and should have one: namespace.sidecar-inj")
         assert world.api.evictions == []
-        shown = [(pod.name, pod.owner, pod.since.day) for pod in world.repair.unmeshed(2)]
+        shown = [(pod.name, pod.owner, pod.since.day) for pod in whole(world.repair.unmeshed(2))]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
 
 

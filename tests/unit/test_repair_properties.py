@@ -18,6 +18,7 @@ from istio_aux.kube.objects import key_of
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.applications import PodOptions, parse
+from istio_aux.model.documents import whole
 from istio_aux.model.moment import Moment
 from istio_aux.model.owners import FoundJob
 from istio_aux.model.pod import OwnerReference, Pod
@@ -137,7 +138,7 @@ def known(repair: RepairController) -> tuple[Any, ...]:
         uid: (str(owner), sorted((r.key, r.replica) for r in owner.pods))
         for uid, owner in repair._store.owners.items()
     }
-    said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in repair.unmeshed()}
+    said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in whole(repair.unmeshed())}
     return said, repair.count(Sidecar.UNKNOWN), repair.watched, owners, repair.applications()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.model.documents import whole
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits
 from istio_aux.settings import OPTIONS, read_published
@@ -148,8 +149,9 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
         for work in wired.work().values():
             await stack.enter_async_context(background(work()))
         await until(lambda: is_settled(wired), "nothing is left to do", within=60)
-        found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in wired.pods()[0]}
-        would = {f"{pod.namespace}/{pod.name}" for pod in wired._quit.troubled("would quit")}
+        found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in whole(wired.pods())[0]}
+        troubled = whole(wired._quit.survey())
+        would = {f"{p.namespace}/{p.name}" for state, p in troubled if state == "would quit"}
         await wired.hand_over(0)
     judged = {name: state for name, state in found if state != "unmeshed"}
     judged |= dict.fromkeys(would, "would quit")

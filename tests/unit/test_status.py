@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -25,9 +26,10 @@ from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.start import review
-from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
+from istio_aux.status import TEXT, Kept, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
+from unit.asynchronous import VirtualLoop
 from unit.logged import logging_to
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ BEFORE = ProcessStatus(
     quits_total=7, leader=True,
     lease_holder="me",
     quit=QuitMode.ENABLED,
+    stuck_total=1,
 )  # fmt: skip
 
 
@@ -65,8 +68,8 @@ WORSE = [
     {"injectors": [replace(INJECTOR, state=State.NO_ENDPOINT)]},
     {"injectors": []},
     {"capability": Capability.CLASSIC},
-    {"lost_pods": [LOST]},
-    {"blocked_pods": [LOST]},
+    {"lost_total": 1},
+    {"blocked_total": 1},
 ]
 OTHER = [
     {"injectors": [replace(INJECTOR, why="it does not")]},
@@ -74,8 +77,8 @@ OTHER = [
     {"capability_why": "a webhook drops restartPolicy"},
     {"called_before_us": ("aaa",)},
     {"selected_namespaces": []},
-    {"stuck_pods": []},
-    {"stuck_pods": [STUCK, LOST]},  # There was one already.
+    {"stuck_total": 0},
+    {"stuck_total": 2},  # There was one already.
     {"holders": [replace(HOLDER, pods=4)]},
     {"holders": [replace(HOLDER, requests=Requests(gpus=8))]},
     {"unmeshed_pods": [replace(POD, name="web-1")]},
@@ -130,8 +133,9 @@ class Port:
         self.computed = Counter[str]()
         self.pods = [*LISTED]
 
-    def _count(self, what: str, result: T) -> T:
+    def _count(self, what: str, result: T) -> Generator[None, None, T]:
         self.computed[what] += 1
+        yield
         return result
 
     async def get(self, *paths: str) -> list[tuple[int, str]]:
@@ -164,10 +168,35 @@ async def test_requests_within_a_second_look_at_the_pods_once(
     kept: float, computed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "KEPT", kept)
+    monkeypatch.setattr(status, "LONGEST", kept)
     paths = ["/status", "/metrics", "/pods", "/pods?state=stuck", "/pods?limit=1"] * 2
     port = Port()
     assert {code for code, _ in await port.get(*paths)} == {200}
     assert port.computed == computed
+
+
+def test_what_took_long_is_kept_for_longer_and_is_done_once_for_all_who_ask() -> None:
+    done = list[float]()
+
+    async def play() -> None:
+        clock = asyncio.get_running_loop().time
+
+        def work() -> Generator[None, None, int]:
+            loop.pass_by(0.25)
+            yield
+            done.append(clock())
+            return len(done)
+
+        kept = Kept(work)
+        assert await asyncio.gather(kept(), kept()) == [1, 1]
+        await asyncio.sleep(4.5)
+        assert await kept() == 1
+        await asyncio.sleep(0.6)
+        assert await kept() == 2
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = cast("VirtualLoop", runner.get_loop())
+        runner.run(play())
 
 
 @given(st.data())

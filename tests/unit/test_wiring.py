@@ -24,6 +24,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
+from istio_aux.model.documents import whole
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.pod import Metadata, Pod
@@ -264,7 +265,7 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
         async with at_work(api, root_namespace=root) as wired:
             await until(lambda: wired._injectors.control_planes.known, "it is known")
             await until(lambda: len(api.dry_runs) >= len(asked), "dry runs have asked")
-            assert [each.state for each in wired.status().injectors] == [state]
+            assert [each.state for each in whole(wired.status()).injectors] == [state]
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == set(asked)
         assert bool(istiod.heads) is bool(asked)
 
@@ -281,10 +282,10 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
         await api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
         pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
         await api.put("pods", pod)
-        await until(lambda: wired.status().blocked_pods, "it is blocked")
-        assert wired.status().holders == []
+        await until(lambda: whole(wired.status()).blocked_pods, "it is blocked")
+        assert whole(wired.status()).holders == []
         late = DEFAULTS.quit_limits.blocked_after
-        assert [held.by for held in wired.status().holders] == [("upload",)]
+        assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
 
 
 class WithoutPods(ApiServer):
@@ -302,10 +303,10 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
     repairs = RepairPolicy(race=RacePolicy.REPORT)
     async with WithoutPods() as api, at_work(api, quit=quit_, repair_policy=repairs) as wired:
         wired.listening = True
-        await until(lambda: len(wired.status().missing) == 1, "only pods are missing")
-        (missing,) = wired.status().missing
+        await until(lambda: len(whole(wired.status()).missing) == 1, "only pods are missing")
+        (missing,) = whole(wired.status()).missing
         assert missing.startswith("pods: no complete list yet: ")
-        assert wired.status().ready is ready
+        assert whole(wired.status()).ready is ready
 
 
 async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() -> None:
@@ -333,7 +334,7 @@ async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() ->
             ("ProxyQuitDryRun", "b"), ("NoSidecar", "b-bare"),
         }  # fmt: skip
         assert (api.execs, api.forwards) == ([], [])
-        assert wired.status().selected_namespaces == ["shop"]
+        assert whole(wired.status()).selected_namespaces == ["shop"]
 
 
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
@@ -417,10 +418,10 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
         await api.remove("leases", *where)
         metadata = dict(zip(("namespace", "name"), where, strict=True))
         await api.put("leases", {"metadata": metadata, "spec": {"holderIdentity": "second"}})
-        await until(lambda: not first.status().leader, "it leads no more")
+        await until(lambda: not whole(first.status()).leader, "it leads no more")
         second = await start("second")
         await until(lambda: second._repair._active and second._repair.finished, "all is decided")
-        assert second.status().leader
+        assert whole(second.status()).leader
         assert api.evictions == ["web"]
 
 

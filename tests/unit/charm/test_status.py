@@ -222,6 +222,13 @@ def test_stuck_pods_are_named_and_the_rest_counted(unit: Unit) -> None:
     )
 
 
+def test_pods_that_the_workload_does_not_list_are_counted(unit: Unit) -> None:
+    unit.process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(4)]
+    unit.process.more = {"stuck-total": 900, "lost-total": 700, "blocked-total": 600}
+
+    assert unit.run().message.endswith("worker-2 and 897 more; 700 lost their proxy; 600 blocked")
+
+
 def test_a_row_of_juju_status_is_bounded_whatever_tenants_name(unit: Unit) -> None:
     unit.process.stuck = [{"namespace": "a" * 63, "name": f"{n}-{'b' * 251}"} for n in range(5)]
     assert unit.run().message.endswith("… and 2 more")

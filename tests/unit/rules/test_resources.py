@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from istio_aux.model import resources
 from istio_aux.model.answers import group
+from istio_aux.model.documents import whole
 from istio_aux.model.resources import Requests, quantity, requests
 from istio_aux.quit.state import TroubledPod
 from unit.rules import pods
@@ -117,7 +118,7 @@ held = partial(pods.held, since=LATE, requests=EIGHT)
 
 
 def texts(*pods: TroubledPod) -> list[str]:
-    return [one.text for one in group(pods)]
+    return [one.text for one in whole(group(pods))]
 
 
 def test_pods_with_the_same_holder_are_one_line() -> None:
@@ -129,15 +130,15 @@ def test_pods_with_the_same_holder_are_one_line() -> None:
 
 def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
     none = Requests()
-    found = group((
+    found = whole(group((
         held("b", requests=none), held("c", requests=none), held("c", requests=none),
         held("a", requests=none), held("z"),
-    ))  # fmt: skip
+    )))  # fmt: skip
     assert [one.by for one in found] == [("z",), ("c",), ("a",), ("b",)]
 
 
 def test_the_order_of_containers_in_a_pod_makes_no_other_holder() -> None:
-    (one,) = group((held("a", "b"), held("b", "a")))
+    (one,) = whole(group((held("a", "b"), held("b", "a"))))
     assert (one.by, one.pods) == (("a", "b"), 2)
 
 
@@ -165,5 +166,5 @@ def test_holders_are_told_in_short_lines(pods: list[TroubledPod], lines: list[st
 
 
 def test_a_pod_whose_requests_are_unreadable_is_counted_beside_the_others() -> None:
-    (one,) = group((held("a", requests=None), held("a")))
+    (one,) = whole(group((held("a", requests=None), held("a"))))
     assert (one.unreadable, one.requests) == (1, EIGHT)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import jsonpatch
@@ -17,6 +14,7 @@ from istio_aux.start import review
 from istio_aux.start.peers import PEERS
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import document
+from unit.steps import steps
 
 CONFIG = "proxy.istio.io/config"
 HOLD = {
@@ -274,19 +272,8 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
 ) -> None:
     """With more levels than any Python decodes, and whatever stands between them."""
     body = buried(nested(14_000, '{"v:[]":{}}').replace('{"f', f'{{{sibling}"f'))
-    lines = itertools.count()
-
-    def count(_frame: object, _event: str, _argument: object) -> Callable[..., Any]:
-        next(lines)
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        answer = review.answer(body, Start())
-    finally:
-        sys.settrace(before)
-    assert next(lines) < 1000
+    assert steps(lambda: review.answer(body, Start())) < 1000
+    answer = review.answer(body, Start())
     found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
     assert "patch" not in found
     assert found["warnings"] == [

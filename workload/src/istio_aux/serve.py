@@ -87,7 +87,7 @@ class _Service:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(wiring.client)
             health = status.application(
-                wiring.readiness, wiring.status, wiring.telemetry.render, wiring.pods
+                wiring.readiness, wiring.status, wiring.metrics, wiring.pods
             )
             where = await _listen(stack, health, self._settings.status_address)
             address = self._settings.webhook_address

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -25,7 +25,10 @@ import msgspec
 from aiohttp import web
 
 from istio_aux.kube.errors import Backoff
+from istio_aux.kube.objects import in_slices
+from istio_aux.model import answers
 from istio_aux.model.answers import PAGE, STATES, TEXT, Holder, ListedPod, PodPage, ProcessStatus
+from istio_aux.model.documents import Work
 from istio_aux.model.policy import Capability
 from istio_aux.model.text import printable_json
 
@@ -33,7 +36,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-KEPT = 1.0  # Seconds for which an answer is given again.
+KEPT, RARELY, LONGEST = 1.0, 20, 10.0
+"""Seconds for which an answer is given again: so many times as long as it took, within bounds."""
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
@@ -55,12 +59,12 @@ class Shown(NamedTuple):
     def of(cls, status: ProcessStatus) -> Shown:
         """Return what is shown of ``status``."""
         injectors = status.injectors
-        troubled = (status.stuck_pods, status.blocked_pods, status.lost_pods)
-        lasting = (sum(pod.lasting for pod in pods) for pods in troubled)
         return cls(
             live=frozenset(each.configuration for each in injectors if each.live),
             native=status.capability is Capability.NATIVE,
-            troubled=(*lasting, status.unmeshed_total),
+            troubled=(
+                status.stuck_total, status.blocked_total, status.lost_total, status.unmeshed_total,
+            ),
             rest=(
                 status.called_before_us, status.capability, status.capability_why,
                 status.certificate, status.injector_live, status.selected_namespaces,
@@ -104,6 +108,19 @@ def page(
     return PodPage(len(pods), shown, more, leader, list(holders))
 
 
+def listed(
+    unmeshed: Iterable[answers.Unmeshed], troubled: Iterable[tuple[str, answers.TroubledPod]]
+) -> Iterator[ListedPod]:
+    """Yield the pods as the pages show them."""
+    for pod in unmeshed:
+        yield ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
+    for state, pod in troubled:
+        if state in STATES:
+            yield ListedPod(
+                pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
+            )
+
+
 def place(pod: ListedPod) -> tuple[str, str]:
     """Return where a pod stands in the pages: before pods with later namespaces or names."""
     return pod.namespace, pod.name
@@ -114,34 +131,40 @@ def _clipped(text: str) -> str:
 
 
 class Kept(Generic[T]):
-    """Returns what ``compute`` does, and computes it at most once in `KEPT` seconds."""
+    """Returns the result of ``work``, and does it rarely."""
 
-    def __init__(self, compute: Callable[[], T]) -> None:
-        self._compute, self._until = compute, 0.0
+    def __init__(self, work: Callable[[], Work[T]]) -> None:
+        self._work, self._until, self._turn = work, 0.0, asyncio.Lock()
         self._result: T | None = None
 
-    def __call__(self) -> T:
-        """Return a result that is less than `KEPT` seconds old."""
-        now = asyncio.get_running_loop().time()
-        if self._result is None or now >= self._until:
-            self._result, self._until = self._compute(), now + KEPT
-        return self._result
+    async def __call__(self) -> T:
+        """Return a result that was kept, or that of work that is done now."""
+        clock = asyncio.get_running_loop().time
+        async with self._turn:
+            if self._result is None or clock() >= self._until:
+                began = clock()
+                self._result = await in_slices(self._work())
+                pause = min(max(KEPT, RARELY * (clock() - began)), LONGEST)
+                self._until = clock() + pause
+            return self._result
 
 
 def application(
     readiness: Callable[[], tuple[bool, list[str]]],
-    status: Callable[[], ProcessStatus],
-    metrics: Callable[[], bytes],
-    pods: Callable[[], tuple[list[ListedPod], bool]],
+    status: Callable[[], Work[ProcessStatus]],
+    metrics: Callable[[], Work[bytes]],
+    pods: Callable[[], Work[tuple[list[ListedPod], bool]]],
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
-    def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
-        listed_pods, leader = pods()
-        return {STATES: sorted(listed_pods, key=place)}, leader, status().holders
+    def list_pods() -> Work[tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]]:
+        listed_pods, leader = yield from pods()
+        return {STATES: listed_pods}, leader, (yield from status()).holders
 
-    listed, kept_metrics = Kept(list_pods), Kept(metrics)
-    kept_status = Kept(lambda: printable_json(msgspec.json.encode(status())))
+    def written() -> Work[bytes]:
+        return printable_json(msgspec.json.encode((yield from status())))
+
+    listed, kept_metrics, kept_status = Kept(list_pods), Kept(metrics), Kept(written)
 
     async def livez(_request: web.Request) -> web.Response:
         # An answer shows that the event loop runs.
@@ -153,7 +176,7 @@ def application(
         return web.Response(status=200 if ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:
-        return web.Response(body=kept_status(), content_type="application/json")
+        return web.Response(body=await kept_status(), content_type="application/json")
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
@@ -161,7 +184,7 @@ def application(
         limit = query.get("limit", str(PAGE))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
-        by_states, leader, holders = listed()
+        by_states, leader, holders = await listed()
         if states not in by_states:
             by_states[states] = [pod for pod in by_states[STATES] if pod.state in states]
         shown = page(
@@ -176,7 +199,7 @@ def application(
         )
 
     async def show_metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=kept_metrics(), headers={"Content-Type": METRICS})
+        return web.Response(body=await kept_metrics(), headers={"Content-Type": METRICS})
 
     async def last(_request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()  # Probes and scrapes need one request a connection.
@@ -221,13 +244,13 @@ class Notices:
     def __init__(
         self,
         socket: Path,
-        shown: Callable[[], Shown],
+        status: Callable[[], Awaitable[ProcessStatus]],
         *,
         poll: float = POLL,
         pace: Pace | None = None,
     ) -> None:
-        """Prepare to notify the Pebble on ``socket`` whenever ``shown()`` changes."""
-        self._socket, self._shown = socket, shown
+        """Prepare to notify the Pebble on ``socket`` whenever what is shown of it changes."""
+        self._socket, self._status = socket, status
         self._poll, self._pace = poll, pace or Pace()
         self._trouble = ""
 
@@ -239,7 +262,7 @@ class Notices:
         sent, clock = deque[float](maxlen=self._pace.most), asyncio.get_running_loop().time
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
-                shown, pause = self._shown(), self._poll
+                shown, pause = Shown.of(await self._status()), self._poll
                 if shown != notified:
                     worse = notified is not None and shown.is_worse_than(notified)
                     if wait := self._pace.pause(sent, clock(), worse=worse):

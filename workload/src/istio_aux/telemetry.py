@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -72,14 +72,9 @@ class Closed(StrEnum):
 
 
 class Telemetry:
-    """All metrics of one process, in a registry of their own.
-
-    Attributes:
-        measure: sets gauges, right before they are shown.
-    """
+    """All metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.measure: Callable[[], None] = lambda: None
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
@@ -182,7 +177,6 @@ class Telemetry:
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
-        self.measure()
         return generate_latest(self._registry)
 
 

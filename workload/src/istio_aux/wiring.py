@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, HandlerError, Watch
 from istio_aux.model import answers
 from istio_aux.model.applications import Applications
+from istio_aux.model.documents import Work
 from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -47,7 +49,7 @@ from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
-from istio_aux.status import Notices, Shown
+from istio_aux.status import Kept, Notices, listed, place
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ runs that follow, take up to `DRY_RUN` each."""
 
 _POLL = 0.1  # Seconds between two checks of a condition.
 _TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost")  # Of proxies, as `/pods` shows them.
+_HELD = {"stuck", "blocked"}
 
 
 class Wiring:
@@ -160,8 +163,7 @@ class Wiring:
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
-            notices = Notices(self._settings.pebble_socket, lambda: Shown.of(self.status()))
-            works["notices"] = notices.run
+            works["notices"] = Notices(self._settings.pebble_socket, Kept(self.status)).run
         return works
 
     async def hand_over(self, patience: float) -> None:
@@ -178,12 +180,20 @@ class Wiring:
             missing["webhook"] = "not listening"
         return self._ready, [f"{name}: {what}" for name, what in missing.items()]
 
-    def status(self) -> answers.ProcessStatus:
+    def status(self) -> Work[answers.ProcessStatus]:
         """Return the present status."""
+        troubled = yield from self._quit.survey()
+        totals = Counter(state for state, pod in troubled if pod.lasting)
+        stuck, blocked, lost = (
+            [pod for state, pod in troubled if state == shown][: answers.LONGEST]
+            for shown in _TROUBLES
+        )
+        held = (pod for state, pod in troubled if state in _HELD and pod.lasting)
+        holders = (yield from answers.group(held))[: answers.MOST]
+        unmeshed = yield from self._repair.unmeshed(answers.LONGEST)
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
-        stuck, blocked = self._quit.troubled("stuck"), self._quit.troubled("blocked")
         expires, going = self._token_life().exp, self._around.namespaces.going
         return answers.ProcessStatus(
             ready=ready,
@@ -200,11 +210,14 @@ class Wiring:
             watched_pods=self._quit.watched,
             selected_namespaces=[name for name in self._quit.selected if name not in going],
             stuck_pods=stuck,
+            stuck_total=totals["stuck"],
             blocked_pods=blocked,
-            lost_pods=self._quit.troubled("lost"),
-            holders=answers.group(p for p in (*stuck, *blocked) if p.lasting)[: answers.MOST],
+            blocked_total=totals["blocked"],
+            lost_pods=lost,
+            lost_total=totals["lost"],
+            holders=holders,
             race=self._settings.repair_policy.race,
-            unmeshed_pods=self._repair.unmeshed(answers.UNMESHED),
+            unmeshed_pods=unmeshed,
             unmeshed_total=self._repair.count(Sidecar.MISSING),
             unmeshed_unknown=self._repair.count(Sidecar.UNKNOWN),
             suspended_jobs=self._repair.suspended(),
@@ -219,20 +232,16 @@ class Wiring:
             certificate=self._certificate(),
         )
 
-    def pods(self) -> tuple[list[answers.ListedPod], bool]:
-        """Return the pods that need attention, and whether this process leads."""
-        listed = [
-            answers.ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
-            for pod in self._repair.unmeshed()
-        ]
-        listed += [
-            answers.ListedPod(
-                pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
-            )
-            for state in _TROUBLES
-            for pod in self._quit.troubled(state)
-        ]
-        return listed, self._leads
+    def pods(self) -> Work[tuple[list[answers.ListedPod], bool]]:
+        """Return the pods that need attention, in the order of `place`, and whether this leads."""
+        unmeshed = yield from self._repair.unmeshed()
+        troubled = yield from self._quit.survey()
+        return (yield from answers.in_order(listed(unmeshed, troubled), place)), self._leads
+
+    def metrics(self) -> Work[bytes]:
+        """Return all metrics."""
+        yield from self._quit.survey()
+        return self.telemetry.render()
 
     @property
     def _ready(self) -> bool:

@@ -20,6 +20,7 @@ from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import Cell, Style, Terminal, age, header, minute, row
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
+from istio_aux.model.documents import whole
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
@@ -94,13 +95,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
-        return Holders(group(
+        return Holders(whole(group(
             TroubledPod(
                 each.namespace, each.name, each.uid, each.reason, each.since,
                 by=each.by, requests=each.requests, fix=each.fix,
             )
             for each in self.findings if each.state in {"stuck", "blocked"}
-        ))  # fmt: skip
+        )))  # fmt: skip
 
 
 class Holders(msgspec.Struct, frozen=True):

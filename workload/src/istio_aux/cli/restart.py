@@ -26,6 +26,7 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
+from istio_aux.model.documents import whole
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
@@ -155,7 +156,7 @@ class _Run:
         left = set(candidates) - chosen
         full = request.dry_run or len(self._done) >= request.limit
         late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
-        for pod in self._repair.unmeshed():
+        for pod in whole(self._repair.unmeshed()):
             why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
             outcome = "would-restart" if pod in chosen else "kept"
             yield RestartVerdict(pod.namespace, pod.name, outcome, why)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
-from istio_aux.model.documents import cutting, shallow
+from istio_aux.model.documents import Work, cutting, shallow
 from istio_aux.model.pod import Key, Metadata
 from istio_aux.model.text import problem
 
@@ -193,7 +193,7 @@ class PageReader(Generic[T]):
             page = self._page.decode(body)
             return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
         except Exception:  # Find out which objects cannot be decoded.
-            text = await _cut(body)
+            text = await in_slices(cutting(body))
         try:
             raw = _raw_list.decode(text)
         except Exception as error:
@@ -249,7 +249,7 @@ class EventReader(Generic[T]):
         try:
             return self._object.decode(body)
         except Exception:
-            return self._object.decode(await _cut(body))
+            return self._object.decode(await in_slices(cutting(body)))
 
 
 def _identity(text: bytes, begin: int = 0) -> Metadata:
@@ -263,9 +263,8 @@ def _texts(match: re.Match[bytes]) -> tuple[str, ...]:
     return tuple(text.decode(errors="replace") for text in match.groups(b""))
 
 
-async def _cut(body: bytes) -> bytes:
-    """`shallow` for a text of any size; yields to the event loop now and then."""
-    work = cutting(body)
+async def in_slices(work: Work[S]) -> S:
+    """Do it; other tasks have a turn whenever it yields."""
     while True:
         try:
             next(work)

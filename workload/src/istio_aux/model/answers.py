@@ -6,17 +6,24 @@ The names are a contract, which workload/README.md documents. The charm decodes 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
+from istio_aux.model.documents import Work
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, State
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed
 
-UNMESHED = 500  # Unmeshed pods in `/status`, at most: after an outage it may be every pod.
+T = TypeVar("T")
+
+LONGEST = 500  # Pods of a kind in `/status`, at most: after an outage it may be every pod.
+SLICE = 200  # Pods that are looked at before other tasks, such as reviews, have a turn.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
 MOST = 20  # Holders that are listed: tenants name their containers.
 PAGE = 500  # Pods in a page of `/pods`, at most.
@@ -43,7 +50,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is State.LIVE
 
 
-class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
+class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A stuck, blocked or lost pod in `/status`."""
 
     namespace: str
@@ -90,7 +97,7 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
     meshed_reason: str
 
 
-class Unmeshed(msgspec.Struct, frozen=True):
+class Unmeshed(msgspec.Struct, frozen=True, gc=False):
     """A pod that should have a sidecar and has none, as ``/status`` shows it."""
 
     namespace: str
@@ -135,12 +142,13 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     injector_live: bool | None  # Whether any of them is; None if unknown.
     watched_pods: int
     selected_namespaces: list[str]
-    stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
+    # The oldest first, at most `LONGEST`; stuck ones only if this process leads.
+    stuck_pods: list[TroubledPod]
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
     holders: list[Holder]  # Of stuck and blocked pods, at most `MOST`.
     race: str
-    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
+    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `LONGEST`.
     unmeshed_total: int
     unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
     suspended_jobs: list[SuspendedJob]  # Empty unless this process leads.
@@ -157,12 +165,16 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     version: str = ""  # Of this program.
     revision: str = ""  # See `istio_aux.revision`.
     unknown_keys: tuple[str, ...] = ()  # Of the settings file, left out for `unknown-keys: skip`.
+    # How many there are, without those that may soon be well.
+    stuck_total: int = 0
+    blocked_total: int = 0
+    lost_total: int = 0
 
 
 STATES = ("unmeshed", "stuck", "blocked", "lost")
 
 
-class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True):
+class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A pod that needs attention, as ``/pods`` shows it."""
 
     namespace: str
@@ -184,13 +196,29 @@ class PodPage(msgspec.Struct, frozen=True):
     holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
 
 
-def group(pods: Iterable[TroubledPod]) -> list[Holder]:
+def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:
+    """Sort."""
+    iterator, slices, found = iter(items), list[list[T]](), list[T]()
+    while some := [*islice(iterator, SLICE)]:
+        slices.append(sorted(some, key=key))
+        yield
+    for item in merge(*slices, key=key):
+        found.append(item)
+        if len(found) % SLICE == 0:
+            yield
+    return found
+
+
+def group(pods: Iterable[TroubledPod]) -> Work[list[Holder]]:
     """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
     groups = defaultdict[tuple[tuple[str, ...], str], list[TroubledPod]](list)
-    for pod in pods:
+    for number, pod in enumerate(pods):
         groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
-    holders = [_holder(by, fix, held) for (by, fix), held in groups.items()]
-    return sorted(holders, key=lambda each: (-each.requests.gpus, -each.pods, each.by, each.fix))
+        if number % SLICE == 0:
+            yield
+    holders = (_holder(by, fix, held) for (by, fix), held in groups.items())
+    found = in_order(holders, lambda each: (-each.requests.gpus, -each.pods, each.by, each.fix))
+    return (yield from found)
 
 
 def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:

@@ -11,12 +11,16 @@ import json
 import re
 import sys
 from collections.abc import Generator, Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import yaml
 
 from istio_aux.model.text import problem
+
+T = TypeVar("T")
+
+Work = Generator[None, None, T]  # It yields now and then, so that other tasks have a turn.
 
 DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 
@@ -47,7 +51,11 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
     Raises:
         ValueError: there are more than ``most`` tokens.
     """
-    work = _cutting(body, deepest, most)
+    return whole(_cutting(body, deepest, most))
+
+
+def whole(work: Work[T]) -> T:
+    """Do it at once."""
     while True:
         try:
             next(work)
@@ -55,12 +63,12 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
             return done.value
 
 
-def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
+def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
     """Do what `shallow` does for a text of any size, and yield now and then."""
     return _cutting(body, deepest, sys.maxsize)
 
 
-def _cutting(body: bytes, deepest: int, most: int) -> Generator[None, None, bytes]:
+def _cutting(body: bytes, deepest: int, most: int) -> Work[bytes]:
     kept: list[bytes] = []
     depth = start = cut = 0  # ``cut`` is the depth at which the part that is left out begins.
     number = position = paused = 0

@@ -7,9 +7,8 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
@@ -28,7 +27,9 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
 from istio_aux.model.annotations import SIDECARS, not_native_because
+from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.documents import Work
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY, Key, Pod
@@ -107,12 +108,13 @@ class Controller:
         self._recorder = QuitRecorder(telemetry, events)
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
+        self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         telemetry.watched_pods.set_function(lambda: self.watched)
-        telemetry.measure = functools.partial(self._measure, telemetry)
+        self._telemetry = telemetry
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
@@ -125,7 +127,7 @@ class Controller:
         if state is None:
             if not (resource.has_proxy or resource.has_native_proxy):
                 return
-            state = self._states[key] = PodState(key)
+            state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left = False
         state.decide_on(self._facts(resource), self._scope, self._clock())
         in_time = state.version == resource.metadata.version
@@ -188,25 +190,21 @@ class Controller:
         """How many pods are known."""
         return len(self._states)
 
-    def troubled(self, trouble: Trouble) -> list[TroubledPod]:
-        """The pods in such a state, the oldest first, then by name; see `PodState.trouble`."""
+    def survey(self) -> Work[list[tuple[Trouble, TroubledPod]]]:
+        """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
-        def order(pod: TroubledPod) -> tuple[float, str, str]:
-            return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
-
-        now, states = self._clock(), self._states.values()
-        troubles = filter(None, (state.trouble(self._scope, now) for state in states))
-        return sorted((pod for kind, pod in troubles if kind == trouble), key=order)
-
-    def _measure(self, telemetry: Telemetry) -> None:
-        """Only the leader shows these, so that a sum over all units counts each pod once."""
-        now, scope = self._clock(), self._scope
-        troubles, kept = Counter[str](), dict.fromkeys(KEEPERS, Requests())
-        for state in self._states.values() if scope.leading else ():
+        Only the leader sets these, so that a sum over all units counts each pod once.
+        """
+        now, scope, telemetry = self._clock(), self._scope, self._telemetry
+        found, kept = list[tuple[Trouble, TroubledPod]](), dict.fromkeys(KEEPERS, Requests())
+        for number, state in enumerate([*self._states.values()]):
+            if number % SLICE == 0:
+                yield
             if trouble := state.trouble(scope, now):
-                troubles[trouble[0]] += 1
-            if state.requests and (by := state.kept_by(scope)):
+                found.append(trouble)
+            if scope.leading and state.requests and (by := state.kept_by(scope)):
                 kept[by] += state.requests
+        troubles = Counter[str](trouble for trouble, _ in found if scope.leading)
         telemetry.stuck_pods.set(troubles["stuck"])
         telemetry.blocked_pods.set(troubles["blocked"])
         telemetry.lost_pods.set(troubles["lost"])
@@ -214,6 +212,7 @@ class Controller:
         for by, requests in kept.items():
             for resource, amount in requests.amounts.items():
                 telemetry.kept_resources.labels(by, resource).set(amount)
+        return (yield from in_order(found, lambda each: _age(each[1])))
 
     async def stop(self, patience: float) -> None:
         """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
@@ -223,9 +222,9 @@ class Controller:
         await end_tasks([work.task for work in self._works.values()], patience)
 
     def _steer_all(self, namespace: str | None = None) -> None:
-        for state in list(self._states.values()):
-            if namespace in {None, state.key.namespace}:
-                self._steer(state)
+        states = self._states if namespace is None else self._by_namespace.get(namespace, {})
+        for state in [*states.values()]:
+            self._steer(state)
 
     def _steer(self, state: PodState) -> None:
         """Start the task of a pod about which something is due, or wake it."""
@@ -238,8 +237,10 @@ class Controller:
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
             self._works[state.key] = _Work(changed, work)
             work.add_done_callback(lambda _: self._finished(state))
-        elif state.left:
-            self._states.pop(state.key, None)
+        elif state.left and self._states.pop(state.key, None):
+            del self._by_namespace[state.key.namespace][state.key]
+            if not self._by_namespace[state.key.namespace]:
+                del self._by_namespace[state.key.namespace]
 
     def _finished(self, state: PodState) -> None:
         state.task = None
@@ -376,6 +377,10 @@ class Controller:
             outcome = "not known whether it was deleted" if error.unknown else "not deleted"
             raise KubeError(f"{outcome}: {error}") from error
         return task.deleted()
+
+
+def _age(pod: TroubledPod) -> tuple[float, str, str]:
+    return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
 
 
 class QuitRecorder(Recorder):

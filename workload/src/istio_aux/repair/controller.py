@@ -26,6 +26,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model import kept, owners
 from istio_aux.model.annotations import START
 from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.documents import Work, whole
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -196,13 +197,14 @@ class RepairController:
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        return oldest(pod for pod in self._store.find(Sidecar.MISSING) if pod.replica.restart)
+        missing = self._store.find(Sidecar.MISSING)
+        return whole(oldest(pod for pod in missing if pod.replica.restart))
 
     def count(self, sidecar: Sidecar) -> int:
         """How many pods have, or lack, their sidecar in this way."""
         return len(self._store.find(sidecar))
 
-    def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
+    def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
         return oldest(self._store.find(Sidecar.MISSING), limit)
 

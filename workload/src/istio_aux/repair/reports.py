@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from istio_aux.model.answers import ApplicationMesh, Unmeshed
+from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
 from istio_aux.model.applications import EVERY, LABEL, Applications, parse
+from istio_aux.model.documents import Work
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Application
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
@@ -107,10 +108,11 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
     return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
 
 
-def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
+def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unmeshed]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    pods = sorted(pods, key=lambda pod: (pod.created, pod.key))
-    return [_unmeshed(pod) for pod in pods[:limit]]
+    shown = map(_unmeshed, pods)
+    found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))
+    return found[:limit]
 
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:

@@ -8,10 +8,11 @@ their decisions invalid, and they are decided on in batches.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 
 import msgspec
 from msgspec import structs
@@ -221,16 +222,18 @@ class PodStore:
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
         self.owners: dict[str, PodOwner] = {}
-        self._outdated: set[str | None] = set()
+        self._outdated: dict[str | None, None] = {}  # Namespaces; None: all.
         self._deciding = False
         self.control_planes, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
+        self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # The same.
         self.changed = OrderedDict[PodOwner, None]()
 
     def apply(self, pod: Pod) -> None:
         """The pod exists and looks like this."""
         key = key_of(pod)
         stored = self.pods.setdefault(key, StoredPod(key))
+        self._by_namespace[key.namespace][key] = stored
         reference = owners.controller(pod)
         reference = stored.reference = reference and alike(reference)
         # Unless pods are restarted, nobody asks which other pods their controllers have.
@@ -262,6 +265,9 @@ class PodStore:
     def delete(self, key: Key) -> None:
         """The pod is gone, or finished."""
         if stored := self.pods.pop(key, None):
+            del self._by_namespace[key.namespace][key]
+            if not self._by_namespace[key.namespace]:
+                del self._by_namespace[key.namespace]
             self._recorder.forget(key)
             self._join(stored, None)
 
@@ -282,7 +288,7 @@ class PodStore:
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""
-        self._outdated.add(namespace)
+        self._outdated[namespace] = None
         self._woken.set()
 
     @property
@@ -293,12 +299,11 @@ class PodStore:
     async def catch_up(self) -> None:
         """Decide again on all pods whose decisions are out of date, in batches."""
         while self._outdated:
-            outdated, self._outdated = self._outdated, set[str | None]()
+            outdated, self._outdated = self._outdated, dict[str | None, None]()
             self._deciding = True
-            pods = self.pods.values()
-            await self._decide_again(
-                pods if None in outdated else [p for p in pods if p.key.namespace in outdated]
-            )
+            pods = [self._by_namespace.get(name, {}) for name in outdated if name is not None]
+            pods = [self.pods] if None in outdated else pods
+            await self._decide_again(chain.from_iterable(each.values() for each in pods))
         self._deciding = False
 
     async def _decide_again(self, pods: Iterable[StoredPod]) -> None:
