@@ -161,7 +161,7 @@ async def test_a_review_of_a_peer_that_was_answered_before_waits_for_few_of_a_fl
             client.leave()
         await until(lambda: hook.connections == 1, "they are gone")
 
-        assert hook.reviews("hold") - before < 25
+        assert hook.reviews("hold") - before < 45, "the last of 51 otherwise"
 
 
 async def test_the_event_loop_turns_more_often_after_a_review_that_took_long() -> None:
