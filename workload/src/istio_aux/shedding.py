@@ -1,4 +1,4 @@
-"""Load shedding: which connections of a port are closed when they are too many, or cost too much.
+"""Load shedding: whose request is next, and whose connection is closed where they are too many.
 
 A connection costs the memory that it takes: a fixed part, and what it sends. Every byte counts from
 when it arrives, in a head, in a body or behind it (docs/decisions/0005).

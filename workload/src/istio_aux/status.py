@@ -1,7 +1,7 @@
 """What others see of the process: the status port, and the notices that wake the charm.
 
 The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Anyone who reaches it may ask
-as often as they like. So what looks at all pods is kept for a second.
+as often as they like. So what looks at all pods is kept for a while, and yields now and then.
 
 The charm is woken by a custom notice of Pebble when the status that it shows changes. Level, not
 edge: the status is compared with the last one that Pebble took. So no change is lost while Pebble
