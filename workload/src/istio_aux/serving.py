@@ -319,9 +319,10 @@ class Listener:
         try:
             yield
         finally:
-            connection.took = time.thread_time() - began
+            # No review takes longer; garbage may have been collected meanwhile.
+            connection.took = min(time.thread_time() - began, PAUSES * PROMPT)
             self.connections.spend(connection.took)
-            self._pauses = min(int(connection.took / PROMPT), PAUSES)
+            self._pauses = int(connection.took / PROMPT)
 
     def _pass(self) -> None:
         if not (self._pauses or self._turns):
