@@ -6,7 +6,7 @@ import functools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -21,6 +21,7 @@ from msgspec import structs
 from unit.asynchronous import background, until
 from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
+from unit.rules.pods import exited
 from unit.rules.training import document
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS, raw
 from unit.store import refusal
@@ -231,6 +232,26 @@ async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> Non
         told = await until(lambda: world.events("RestartedForSidecar"), "its owner is told")
         assert len(told) == 1
         await until(lambda: not world.repair.suspended(), "nothing is under way")
+
+
+async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_alone() -> None:
+    """They have a native sidecar that has not ended yet, so they are still Running."""
+    async with training() as world:
+        api = cast("Injected", world.api)
+
+        async def finish(request: web.Request) -> web.Response | None:
+            if not request.path.endswith("/tfjobs/mnist"):
+                return None
+            for name in list(api.pods):
+                body = api.get("pods", "training", name) or {}
+                body["status"]["containerStatuses"][0]["state"] = exited(0)
+                await api.put("pods", body)
+            await until(lambda: "its containers are finished" in str(world.unmeshed), "they end")
+            return None
+
+        api.always(finish)
+        await until(lambda: world.restarts("refused") == 1, "the suspension is given up")
+        assert not api.suspended
 
 
 async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:

@@ -393,7 +393,10 @@ class RepairController:
         try:
             if not action.suspend:
                 await actions.evict(self._client, pod.key, bare.metadata.resource_version)
-            elif why := await self._suspended_jobs.suspend(owner.namespace, owner.reference, bare):
+            elif why := await self._suspended_jobs.suspend(
+                owner.namespace, owner.reference, bare,
+                lambda: "" if isinstance(pod.action, Restart) else pod.action.reason,
+            ):  # fmt: skip
                 raise NotRestartedError(why)
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
@@ -411,8 +414,11 @@ class RepairController:
             return "this process stops, or does not lead"
         if begun is None or owner.rollout.replacing is not begun:
             return "it took too long"
-        if begun.known != frozenset(each.key.uid for each in owner.pods):
-            return "its controller has other pods now"
+        known = frozenset(each.key.uid for each in owner.pods)
+        if begun.known != known or any(
+            each.deleting and each.key.uid not in begun.ending for each in owner.pods
+        ):
+            return "its controller has other pods now, or one that is being deleted"
         return "what decides has changed" if self._store.undecided else ""
 
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:

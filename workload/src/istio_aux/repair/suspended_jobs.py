@@ -138,11 +138,14 @@ class SuspendedJobs:
         ]
         return sorted(known, key=lambda job: job.since)
 
-    async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
+    async def suspend(
+        self, namespace: str, owner: OwnerReference, pod: Pod, why_not: Callable[[], str] = str
+    ) -> str:
         """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
         If the Job is part of a JobSet or a TrainJob, the object at the top is suspended. Returns
         why it is not suspended; empty if it is. A KubeError does not say: the Job will be resumed.
+        ``why_not`` is asked once all is read: the pod may have finished meanwhile.
         """
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
@@ -157,7 +160,7 @@ class SuspendedJobs:
         decision = suspension.begin(jobs, pod, now.date)
         if isinstance(decision, Leave):
             why = decision.reason
-        elif not (why := await self._protected(await self._left(namespace, top, job))):
+        elif not (why := await self._protected(await self._left(namespace, top, job)) or why_not()):
             why = await self._suspend(namespace, top, job, decision, now.date)
         return why and f"its {top.kind} is not suspended: {why}"
 
