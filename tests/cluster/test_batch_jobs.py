@@ -1,7 +1,7 @@
 """What the real Job controller makes of a pod that is evicted, and of a Job that is suspended.
 
-`repair.rules` follows this, and the table in the workload's README. The pods exit with 143, as
-most programs do when they are told to stop.
+`repair.rules` follows this, and the table in `docs/explanation/behaviour.md`. The pods exit with
+143, as most programs do when they are told to stop.
 """
 
 from __future__ import annotations

@@ -336,7 +336,8 @@ def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
-    assert {row[0].strip("`") for row in table((REFERENCE / "commands.md").read_text())} == commands
+    statuses = pages.section((REFERENCE / "commands.md").read_text(), "exit-statuses")
+    assert {row[0].strip("`") for row in table(statuses)} == commands
     assert {"serve", "check", "audit"} <= commands
 
 
@@ -357,9 +358,9 @@ def test_the_reference_has_every_key_that_we_read_or_write() -> None:
     assert shown == found
 
 
-def test_the_numbers_of_repair_in_the_readme_are_those_of_the_code() -> None:
+def test_the_numbers_of_repair_are_those_of_the_code() -> None:
     seconds = {"": 1, "s": 1, "min": 60, "h": 3600, "day": 86400}
-    section = pages.section(read(ROOT / "workload/README.md"), "repair")
+    section = pages.section(read(pages.DOCS / "explanation/behaviour.md"), "repair")
     first = " ".join(row[0] for row in table(section))
     said = re.findall(r"(\d+) ?(\w*), `(?:RolloutLimits\.)?(\w+)`", first)
     assert len(said) > 5
@@ -436,4 +437,5 @@ def test_a_link_out_of_the_site_leads_to_the_source_if_that_has_an_address(
     monkeypatch.setattr(pages, "SOURCE", source)
     page = pages.DOCS / "explanation/three-problems.md"
     assert pages._relinked("see [tests](../../tests/README.md)", page, page) == f"see {shown}"
-    assert "(../reference/commands.md#what-holds-pods)" in read(pages.DOCS / "how-to/job-hangs.md")
+    failures = read(pages.DOCS / "explanation/failure-modes.md")
+    assert "(security.md#what-they-cannot-narrow)" in failures

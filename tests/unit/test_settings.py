@@ -211,7 +211,7 @@ def rows(document: str) -> list[list[str]]:
 
 
 def shown(name: str) -> str:
-    """A default as workload/README.md has it."""
+    """A default as docs/reference/settings.md has it."""
     match settings.default(name):
         case None | ():
             return ""
@@ -258,20 +258,20 @@ def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_readme_of_the_workload_has_every_option(name: str) -> None:
+def test_the_reference_has_every_option_of_the_workload(name: str) -> None:
     row = [f" `{name}`", shown(name), f"{OPTIONS[name].meaning} "]
-    assert row in rows("workload/README.md"), f"wanted: |{' | '.join(row)}|"
+    assert row in rows("docs/reference/settings.md"), f"wanted: |{' | '.join(row)}|"
 
 
 AUTHORS = {key.name: key for key in ANNOTATIONS if key.meaning}
 
 
 @pytest.mark.parametrize("name", AUTHORS)
-def test_the_readme_of_the_workload_has_every_annotation_of_authors(name: str) -> None:
+def test_the_reference_has_every_annotation_of_authors(name: str) -> None:
     key = AUTHORS[name]
     effect = f"{key.meaning}; overrides `{key.overrides}`" if key.overrides else key.meaning
     row = [f" `{name}`", key.expected, f"{effect} "]
-    assert row in rows("workload/README.md"), f"wanted: |{' | '.join(row)}|"
+    assert row in rows("docs/reference/annotations.md"), f"wanted: |{' | '.join(row)}|"
 
 
 @pytest.mark.parametrize("name", [name for name, key in AUTHORS.items() if key.overrides])

@@ -1,4 +1,4 @@
-"""The status: its changes that wake the charm, and the README that names its keys."""
+"""The status: its changes that wake the charm, and the page that names its keys."""
 
 from __future__ import annotations
 
@@ -217,12 +217,12 @@ def test_no_page_misses_a_pod_that_stays(data: st.DataObject) -> None:
     assert len(found) == len({*found})
 
 
-README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/ports-and-metrics.md").read_text()
 
 
 def test_every_key_of_the_status_is_in_the_readme() -> None:
     keys = [field.encode_name for field in msgspec.structs.fields(ProcessStatus)]
-    assert [name for name in keys if f"`{name}`" not in README] == []
+    assert [name for name in keys if f"`{name}`" not in PAGE] == []
 
 
 def test_every_metric_is_in_the_readme() -> None:
@@ -230,7 +230,7 @@ def test_every_metric_is_in_the_readme() -> None:
     metrics = {line.split()[2] for line in lines if line.startswith("# TYPE istio_aux_")}
     metrics = {name for name in metrics if not name.endswith("_created")}
     assert "istio_aux_quits_total" in metrics
-    assert [name for name in sorted(metrics) if f"`{name}" not in README] == []
+    assert [name for name in sorted(metrics) if f"`{name}" not in PAGE] == []
 
 
 # Log lines and metrics.

@@ -1,6 +1,6 @@
 """What a process reports on its status port: the shape of ``/status`` and ``/pods``.
 
-The names are a contract, which workload/README.md documents. The charm decodes these structs.
+The names are a contract: docs/reference/ports-and-metrics.md. The charm decodes these structs.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class UnreadableObject(msgspec.Struct, frozen=True):
 
 
 class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``/status`` shows; the names are a contract, which workload/README.md documents."""
+    """What ``/status`` shows; the names are a contract: docs/reference/ports-and-metrics.md."""
 
     ready: bool
     missing: list[str]  # Why it is not ready, in lines for a person, and what repair waits for.
