@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import promql_parser
@@ -47,25 +46,6 @@ def test_every_value_is_in_the_schema_and_has_its_type() -> None:
         ), path
     # Helm's own, for charts that have this one as a part.
     assert schema["properties"].keys() - yaml.safe_load(values).keys() == {"global"}
-
-
-def test_the_table_beside_other_charts_has_all_values_of_ours_but_settings() -> None:
-    text = (generate.ROOT / "docs/reference/packages.md").read_text()
-    section = text.partition("## The chart's values beside those of others")[2]
-    rows = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines()]
-    named, last = set[str](), ""
-    for row in rows:
-        for name in re.findall(r"`([\w.]+)`", row[1] if len(row) == 5 else ""):
-            prefix = last.rpartition(".")[0] if name.startswith(".") else ""
-            last = prefix + name
-            named.add(last)
-    ours = {*readme.comments((generate.CHART / "values.yaml").read_text())}
-
-    # These are about Istio.
-    own = {"injectApplications", "injectNamespaces", "istioRevisions"}
-    labels = {"podMonitor.labels", "prometheusRule.labels", "grafanaDashboard.labels"}
-    settings = {name for name in ours if name.startswith("settings.")}
-    assert named == ours - settings - own - labels
 
 
 def test_the_chart_has_the_addresses_of_the_charm_and_no_others() -> None:
