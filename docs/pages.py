@@ -206,7 +206,7 @@ def actions() -> str:
     """Every action of the charm, with its parameters."""
     found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "actions.yaml").read_text())
     return "\n\n".join(
-        f"## {name}\n\n{action['description'].strip()}{_parameters(action)}"
+        f"### {name}\n\n{action['description'].strip()}{_parameters(action)}"
         for name, action in found.items()
     )
 
@@ -240,7 +240,7 @@ def alerts() -> str:
     rules = ROOT / "src/prometheus_alert_rules/istio-aux.rules"
     found: list[dict[str, Any]] = yaml.safe_load(rules.read_text())["groups"]
     return "\n\n".join(
-        f"## {rule['alert']}\n\nSeverity {rule['labels']['severity']}, {_lasting(rule)}. "
+        f"### {rule['alert']}\n\nSeverity {rule['labels']['severity']}, {_lasting(rule)}. "
         f"{_said(rule['annotations']['summary'])}.\n\n{_said(rule['annotations']['description'])}"
         for group in found
         for rule in group["rules"]
