@@ -1,7 +1,7 @@
-"""What the real Job controller makes of a pod that is evicted, and of a Job that is suspended.
+"""What the real Job controller makes of a Job that is suspended while a pod of it runs.
 
-`repair.rules` follows this, and the table in `docs/explanation/behaviour.md`. The pods exit with
-143, as most programs do when they are told to stop.
+`repair.suspension` follows this, and the table in `docs/explanation/behaviour.md`. The pods exit
+with 143, as most programs do when they are told to stop.
 """
 
 from __future__ import annotations
@@ -21,48 +21,33 @@ from lab.kubelet import ScriptedKubelet
 from lab.workload import PROGRAM
 from lightkube import ApiError
 from lightkube.codecs import from_dict
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Pod, PodEviction
+from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import PatchType
 
 NAME = "batch-jobs"
 
-DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 STOPPED = {"onExitCodes": {"operator": "In", "values": [143]}}
-
-
-def policy(action: str, on: Mapping[str, Any]) -> dict[str, Any]:
-    return {"podFailurePolicy": {"rules": [{"action": action, **on}]}}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One Job, what is done to it, how many failures its controller counts, and what it becomes.
+    """One Job that is suspended, and what it becomes.
 
     ``seen`` is whether the pod stays until its controller has seen how it ended.
     """
 
-    way: Literal["evict", "suspend"]
     spec: Mapping[str, Any]
-    failed: int
     becomes: Literal["Complete", "Failed"]
     seen: bool = False
 
 
+FAILS = {"podFailurePolicy": {"rules": [{"action": "FailJob", **STOPPED}]}}
 INDEXED = {"completionMode": "Indexed", "backoffLimitPerIndex": 0}
 CASES = {
-    "evicted-at-its-limit": Case("evict", {"backoffLimit": 0}, 1, "Failed"),
-    "evicted-by-rule": Case(
-        "evict", {"backoffLimit": 9, **policy("FailJob", STOPPED)}, 1, "Failed"
-    ),
-    "evicted-index": Case("evict", INDEXED, 1, "Failed"),
-    "evicted-for-nothing": Case(
-        "evict", {"backoffLimit": 0, **policy("Ignore", DISRUPTED)}, 0, "Complete"
-    ),
-    "suspended-at-its-limit": Case("suspend", {"backoffLimit": 0}, 0, "Complete"),
-    "suspended-index": Case("suspend", INDEXED, 0, "Complete"),
-    "suspended-by-rule": Case("suspend", policy("FailJob", STOPPED), 0, "Failed", seen=True),
+    "suspended-at-its-limit": Case({"backoffLimit": 0}, "Complete"),
+    "suspended-index": Case(INDEXED, "Complete"),
+    "suspended-by-rule": Case(FAILS, "Failed", seen=True),
 }
 
 
@@ -112,16 +97,6 @@ class Stage:
         self.kubelet.run(found[0])
         return found[0]
 
-    def disturb(self, name: str, case: Case, pod: Pod) -> None:
-        self.kubelet.linger(pod)
-        if case.way == "suspend":
-            self.suspend(name, suspend=True)
-        else:
-            assert pod.metadata
-            assert pod.metadata.name
-            eviction = PodEviction(metadata=ObjectMeta(name=pod.metadata.name, namespace=NAME))
-            self.client.create(eviction, pod.metadata.name)
-
     def suspend(self, name: str, *, suspend: bool) -> None:
         self.client.patch(
             Job, name, {"spec": {"suspend": suspend}}, namespace=NAME, patch_type=PatchType.MERGE
@@ -136,10 +111,11 @@ def played(client: lightkube.Client, kubelet: ScriptedKubelet) -> Stage:
     for name, case in CASES.items():
         stage.create(name, case)
 
-    def begin(name: str, case: Case) -> bool:
+    def begin(name: str, _case: Case) -> bool:
         if pod := stage.run(name):
             first[name] = pod
-            stage.disturb(name, case, pod)
+            kubelet.linger(pod)
+            stage.suspend(name, suspend=True)
         return name in first
 
     def stopped(name: str, _case: Case) -> bool:
@@ -157,7 +133,7 @@ def played(client: lightkube.Client, kubelet: ScriptedKubelet) -> Stage:
         return False
 
     def again(name: str, case: Case) -> bool:
-        if case.way == "suspend" and not stage.pods(name) and name not in second:
+        if not stage.pods(name) and name not in second:
             stage.suspend(name, suspend=False)
         if case.becomes in stage.conditions(name):
             return True
@@ -175,11 +151,13 @@ def played(client: lightkube.Client, kubelet: ScriptedKubelet) -> Stage:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_job_controller_counts_and_ends_as_the_table_says(played: Stage, name: str):
+def test_a_job_that_is_suspended_counts_no_failure_and_ends_as_the_table_says(
+    played: Stage, name: str
+):
     status = played.job(name).status
 
     assert status
-    assert (status.failed or 0) == CASES[name].failed
+    assert not status.failed
     assert CASES[name].becomes in played.conditions(name)
 
 
@@ -189,7 +167,7 @@ def test_explain_and_audit_say_why_the_pods_of_a_job_are_refused(
     """As the Job controller says it: the namespace admits only pods that are restricted."""
     space = f"refused-{secrets.token_hex(3)}"
     make_namespace(client, space, {"pod-security.kubernetes.io/enforce": "restricted"})
-    Stage(client, kubelet, space).create("mnist", Case("evict", {}, 0, "Complete"))
+    Stage(client, kubelet, space).create("mnist", Case({}, "Complete"))
 
     def said(*argv: str) -> str:
         command = [PROGRAM, *argv, "-n", space, "--kubeconfig", cluster.kubeconfig]

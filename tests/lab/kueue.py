@@ -16,6 +16,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingWebhookConfiguration,
 )
 from lightkube.resources.apps_v1 import Deployment
+from lightkube.types import PatchType
 
 from lab import images, upstream
 
@@ -69,15 +70,13 @@ def make_queue(client: Client, namespace: str) -> None:
     client.create(LocalQueue.from_dict({"metadata": metadata, "spec": spec}))
 
 
-def admissions(client: Client, namespace: str, job: str) -> dict[str, str]:
-    """What Kueue has decided about a Job: the status of each condition of its Workload."""
-    return {
-        condition["type"]: condition["status"]
-        for found in client.list(Admission, namespace=namespace)
-        for owner in found["metadata"].get("ownerReferences") or ()
-        if owner["name"] == job
-        for condition in (found.get("status") or {}).get("conditions") or ()
-    }
+def activate(client: Client, namespace: str, job: str, *, active: bool) -> None:
+    """Let Kueue admit a Job, or not: then it suspends the Job (0.10 workload_types.go Active)."""
+    for found in client.list(Admission, namespace=namespace):
+        if any(owner["name"] == job for owner in found["metadata"].get("ownerReferences") or ()):
+            body = {"spec": {"active": active}}
+            name = found["metadata"]["name"]
+            client.patch(Admission, name, body, namespace=namespace, patch_type=PatchType.MERGE)
 
 
 def _documents() -> Iterator[dict[str, Any]]:

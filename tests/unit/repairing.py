@@ -30,19 +30,6 @@ from unit.rules.unmeshed import REPLICAS, RESTART, raw
 
 # An eviction shows late on a busy machine, and must not count as one that failed.
 LIMITS = RolloutLimits(at_once=2, patience=20, unconfirmed=20, first_retry=0.05, last_retry=0.1)
-# A batch Job that is not suspended, for its owner might not expect that.
-EVICTED_JOB: dict[str, Any] = {
-    "metadata": {
-        "uid": "owner-1",
-        "ownerReferences": [
-            {
-                "apiVersion": "sparks.test/v1", "kind": "SparkJob", "name": "a", "uid": "b",
-                "controller": True,
-            }
-        ],
-    },
-    "spec": {"backoffLimit": 6},
-}  # fmt: skip
 SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
 BARE = {"main": RUNNING}
 
@@ -130,11 +117,10 @@ class World:
         del body["metadata"]["resourceVersion"]
         await self.api.put("pods", body)
 
-    async def job(self, **fields: Any) -> None:
-        """Create the batch Job ``web``, which no other object owns that could be suspended."""
-        body = {**EVICTED_JOB, **fields}
-        meta = {"name": "web", "namespace": "shop", **body["metadata"]}
-        await self.api.put("jobs", {**body, "metadata": meta})
+    async def job(self, **metadata: Any) -> None:
+        """Create the batch Job ``web``."""
+        meta = {"name": "web", "namespace": "shop", "uid": "owner-1", **metadata}
+        await self.api.put("jobs", {"metadata": meta, "spec": {}})
 
     async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespaces[namespace] = labels

@@ -14,6 +14,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,12 +25,12 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.objects import key_of
 from istio_aux.model import kept
 from istio_aux.model import pod as pods
-from istio_aux.model.owners import Job
-from istio_aux.model.pod import Metadata, Pod
+from istio_aux.model.owners import FoundJob, Job
+from istio_aux.model.pod import Metadata, OwnerReference, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
-from istio_aux.repair.store import NotRestartedError
+from istio_aux.repair import suspension
 from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHTLY
@@ -236,8 +237,10 @@ class Process:
             body = msgspec.json.encode(BASES["pod without sidecar"][1])
             remove = await self.take(Pod, numbered(body, number), number)
             owner = self.store.owners[f"training/owner-{numbered(SALT.encode(), number).decode()}"]
-            with suppress(NotRestartedError):
-                await self.store.learn(owner, found)
+            read = FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), found)
+            left = suspension.begin([read], Pod(), datetime.now(UTC))
+            assert isinstance(left, suspension.Leave)
+            await self.store.learn(owner, left)
             return remove
         names = {Pod: "pods", Namespace: "namespaces", Configuration: "injectors"}
         watch, key = self.watches[names.get(kind, "slices")], key_of(found)
@@ -340,17 +343,6 @@ def test_a_controller_that_no_object_can_be_is_none(part: str) -> None:
     body["metadata"]["ownerReferences"][0][part] = "a" * 1000
     decision = decide(pods.convert(body))
     assert "the pod has no controller that would make a new one" in decision.reason
-
-
-async def test_no_pod_is_restarted_whose_job_says_too_much() -> None:
-    process, jobs = Process(), BASES["Job"]
-    said = merged(jobs[1], {"status": {"conditions": [{"type": "a" * 4000}]}})
-    assert kept.job(msgspec.convert(jobs[1], Job))
-    remove = await process.take(Pod, msgspec.json.encode(BASES["pod without sidecar"][1]), 0)
-    (owner,) = process.store.owners.values()
-    with pytest.raises(NotRestartedError, match="its Job is too much to judge"):
-        await process.store.learn(owner, msgspec.convert(said, Job))
-    remove()
 
 
 async def main(size: int) -> None:

@@ -59,7 +59,7 @@ async def test_retry_after_is_honoured(request_for: str) -> None:
     async with cluster(policy=WITH_JOBS) as world:
         await world.job()
         world.api.refuse(request_for, 429, "TooManyRequests", BUDGET, times=1, after=280)
-        await world.pod("web", owner=JOB, restart="Never")
+        await world.pod("web", **({} if "evict" in request_for else {"owner": JOB}))
         await until(lambda: world.restarts("refused") == 1, "it is refused")
         for name in ("a", "b"):
             await world.pod(name, owner_uid=f"owner-{name}")
@@ -124,34 +124,29 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
 
 
 @pytest.mark.parametrize(
-    "job",
+    ("job", "because"),
     [
-        None,
-        {"metadata": {"uid": "another"}},
-        {"metadata": {"uid": "owner-1", "deletionTimestamp": "2026-11-21T08:17:00Z"}},
-        {"status": {"conditions": [{"type": "Failed", "status": "True"}]}},
+        (None, "its Job is gone"),
+        ({"uid": "another"}, "its Job is gone"),
+        ({"deletionTimestamp": "2026-11-21T08:17:00Z"}, "it is being deleted"),
+        ({"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}, "Kueue decides when it is suspended"),
     ],
 )
-async def test_no_pod_of_a_finished_job_is_evicted(job: dict[str, Any] | None) -> None:
-    """Nobody would make a new one."""
+async def test_a_job_that_is_not_suspended_keeps_its_pods(
+    job: dict[str, str] | None, because: str
+) -> None:
+    """It is read once, and its pods are reported with the reason: no pod of a Job is evicted."""
     async with cluster(policy=WITH_JOBS) as world:
-        if job:
+        if job is not None:
             await world.job(**job)
-        await world.pod("train", owner=JOB, restart="Never")
-        await until(lambda: "its Job is finished" in world.unmeshed.get("train", ""), "so")
-        assert world.api.evictions == []
-
-
-async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
-    async with cluster(policy=WITH_JOBS) as world:
-        await world.job(status={"conditions": [{"type": "Complete", "status": "False"}]})
-        world.api.refuse("/jobs/web", 403, "Forbidden", "no right", times=1)
+        world.api.refuse("/jobs/web", 500, "", "etcd", times=1)
         for name in ("a", "b"):
             await world.pod(name, owner=JOB, restart="Never")
-        await until(lambda: len(world.api.evictions) == 2, "both are evicted")
+        await until(lambda: str(world.unmeshed).count(because) == 2, "both are reported")
+        await until(lambda: world.repair.finished, "no other attempt follows")
         reads = [path for path in world.api.requests if "/jobs/" in path]
-        assert reads == ["GET /apis/batch/v1/namespaces/shop/jobs/web"] * 3
-        assert world.restarts("refused") == 1
+        assert reads == ["GET /apis/batch/v1/namespaces/shop/jobs/web"] * 2
+        assert (world.restarts("refused"), world.api.evictions) == (1, [])
 
 
 async def test_a_controller_that_is_gone_is_forgotten() -> None:

@@ -20,7 +20,7 @@ from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import whole
 from istio_aux.model.moment import Moment
-from istio_aux.model.owners import FoundJob
+from istio_aux.model.owners import FoundJob, Job
 from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.model.policy import State
 from istio_aux.model.selectors import NamespaceSelectors, Selector
@@ -37,7 +37,6 @@ from oracle.pods import pod as oracles
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, job
-from unit.rules.test_jobs import job as batch_job
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, YES, raw
 
 SPACES = ("shop", "bank")
@@ -160,7 +159,7 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
 PODS = 20_000 if NIGHTLY else 500
 TORCH = [(f"kubeflow.org/{version}", "PyTorchJob") for version in ("v1", "v2")]
 OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
-JOBS = [FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), batch_job(suspend=False))]
+JOBS = [FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), Job())]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
 QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
@@ -219,14 +218,18 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         both = [
             (
                 replica(each, action), suspension.begin(JOBS, each, NOON),
-                *(repair.decide(each, YES, WITH_JOBS, finished=finished, live=True, job=known)
-                  for known in (None, JOBS[0].job)),
+                repair.decide(each, YES, WITH_JOBS, finished=finished, live=True),
             )
             for each in (whole, kept)
         ]  # fmt: skip
         assert both[0] == both[1], whole
     told = " ".join(sorted(reasons))
-    for each in ("containers are finished", "is suspended", "not known to make", "phase Unknown"):
+    for each in (
+        "containers are finished",
+        "is suspended until",
+        "not known to make",
+        "phase Unknown",
+    ):
         assert each in told
 
 

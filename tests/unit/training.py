@@ -126,7 +126,8 @@ async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
     pod = pods.convert(api.get("pods", "training", name) or pod_document(name))
     owner = controller(pod)
     assert owner
-    return await process.suspend("training", owner, pod)
+    left = await process.suspend("training", owner, pod)
+    return left.reason if left else ""
 
 
 class World:

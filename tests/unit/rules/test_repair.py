@@ -205,10 +205,10 @@ def test_a_jobs_pod_is_restarted_where_the_policy_allows_it(row: Row) -> None:
     """T41: by policy, never by surprise; the reason says what it costs the Job."""
     decision = decide(row.pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision
+    assert decision.suspend
     assert decision.reason.endswith(
-        "; what it has done for the Job is lost; its end counts for backoffLimit unless"
-        " podFailurePolicy ignores DisruptionTarget, and as a success if its containers exit with"
-        " 0 when they are told to stop"
+        "; the Job, or the set that it is part of, is suspended until all its pods are gone, and"
+        " makes new ones; what it has done for the Job is lost"
     )
 
 

@@ -7,7 +7,7 @@ to judge, and nothing is guessed about it:
     kind                    kept                                 too much
     a pod, by quit          the last decision (`brief`)          texts are shortened
     a pod, by repair        `candidate`, and its controller      ignored, never restarted
-    a Job                   `job`                                its pods are not restarted
+    a Job                   why it is not suspended (`brief`)    texts are shortened
     a namespace             `labels`                             not selected; what Istio does there
                                                                  is unknown
     an EndpointSlice        `endpoints`: a few ready ones        the others are not asked
@@ -28,7 +28,7 @@ from msgspec import structs
 
 from istio_aux.model.annotations import INJECT, NAME
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.owners import Job, controller_of
+from istio_aux.model.owners import controller_of
 from istio_aux.model.pod import Condition, Metadata, Pod, PodSpec, PodStatus, Struct
 from istio_aux.model.selectors import LONGEST_NAME, TOO_MANY
 from istio_aux.model.text import shortened
@@ -116,13 +116,6 @@ def listed(pod: Pod) -> Pod:
         owner_references=(owner,) if (owner := controller_of(meta)) else None,
     )  # fmt: skip
     return Pod(metadata=metadata, status=PodStatus(phase=(pod.status.phase or "")[:_WORD]))
-
-
-def job(found: Job) -> bytes | None:
-    """The Job of pods that may be restarted, as JSON; None: too much to judge."""
-    metadata = structs.replace(found.metadata, annotations=None)
-    text = packed(structs.replace(found, metadata=metadata))
-    return text if len(text) <= MOST else None
 
 
 def labels(namespace: Namespace) -> Mapping[str, str]:

@@ -86,9 +86,9 @@ class PodController(msgspec.Struct, frozen=True):
     kind: str = ""  # Kind and UID are empty if there is none.
     uid: str = ""
     is_job: bool = False  # Of a known kind, whose pods finish.
-    # A Job of the training operator, which can be suspended and resumed. It replaces all its pods
-    # then, and counts no failure: see `repair.suspension`.
-    resumable: bool = False
+    # A Job that can be suspended and resumed. It replaces all its pods then, and counts no failure:
+    # see `repair.suspension`.
+    suspendable: bool = False
     # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
     failure: str = ""  # Why the controller itself would fail; empty if it would not.
@@ -114,7 +114,7 @@ def controls(pod: Pod) -> PodController:
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
     number = _ORDINAL.fullmatch(pod.metadata.name) if (api, kind) == _STATEFUL_SET else None
     return PodController(
-        kind, owner.uid, is_job, owner.api_version == TRAINING and is_job, obstacle, failure,
+        kind, owner.uid, is_job, is_job and api_of(owner) is not None, obstacle, failure,
         int(number[1]) if number else None,
     )  # fmt: skip
 
@@ -195,9 +195,7 @@ class FailureRule(Struct, frozen=True):
     """One of ``podFailurePolicy.rules``; the first that matches counts."""
 
     action: str = ""
-    # It may match or not: the exit code of a program that is told to stop is not known before.
     on_exit_codes: dict[str, object] | None = None
-    on_pod_conditions: tuple[Condition, ...] | None = None
 
 
 class PodFailurePolicy(Struct, frozen=True):
@@ -241,20 +239,14 @@ class JobSpec(RunPolicy, frozen=True):
     """``spec``; all but the training operator's kinds have the fields of `RunPolicy` in it."""
 
     run_policy: RunPolicy | None = None
-    backoff_limit: int | None = None
-    backoff_limit_per_index: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
     replicated_jobs: tuple[ReplicatedJob, ...] | None = None
 
 
 class JobStatus(Struct, frozen=True):
-    """``status``; only that of a batch Job counts pods."""
+    """``status``."""
 
     conditions: tuple[Condition, ...] | None = None
-    failed: int | None = None
-    terminating: int | None = None
-    # UIDs of pods that are about to be counted.
-    uncounted_terminated_pods: dict[str, tuple[str, ...] | None] | None = None
 
 
 class Job(Struct, frozen=True):
@@ -290,10 +282,6 @@ class FoundJob(msgspec.Struct, frozen=True):
 
     reference: OwnerReference
     job: Job
-
-
-GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
-"""Stands for a Job that no longer exists."""
 
 
 def is_batch(owner: OwnerReference) -> bool:

@@ -371,10 +371,6 @@ class RepairController:
         bare, begun = pod.bare, owner.rollout.replacing
         if bare is None:
             raise NotRestartedError(pod.action.reason, changed=True)
-        if owners.is_batch(owner.reference):
-            with _needed("not known whether its Job is finished"):
-                job = await actions.read_job(self._client, owner.namespace, owner.reference)
-            await self._store.learn(owner, job or owners.GONE)
         if pod.labelled:
             await self._dry_run(owner.namespace, bare.labels)
         with _needed("not stored for the next leader, or its pods are not known", changed=True):
@@ -393,11 +389,14 @@ class RepairController:
         try:
             if not action.suspend:
                 await actions.evict(self._client, pod.key, bare.metadata.resource_version)
-            elif why := await self._suspended_jobs.suspend(
+            elif left := await self._suspended_jobs.suspend(
                 owner.namespace, owner.reference, bare,
                 lambda: "" if isinstance(pod.action, Restart) else pod.action.reason,
+                meshed=any(each.sidecar is Sidecar.PRESENT for each in owner.pods),
             ):  # fmt: skip
-                raise NotRestartedError(why)
+                if left.lasts:
+                    await self._store.learn(owner, left)
+                raise NotRestartedError(left.reason, changed=left.lasts)
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
@@ -40,6 +39,7 @@ from istio_aux.repair.rollout import (
     Step,
 )
 from istio_aux.repair.rules import RepairAction, ReportUnmeshed
+from istio_aux.repair.suspension import Leave
 from istio_aux.start.plan import admitted
 
 
@@ -99,8 +99,6 @@ _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
-_job = msgspec.json.Decoder(owners.Job)
-
 
 class NotRestartedError(Exception):
     """A pod was not restarted.
@@ -158,7 +156,7 @@ class PodOwner:
     namespace: str
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
-    known: bytes | None = None  # Its Job (`kept.job`), read before a pod of it is restarted.
+    obstacle: str = ""  # Why its Job cannot be suspended, once that was found out.
     rollout: Rollout = IDLE
     step: Step | None = None  # None: none of its pods is to be restarted.
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
@@ -275,15 +273,9 @@ class PodStore:
         """All pods with, or without, a sidecar like this."""
         return [pod for pod in self.pods.values() if pod.sidecar is sidecar]
 
-    async def learn(self, owner: PodOwner, job: owners.Job) -> None:
-        """Decide again on the pods of a batch Job, which was read.
-
-        It counts as unfinished until it is read, right before a pod of it is restarted: a thousand
-        Jobs need not be read because of a few.
-        """
-        owner.known = kept.job(job)
-        if owner.known is None:
-            raise NotRestartedError("its Job is too much to judge")
+    async def learn(self, owner: PodOwner, why: Leave) -> None:
+        """Decide again on the pods of a Job that is not suspended."""
+        owner.obstacle = kept.brief(why).reason
         await self._decide_again(owner.pods)
 
     def invalidate(self, namespace: str | None = None) -> None:
@@ -327,12 +319,9 @@ class PodStore:
             bare, namespace, self._options, self.applications, self.expect
         )
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
-        owner = stored.owner if stored.owner and stored.owner.known else None
         action = repair.decide(
             new, expectation, self._policy, finished=stored.finished, live=live,
-            job=_job.decode(owner.known) if owner and owner.known else None,
-            meshed=owner is not None
-            and any(pod.sidecar is Sidecar.PRESENT for pod in owner.pods),
+            obstacle=stored.owner.obstacle if stored.owner else "",
         )  # fmt: skip
         stored.action, stored.labelled = alike(kept.brief(action)), new.labels != bare.labels
         self._update(stored, rollout.replica(bare, action))

@@ -31,6 +31,7 @@ from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.store import NotRestartedError
 from istio_aux.repair.suspension import (
     AwaitPods,
     Leave,
@@ -139,30 +140,46 @@ class SuspendedJobs:
         return sorted(known, key=lambda job: job.since)
 
     async def suspend(
-        self, namespace: str, owner: OwnerReference, pod: Pod, why_not: Callable[[], str] = str
-    ) -> str:
+        self,
+        namespace: str,
+        owner: OwnerReference,
+        pod: Pod,
+        why_not: Callable[[], str] = str,
+        *,
+        meshed: bool = False,
+    ) -> Leave | None:
         """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
         If the Job is part of a JobSet or a TrainJob, the object at the top is suspended. Returns
-        why it is not suspended; empty if it is. A KubeError does not say: the Job will be resumed.
-        ``why_not`` is asked once all is read: the pod may have finished meanwhile.
+        why it is not suspended; None if it is. ``why_not`` is asked once all is read: the pod may
+        have finished meanwhile. ``meshed``: whether another pod of ``owner`` has a sidecar.
+
+        Raises:
+            NotRestartedError: the Job cannot be read.
+            KubeError: it may be suspended. Then it will be resumed.
         """
         if not self._allowed or not self._acts():
-            return "this process may not suspend it"
-        jobs = await actions.read_jobs(self._client, namespace, owner)
+            return Leave("this process may not suspend it", lasts=False)
+        try:
+            jobs = await actions.read_jobs(self._client, namespace, owner)
+        except KubeError as error:
+            why = f"its {owner.kind} cannot be read: {error}"
+            raise NotRestartedError(why, retry_after(error)) from error
         if not jobs:
-            return f"its {owner.kind} is gone"
+            return Leave(f"its {owner.kind} is gone")
         top, job = jobs[-1].reference, jobs[-1].job
         if suspension.is_marked(job):
             self._adopt(namespace, top)
-            return ""
+            return None
         now = self._now()
-        decision = suspension.begin(jobs, pod, now.date)
+        decision = suspension.begin(jobs, pod, now.date, meshed=meshed)
         if isinstance(decision, Leave):
-            why = decision.reason
-        elif not (why := await self._protected(await self._left(namespace, top, job)) or why_not()):
-            why = await self._suspend(namespace, top, job, decision, now.date)
-        return why and f"its {top.kind} is not suspended: {why}"
+            why, lasts = decision.reason, decision.lasts
+        else:
+            left, lasts = await self._left(namespace, top, job), False
+            why = await self._protected(left) or why_not()
+            why = why or await self._suspend(namespace, top, job, decision, now.date)
+        return Leave(f"its {top.kind} is not suspended: {why}", lasts=lasts) if why else None
 
     async def _suspend(
         self, namespace: str, owner: OwnerReference, job: Job, decision: Suspend, now: datetime

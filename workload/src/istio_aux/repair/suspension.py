@@ -23,6 +23,8 @@ gone and its operator has had time to notice. For batch Jobs, JobSets and TrainJ
 One write suspends a Job and marks it: a label, and an annotation with the time. A leader resumes
 every Job with the mark. A suspended Job without the mark belongs to somebody else.
 
+A Job that cannot be suspended keeps its pods: an eviction may fail it.
+
 The annotation outlives the suspension. It keeps every leader from suspending the Job again within
 `AGAIN`, whatever has become of its pods: the work of a Job is lost once. It is on the Job that is
 suspended, because the Jobs that a JobSet or a TrainJob makes anew have other UIDs.
@@ -35,17 +37,20 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from istio_aux.model import owners
-from istio_aux.model.annotations import Annotation, text_label
+from istio_aux.model import kept, owners
+from istio_aux.model.annotations import Annotation, label_with, text_label
 from istio_aux.model.names import SUSPENDED as MARK
 from istio_aux.model.names import SUSPENDED_FOR as SIDECAR
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Pod
-from istio_aux.repair.rules import may_fail_when_suspended, queued_by_kueue
 
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
 
+
+_LETS_SUSPEND = {("batch", "CronJob"), ("kubeflow.org", "Trial")}
+"""Owners that read the conditions of their batch Jobs and write nothing to them (k8s@1.36
+cronjob_controllerv2.go; Katib 0.16 trial_controller.go reconcileJob)."""
 
 _marked = text_label(MARK)
 # The annotation begins with the time.
@@ -91,11 +96,7 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     adopted: int = 1000
 
 
-class _Decision(msgspec.Struct, frozen=True):
-    reason: str
-
-
-class Suspend(_Decision, frozen=True):
+class Suspend(kept.Reasoned, frozen=True):
     """Suspend the Job, and mark it."""
 
 
@@ -106,13 +107,13 @@ class PodsLeft(msgspec.Struct, frozen=True):
     unknown: str = ""
 
 
-class AwaitPods(_Decision, frozen=True):
+class AwaitPods(kept.Reasoned, frozen=True):
     """Decide again a little later; ``pod`` is a pod that is still there, if there is one."""
 
     pod: Pod | None = None
 
 
-class Resume(_Decision, frozen=True):
+class Resume(kept.Reasoned, frozen=True):
     """Resume the Job and remove the mark.
 
     ``unchanged``: not all of its pods were replaced; ``untouched``: none was, so no work was lost.
@@ -122,21 +123,28 @@ class Resume(_Decision, frozen=True):
     untouched: bool = False
 
 
-class Unmark(_Decision, frozen=True):
+class Unmark(kept.Reasoned, frozen=True):
     """Remove the mark, and nothing else."""
 
 
-class Leave(_Decision, frozen=True):
-    """Do nothing, now or later."""
+class Leave(kept.Reasoned, frozen=True):
+    """Do nothing; ``lasts``: now or later."""
+
+    lasts: bool = True
 
 
-def begin(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Suspend | Leave:
+def begin(
+    jobs: Sequence[FoundJob], pod: Pod, now: datetime, *, meshed: bool = False
+) -> Suspend | Leave:
     """Decide whether to suspend a Job so that ``pod`` of it is replaced.
 
-    ``jobs`` has the Job, and those that it is part of. The last one is suspended.
+    ``jobs`` has the Job, and those that it is part of. The last one is suspended. ``meshed`` says
+    whether another pod of the Job has a sidecar, and need not lose its work.
     """
-    if reason := next(_reasons_to_leave(jobs, pod, now), None):
+    if reason := next(_reasons_to_leave(jobs, pod), None):
         return Leave(reason)
+    if reason := next(_reasons_to_wait(jobs, now, meshed=meshed), None):
+        return Leave(reason, lasts=False)
     return Suspend("all its pods are replaced, so that they get their sidecar")
 
 
@@ -247,7 +255,7 @@ def patch(
     return body
 
 
-def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iterator[str]:
+def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
     """Why the last of the Jobs must not be suspended."""
     for reference, job in ((each.reference, each.job) for each in jobs):
         if job.deleting:
@@ -256,27 +264,46 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iter
             yield "it is finished"
         if job.run_policy.suspend:
             yield "somebody else has suspended it"
-        if label := queued_by_kueue(job, pod):
+        if label := label_with(owners.KUEUE, job.metadata, pod.metadata):
             yield f"Kueue decides when it is suspended: label {label}"
         usual = KINDS[reference.kind].manager
         if (manager := job.run_policy.managed_by or usual) != usual:
             yield f"it is managed by {manager}"
-        if len(jobs) > 1 and may_fail_when_suspended(job):
+        if _may_fail(job):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
-        # Clocks differ, and anybody may write the annotation: a later time counts for as long.
-        if (before := _since.get(job.metadata)) and abs(now - before) < AGAIN:
-            yield (
-                f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
-                " suspended again within a day"
-            )
-    top = jobs[-1].job.metadata
-    owner = owners.controller_of(top)
-    if len(jobs) > 1 and owner:
+    top = jobs[-1]
+    owner, api = owners.controller_of(top.job.metadata), KINDS[top.reference.kind]
+    known = api is owners.BATCH and owner and (owners.group(owner), owner.kind) in _LETS_SUSPEND
+    if owner and not (known or api.version == owners.TRAINING):
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
     # All of its pods are found by this label.
-    label = KINDS[jobs[-1].reference.kind].job_name
-    if text_label(label).get(pod.metadata) != top.name:
-        yield f"its pod has no label {label}: {top.name}"
+    if text_label(api.job_name).get(pod.metadata) != top.job.metadata.name:
+        yield f"its pod has no label {api.job_name}: {top.job.metadata.name}"
+
+
+def _reasons_to_wait(jobs: Sequence[FoundJob], now: datetime, *, meshed: bool) -> Iterator[str]:
+    """Why the last of the Jobs is not suspended now."""
+    # Clocks differ, and anybody may write the annotation: a later time counts for as long.
+    times = [before for each in jobs if (before := _since.get(each.job.metadata))]
+    if before := next((each for each in times if abs(now - each) < AGAIN), None):
+        yield (
+            f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
+            " suspended again within a day"
+        )
+    # The workers of a set or of a training job need each other, and one alone is of no use.
+    if meshed and KINDS[jobs[-1].reference.kind] is owners.BATCH:
+        yield "another pod of it has its sidecar, and would lose its work"
+
+
+def _may_fail(job: Job) -> bool:
+    """Whether a rule may fail the Job, or one of the set, for the way in which a pod ends.
+
+    Unlike the count of failures, rules also apply to pods without the finalizer.
+    """
+    of_sets = [each.template.spec.pod_failure_policy for each in job.spec.replicated_jobs or ()]
+    policies = (job.spec.pod_failure_policy, *of_sets)
+    rules = [rule for policy in policies if policy for rule in policy.rules or ()]
+    return any(rule.action == "FailJob" for rule in rules)
 
 
 def _controls(job: Job, pod: Pod) -> bool:
