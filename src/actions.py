@@ -2,7 +2,7 @@
 
 What they answer comes from the workload: from its status port, or from its command line, which runs
 in the workload's container with the workload's own account. Every answer is bounded, whatever
-tenants call their pods (`LARGEST`), and comes while somebody waits for it (`ANSWER`).
+tenants call their pods (`LARGEST`), and comes while a user waits for it (`ANSWER`).
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStat
 
 
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
-    """Remove a revision that nobody uses, once.
+    """Remove a revision that is not used, once.
 
     Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794). Removing
     one that is gone would fail the hook at its end. So removed revisions are noted.

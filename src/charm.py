@@ -148,7 +148,7 @@ class IstioAuxCharm(ops.CharmBase):
                 units = probe.look(client, inputs.app, inputs.model, inputs.now, workloads)
                 self._notes.silent = units.silent
                 objects.complete(client, inputs, present, units.waits)
-        # Somebody else's webhook may refuse these, so they come last and block nothing.
+        # Another operator's webhook may refuse these, so they come last and block nothing.
         self._notes.unapplied = objects.admit_api_server(client, inputs, present, kubernetes)
         live = bool(process and process.injector_live)
         with self._step():

@@ -111,7 +111,7 @@ class Found(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
     namespace: str = ""
     resource_version: str = ""
-    deletion_grace_period_seconds: int = 0  # Zero while nobody has deleted it.
+    deletion_grace_period_seconds: int = 0  # Zero until it is deleted.
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -227,7 +227,7 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
     try:
         status = client.create(SelfSubjectAccessReview(spec=spec)).status
     except ApiError as error:
-        # Everybody may ask (ClusterRole system:basic-user).
+        # Every account may ask (ClusterRole system:basic-user).
         if error.response.status_code != 403:
             raise
         raise ReconcileError("the Kubernetes API server has not read its roles yet") from error
@@ -284,7 +284,7 @@ class Present:
     def is_settled(self, values: object) -> bool:
         """Tell whether nothing is to be changed: the objects and what they depend on are the same.
 
-        The API server gives an object another version with each change, whoever makes it.
+        The API server gives an object another version with each change, from any client.
         """
         with contextlib.suppress(ReconcileError):
             found = {kind.__name__: self.owned(kind) for kind in OWNED}

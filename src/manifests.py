@@ -109,8 +109,8 @@ def webhook_configuration(app: str, model: str) -> str:
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels of all objects that the application owns, by which it finds them.
 
-    Nobody else writes them. Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` in what a
-    charm creates (juju#21312), so that label is not used.
+    No other client writes them. Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` in
+    what a charm creates (juju#21312), so that label is not used.
     """
     return {"istio-aux.io/application": app, "istio-aux.io/model": model}
 

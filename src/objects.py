@@ -222,14 +222,14 @@ def label_namespaces(
     for namespace, enabled in changes:
         try:
             _label(client, namespace, owner, enabled=enabled)
-        except ReconcileError as error:  # A conflict, or somebody else's webhook.
+        except ReconcileError as error:  # A conflict, or another operator's webhook.
             reasons.append(str(error))
     return tuple(reasons)
 
 
 def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
     """Return why a namespace with these labels cannot have Istio's, or the empty text."""
-    # Somebody else's label serves as well, and stays theirs.
+    # A label of another client serves as well, and stays theirs.
     if labels.get("istio.io/dataplane-mode") == "ambient":
         return "is ambient"
     for key in (_REVISION, INJECTION):
@@ -294,7 +294,7 @@ def remove(
         client.delete(Lease, app, namespace=model)
     # Until then, another unit's workload may have suspended one more.
     resume_jobs(client, patience, tell)
-    # Somebody else's webhook may refuse that.
+    # Another operator's webhook may refuse that.
     take_back_labels(client, app, model, left)
     # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
     return ([], _REMOVED) if not left or settled == _REMOVED else (left, settled)
@@ -325,7 +325,7 @@ def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
 
     Kinds are left out that the API server does not serve, or that the charm may not list.
     """
-    # Anybody may set the label; with another value it is not the workload's.
+    # A tenant may set the label; with another value it is not the workload's.
     labels = {SUSPENDED: SUSPENDED_FOR}
     for kind, resource in _JOBS.items():
         try:
@@ -375,7 +375,7 @@ def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], 
 def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
     """Return of each pod that the Job deletes how long it may take to end, in seconds.
 
-    Zero stands for a pod that nobody deletes.
+    Zero stands for a pod that is not being deleted.
     """
     api = owners.KINDS[kind]
     fields = _UNFINISHED if api.keeps_finished else {}

@@ -133,7 +133,7 @@ def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
     return (
         # The label of the model's operator, without which Juju cannot repair any charm.
         _requirement(JUJU_PODS[0][0], "DoesNotExist"),
-        # Our own pods: nobody answers a review of the first one.
+        # Our own pods: no unit answers a review of the first one.
         _requirement(APPLICATION, "NotIn", app),
     )
 

@@ -33,7 +33,7 @@ class Notes:
     """What an event observed beside the inputs."""
 
     labels: Sequence[str] = ()  # Namespaces of `inject-namespaces` without their label, and why.
-    unapplied: str = ""  # The object that somebody else's webhook refused, and why.
+    unapplied: str = ""  # The object that another operator's webhook refused, and why.
     silent: Sequence[str] = ()  # Units that do not answer the leader, with their addresses.
     runs: bool = False  # Pebble runs the workload, and does not wait before it starts it again.
     starting: bool = False  # Pebble's check has not failed yet.

@@ -1,4 +1,4 @@
-"""Keeps ops from importing its tracing while nobody takes traces. Import it before ops.
+"""Keeps ops from importing its tracing while no relation takes traces. Import it before ops.
 
 Importing `ops_tracing`, with pydantic and the SDK of OpenTelemetry, takes a third of the CPU of all
 imports. Without it, ops is as it is without its extra `tracing`.

@@ -155,7 +155,7 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
         stopped = service is None or service.current is ops.pebble.ServiceStatus.INACTIVE
         if wanted and (stopped or not isinstance(event, _BY_THEMSELVES)):
             container.add_layer(WAKE, WAKE_LAYER, combine=True)
-            # Nobody waits for the change: its result is the notice.
+            # No hook waits for the change: its result is the notice.
             container.pebble.restart_services([WAKE], timeout=0)
         elif not wanted and not stopped:
             container.pebble.stop_services([WAKE], timeout=0)

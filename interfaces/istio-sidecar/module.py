@@ -1,6 +1,6 @@
 """Makes the module that charms copy of the package: `python interfaces/istio-sidecar/module.py`.
 
-Charmhub takes no new libraries, so the module has no LIBID: nobody has given it one.
+Charmhub takes no new libraries, so the module has no LIBID.
 """
 
 from __future__ import annotations

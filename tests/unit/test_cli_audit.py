@@ -276,7 +276,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     ]  # fmt: skip
     assert "    not finished: vault (running)" in lines
     assert held.startswith("2 pods are kept by istio-proxy since ")
-    assert left_out.startswith("nobody looks after 4 of these pods (24 GPUs): istio-aux is")
+    assert left_out.startswith("no installation looks after 4 of these pods (24 GPUs):\nistio-aux")
     assert left_out.splitlines()[-1].startswith("free the 2 stuck ones: `istio-aux quit -")
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 

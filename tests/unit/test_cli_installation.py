@@ -19,7 +19,7 @@ from unit.test_cli_unmeshed import Istio
 
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
 OVER = job({"main": exited(0), "istio-proxy": RUNNING})
-NOBODY = "nobody looks after this pod: "
+NOBODY = "no installation looks after this pod: "
 FREE = "`istio-aux quit -n team {}`"
 AS_SELECTED = "pods are judged as if their namespace were selected"
 DONE = "every payload container is finished"
@@ -71,7 +71,7 @@ def test_all_reasons_to_leave_a_pod_alone_have_what_changes_them() -> None:
     judged = found(told).judge(OVER, {}, None)
     assert judged.left_out == (
         "namespace training is not selected: `kubectl label namespace training a=b`"
-        " (by an admin) and `kubectl label pod job-x7k2p -n training c=d` (by whoever runs the pod)"
+        " (by an admin) and `kubectl label pod job-x7k2p -n training c=d` (by the pod's author)"
         " and set `quit` to `enabled` (by an admin)"
     )
 
@@ -115,7 +115,9 @@ def test_an_annotation_that_cannot_be_read_is_one_line_and_unknown(
     judged = found(text).judge(OVER, {"io.datastrophic/istio-aux": "enabled"}, None)
     assert judged.action == "unknown"
     why = f"configuration istio-aux-0: annotation {SETTINGS}: {complaint}"
-    assert judged.reason.startswith(f"not known whether anybody looks after this pod: {why}")
+    assert judged.reason.startswith(
+        f"not known whether an installation looks after this pod: {why}"
+    )
     assert "\n" not in judged.reason
 
 
@@ -197,7 +199,9 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
         shown = await explained(run, api, tmp_path)
     [pod] = objects(shown)
     assert (shown.status, pod["action"], pod["free"]) == (0, "unknown", FREE.format(pod["name"]))
-    assert pod["reason"].startswith("not known whether anybody looks after this pod: the webhook ")
+    assert pod["reason"].startswith(
+        "not known whether an installation looks after this pod: the webhook "
+    )
     assert shown.err.splitlines() == [
         "judged by the default settings: this account may not list mutatingwebhookconfigurations",
     ]

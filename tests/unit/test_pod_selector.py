@@ -31,8 +31,8 @@ MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
 HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
-DONE, NOBODY = "every payload container is finished", "nobody looks after this pod"
-LABEL = "`kubectl label{} pod job-x7k2p -n training team=a` (by whoever runs the pod)"
+DONE, NOBODY = "every payload container is finished", "no installation looks after this pod"
+LABEL = "`kubectl label{} pod job-x7k2p -n training team=a` (by the pod's author)"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 
 

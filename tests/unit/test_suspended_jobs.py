@@ -105,7 +105,7 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
         process = world.process()
         assert "409" in await world.restart(process)
         refused = await world.restart(process)
-        assert refused == "its TFJob is not suspended: somebody else has suspended it"
+        assert refused == "its TFJob is not suspended: another client has suspended it"
         assert patches(world.api) == 1
         assert not world.api.marked
 

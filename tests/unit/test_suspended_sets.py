@@ -191,7 +191,7 @@ async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> 
 @pytest.mark.parametrize(
     ("more", "because"),
     [
-        ({"TrainJob": {"spec": {"suspend": True}}}, "somebody else has suspended it"),
+        ({"TrainJob": {"spec": {"suspend": True}}}, "another client has suspended it"),
         ({"JobSet": {"metadata": {"deletionTimestamp": "2026-11-21T09:00:00Z"}}},
          "it is being deleted"),
         ({"JobSet": {"spec": {"replicatedJobs": [{"template": {"spec": FAILS}}]}}},

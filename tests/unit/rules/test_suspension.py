@@ -97,7 +97,7 @@ def left(sentence: str, because: str, its: Pod | None = None, /, **found: Any) -
         left("that succeeded", "it is finished", conditions=["Succeeded"]),
         left("that failed", "it is finished", conditions=["Failed"]),
         left("that is deleted", "it is being deleted", deletionTimestamp="2026-11-21T08:17:00Z"),
-        left("that a user suspended", "somebody else has suspended it", policy={"suspend": True}),
+        left("that a user suspended", "another client has suspended it", policy={"suspend": True}),
         left("in a queue of Kueue's", f"{KUEUE}queue-name",
              labels={"kueue.x-k8s.io/queue-name": "gpu"}),
         left("that Kueue manages without a queue", f"{KUEUE}podset",

@@ -124,7 +124,7 @@ class _Service:
         _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report an exception in a callback, or in a task whose result nobody reads."""
+        """Report an exception in a callback, or in a task whose result is not read."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):  # A connection's own, such as a reset.
             loop.default_exception_handler(context)

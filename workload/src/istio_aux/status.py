@@ -1,11 +1,11 @@
 """What others see of the process: the status port, and the notices that wake the charm.
 
-The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Anyone who reaches it may ask
-as often as they like. So what looks at all pods is kept for a while, and yields now and then.
+The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Every client may ask
+as often as it likes. So what looks at all pods is kept for a while, and yields now and then.
 
 The charm is woken by a custom notice of Pebble when the status that it shows changes. Level, not
 edge: the status is compared with the last one that Pebble took. So no change is lost while Pebble
-is away, and a change that is reverted meanwhile wakes nobody. Each notice is a hook of a second or
+is away, and a change that is reverted meanwhile wakes none. Each notice is a hook of a second or
 two, and a unit whose hooks never end runs no action and never settles. So there are at most six in
 a minute, whatever happens in the cluster.
 """

@@ -224,7 +224,7 @@ def installing() -> Iterator[Right]:
 async def _rights(
     client: Client, settings: Settings, request: CheckRequest
 ) -> Iterable[CheckResult]:
-    # RBAC lets nobody give a right that he has not (k8s@1.36 rbac escalation_check.go).
+    # RBAC lets no account give a right that it has not (k8s@1.36 rbac escalation_check.go).
     wanted = [*(installing() if request.pre else ()), *needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]

@@ -74,7 +74,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 class Judgement(NamedTuple):
     """What is done about a pod now, and why; ``action`` is ``unknown`` if that is not known.
 
-    ``left_out`` says why nobody looks after the pod, if so.
+    ``left_out`` says why no installation looks after the pod, if so.
     """
 
     installation: Installation
@@ -148,10 +148,10 @@ class Installations(msgspec.Struct, frozen=True):
         action, reason = quitting.performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason, "")
-        action, why = "ignore", f"nobody looks after this pod: {left_out}"
+        action, why = "ignore", f"no installation looks after this pod: {left_out}"
         if self.problems or self.gap:
             action, left_out = "unknown", "; ".join(self.problems) or left_out
-            why = f"not known whether anybody looks after this pod: {left_out}"
+            why = f"not known whether an installation looks after this pod: {left_out}"
         return Judgement(ours, facts, decision, action, f"{why}; {decision.reason}", left_out)
 
 
@@ -204,5 +204,5 @@ def _command(
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     changed = any(value is not None and key in present for key, value in missing.items())
     over = " --overwrite" if changed else ""
-    who = "an admin" if what.startswith("namespace ") else "whoever runs the pod"
+    who = "an admin" if what.startswith("namespace ") else "the pod's author"
     return f"`kubectl label{over} {what} {' '.join(words)}` (by {who})"

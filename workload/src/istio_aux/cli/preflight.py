@@ -283,7 +283,7 @@ def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResul
     for name, (why, number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
         what = f"{name} is injected and not selected, and has {number} Job-like pods"
-        yield _note(check, f"{what}: nobody ends their proxies", do)
+        yield _note(check, f"{what}: their proxies do not end", do)
     if (more := len(namespaces) - NAMED) > 0:
         yield _note(check, f"and {more} more such namespaces", "see `istio-aux audit`")
 
@@ -367,7 +367,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     """Judge the Lease that elects the unit that acts."""
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
-        what = f"Lease {name}: nobody holds it, so no proxy is told to quit"
+        what = f"Lease {name}: no process holds it, so no proxy is told to quit"
         return _problem("lease", what, "see the log of the workload")
     renewed = _time(record.renew_time)
     if renewed is None:

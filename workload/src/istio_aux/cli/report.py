@@ -48,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str | None = None
     installation: str = ""  # Whose settings these are.
     state: State | None = None  # The word of `audit`.
-    free: str = ""  # The command that frees a pod which nobody looks after.
+    free: str = ""  # The command that frees a pod without installation.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
     fix: str = ""  # The setting that ends what blocks the pod, if one is known.
-    left_out: str = ""  # Why nobody looks after the pod, or why that is not known.
+    left_out: str = ""  # Why no installation looks after it, or why that is unknown.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -355,14 +355,14 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
 
 
 def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
-    """Say of how many pods nobody looks after, by the reason."""
+    """Say how many pods no installation looks after, by the reason."""
     groups = defaultdict[tuple[str, str], list[Finding]](list)
     for each in findings:
         if each.left_out:
             groups[each.left_out, each.action].append(each)
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     for (why, action), pods in ranked[:MOST]:
-        whether = "not known whether anybody" if action == "unknown" else "nobody"
+        whether = "not known whether an installation" if action == "unknown" else "no installation"
         held = str(total(each.requests for each in pods if each.requests))
         yield f"{whether} looks after {len(pods)} of these pods{held and f' ({held})'}: {why}"
     if (more := len(ranked) - MOST) > 0:

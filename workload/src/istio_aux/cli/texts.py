@@ -75,8 +75,8 @@ AGE is the pod's, or that of the oldest one. SINCE is when the last finished
 container ended; for a lost pod, when its proxy ended; for an unmeshed pod, when
 it was created; of several pods, the first time. Below the table, stuck and
 blocked pods are counted by what keeps them, with the CPUs, the memory and the
-GPUs that they request, and by why nobody looks after them, if so. --watch shows
-the table again when it has changed; in JSON, the pods that are new or have
+GPUs that they request, and by why no installation looks after them. --watch
+shows the table again when it has changed; in JSON, the pods that are new or have
 changed. Jobs without pods, whose pods were refused in the last 15 minutes, are
 lines on stderr.
 Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.

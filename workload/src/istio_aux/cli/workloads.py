@@ -324,7 +324,7 @@ async def _climb(
             of = by_kind[kind]
             path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
             try:
-                # Only metadata: somebody may name a Secret as the owner of a pod.
+                # Only metadata: a tenant may name a Secret as the owner of a pod.
                 pages = actions.pages(client, path, _Owned, {}, accept=actions.ONLY_METADATA)
                 async for page in pages:
                     for item in page.items:

@@ -191,7 +191,7 @@ async def _directly(
         try:
             await asyncio.shield(_drop(asking, chosen))
         except asyncio.CancelledError:
-            # Nobody gets the answer that was chosen.
+            # The caller is cancelled, and does not get the answer that was chosen.
             if chosen and chosen.connection:
                 await chosen.connection.drop()
             raise

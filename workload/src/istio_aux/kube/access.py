@@ -436,7 +436,7 @@ def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
 
 
 def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
-    # OpenSSL reads client certificates from files only. Nobody else can read this one.
+    # OpenSSL reads client certificates from files only. No other user can read this one.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate + b"\n" + key)
         pair.flush()

@@ -1,7 +1,7 @@
 """What istio-aux asks of the API server: every path, and every request that is no watch.
 
 All functions raise `KubeError`. Names of owners, and of what a webhook refers to, come from objects
-that nobody has validated: a name that no object can have is refused here, before anything is sent.
+that are not validated: a name that no object can have is refused here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job
 async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
     """Read a Job, and the JobSet and TrainJob above it, the topmost last; none if one is gone."""
     jobs, reference = list[FoundJob](), owner
-    # References may form a circle: nobody validates them.
+    # References may form a circle: they are not validated.
     while reference and len(jobs) < 3:
         job = await read_job(client, namespace, reference)
         if job is None:
@@ -343,7 +343,7 @@ async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
 
 
 async def allowed(client: Client, right: Right) -> bool:
-    """Whether the account of this client has a right; everybody may ask."""
+    """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb, "group": right.group, "resource": resource,

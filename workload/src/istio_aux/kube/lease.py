@@ -220,7 +220,7 @@ class Lease:
             await self._give_up()
             return math.inf
         if self.held:
-            # Nobody else had a reason to write: try the last version without reading.
+            # No other process had a reason to write: try the last version without reading.
             try:
                 await self._hold(self._renewal(), unfit)
             except ApiError as error:

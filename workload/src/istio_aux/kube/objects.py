@@ -48,7 +48,7 @@ def key_of(resource: Resource) -> Key:
 def content(resource: Resource) -> int:
     """Return a hash of all that was decoded of an object but its resourceVersion.
 
-    Its key is random in each process (PYTHONHASHSEED), so nobody can choose two equal ones.
+    Its key is random in each process (PYTHONHASHSEED), so a tenant cannot choose two equal ones.
     """
     fields = structs.asdict(cast("msgspec.Struct", resource))
     fields["metadata"] = structs.replace(resource.metadata, resource_version="")

@@ -1,6 +1,6 @@
 """Every annotation and label that decides something, and the one way from its text to a decision.
 
-Anybody who may create a pod writes these texts, and one of them may have 256 KiB, or 2 MB before
+A tenant who may create a pod writes these texts, and one of them may have 256 KiB, or 2 MB before
 the API server has looked at it. So each key is declared once, with its type and its longest text;
 types that are lists have a number of entries. A text beyond that is a bad value like any other, and
 nothing of it is read. Selectors match labels as the API server does, by whole values, and need no

@@ -1,4 +1,4 @@
-"""Applications and namespaces whose pods get a sidecar because somebody asked for it.
+"""Applications and namespaces whose pods get a sidecar on request.
 
 The file that names them has one entry a line: ``model/app``, ``model/*`` for all applications of a
 model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#`` starts a comment.

@@ -2,7 +2,7 @@
 
 Files with pods: JSON, YAML, one or many documents, or lines of JSON. `read` says what is wrong with
 each document that cannot be used. `shallow` cuts what is nested more deeply than a decoder follows:
-msgspec stops at a RecursionError, and anybody can store such an object in the API server.
+msgspec stops at a RecursionError, and a tenant can store such an object in the API server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Work = Generator[None, None, T]  # It yields now and then, so that other tasks h
 DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 
 # Tokens of one text. More takes tens of milliseconds; a pod of 1.5 MB, the most that etcd stores,
-# has fewer unless somebody made it for that.
+# has fewer unless it was made for that.
 MOST = 200_000
 
 # Tokens, and bytes, between two pauses of `cutting`: a millisecond or two.

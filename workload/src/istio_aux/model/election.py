@@ -36,8 +36,8 @@ OWNER = 128
 """Longest namespace/UID of a controller: 63 characters and `ownership.LONGEST_UID`."""
 
 HONOURED = 60.0
-"""Seconds that a holder has at most after it was seen. Units write 15. Otherwise, whoever may write
-the Lease could stop every unit for 68 years with one write."""
+"""Seconds that a holder has at most after it was seen. Units write 15. Otherwise, one write
+to the Lease could stop every unit for 68 years."""
 
 TRANSITIONS = 2**31 - 1
 """The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again."""
@@ -119,7 +119,7 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
         return Renew(record, "the lease is held by this process")
     if not seen.holder:
         return Acquire(transitions, "the lease was released")
-    # The holder of a Lease that somebody deleted is about to write it again.
+    # The holder of a Lease that was deleted is about to write it again.
     until = seen.since + min(record.lease_duration_seconds or duration, HONOURED)
     if now < until:
         return Standby(until, f"the lease is held by {seen.holder}")
@@ -179,7 +179,7 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 
 
 def read_checkpoint(text: str) -> Checkpoint | None:
-    """Read an annotation that anybody may have changed.
+    """Read an annotation that any client may have changed.
 
     Returns:
         None if it is no checkpoint. Then it says nothing, not that nothing is under way.

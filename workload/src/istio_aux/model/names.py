@@ -15,7 +15,7 @@ START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their n
 
 SETTINGS = "istio-aux.io/settings"
 """Annotation of our MutatingWebhookConfiguration: the settings in force, as a JSON object, for
-whoever may read that. ``applications`` is the content of the file."""
+all that may read that. ``applications`` is the content of the file."""
 LOCAL_SETTINGS = frozenset(
     {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
      "unknown-keys", "webhook-address"}
@@ -30,7 +30,7 @@ TOKEN_LIFE = 7 * 24 * 60 * 60
 charm, the workload works on for as long."""
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
-"""Label that the API server gives every namespace and lets nobody change."""
+"""Label that the API server gives every namespace and lets no client change."""
 
 NEVER_SELECTED = ("kube-system",)
 """Namespaces that no selector matches: a cluster must be able to start without istio-aux."""
@@ -48,7 +48,7 @@ operator and the controller (juju internal/provider/kubernetes modeloperator.go,
 
 SUSPENDED = "istio-aux.io/suspended-for"
 """Label of a Job that we suspended. An annotation of the same name says since when, and what to do
-if nobody resumes the Job."""
+if the Job is not resumed."""
 SUSPENDED_FOR = "sidecar"  # Value of the label.
 
 _QUIT = ("POST", "quitquitquit")

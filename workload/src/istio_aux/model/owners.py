@@ -66,7 +66,7 @@ def controller(pod: Pod) -> OwnerReference | None:
 def controller_of(metadata: Metadata) -> OwnerReference | None:
     """The one owner that controls an object (metav1.GetControllerOf), or None.
 
-    Nobody checks what the author of a pod writes there: what no object is called names none.
+    The API server does not check it: what no object is called names none.
     """
     owners = [owner for owner in metadata.owner_references or () if owner.controller]
     if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:

@@ -1,6 +1,6 @@
 """The Pod as it comes over the wire, reduced to the fields that istio-aux reads.
 
-A field that nobody reads is not declared: msgspec skips it without building an object, and that is
+A field that is not read is not declared: msgspec skips it without building an object, and that is
 most of the cost.
 
 The API server sends ``null`` for empty lists (a BOOKMARK has ``"containers": null``), so every list

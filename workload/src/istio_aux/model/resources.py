@@ -99,7 +99,7 @@ def requests(pod: Pod) -> Requests | None:
             memory=-(-amounts.pop(MEMORY, 0) // _UNIT),
             gpus=-(-amounts.total() // _UNIT),
         )
-    except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
+    except (ValueError, RecursionError):  # A pod has what no API server stores.
         return None
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
 

@@ -139,7 +139,7 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         if labels.get(NAMESPACE_NAME) in NEVER_SELECTED or TOO_MANY_LABELS in labels:
             return None
         found = [each.missing(labels) for each in self.alternatives]
-        # Nobody can change the label with the name.
+        # The label with the name cannot be changed.
         possible = [each for each in found if each is not None and NAMESPACE_NAME not in each]
         return min(possible, key=len, default=None)
 

@@ -132,7 +132,7 @@ class Controller:
         state.decide_on(self._facts(resource), self._scope, self._clock())
         in_time = state.version == resource.metadata.version
         state.by_watch = in_time and not depends_on_kubelet(resource)
-        # A native proxy needs nobody. Of its pods, only those that another container holds count.
+        # A native proxy needs no quit. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
         if why and state.concerns(self._scope):

@@ -57,7 +57,7 @@ class Blocker(NamedTuple):
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
 
-    ``blocked_by`` are usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
+    ``blocked_by`` are usually sidecars that never end. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
     """
 
@@ -254,7 +254,7 @@ def _holders(facts: PodFacts) -> dict[str, str]:
     """The containers that keep the pod from completing where the proxy does not, each with why.
 
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
-    Then a container that nobody ends holds the pod, even if it is ignored (katib#2614).
+    Then a container that never ends holds the pod, even if it is ignored (katib#2614).
     """
     pod = facts.pod
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None

@@ -1,6 +1,6 @@
 """Slots: how many attempts run at once, and whose turn is next.
 
-A node may hang, and so may the agents of tenants, in any number of namespaces. Nobody else is to
+A node may hang, and so may the agents of tenants, in any number of namespaces. No other pod is to
 wait for them, so
 
 * an attempt that waits for a slot holds nothing;
@@ -192,7 +192,7 @@ class Slots:
         return 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
 
     def _forget(self) -> None:
-        """Forget those who are done and owe nothing, once they are many, or nobody is busy."""
+        """Forget those who are done and owe nothing, once they are many, or none is busy."""
         if (self._waiting or self._held) and len(self._used) < self._many:
             return
         now = asyncio.get_running_loop().time()

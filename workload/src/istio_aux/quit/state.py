@@ -268,7 +268,7 @@ class PodState:
         return (decision.action, decision.reason) == (newest.action, newest.reason)
 
     def left_out(self, scope: QuitScope) -> str | None:
-        """Why nobody acts on it; see `QuitScope.left_out`."""
+        """Why no process acts on it; see `QuitScope.left_out`."""
         return scope.left_out(self.key.namespace, self.application, chosen=self.chosen)
 
     def concerns(self, scope: QuitScope) -> bool:

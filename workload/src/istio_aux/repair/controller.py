@@ -436,8 +436,8 @@ class RepairController:
     async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
         """List the pods of a controller: raises an error unless the watch has shown the same.
 
-        A watch may be silent for a minute before anybody notices. A restart must not begin beside
-        a restart by somebody else. A pod that was made before it must not count as its result.
+        A watch may be silent for a minute before that is noticed. A restart must not begin beside
+        a restart by another client. A pod that was made before it must not count as its result.
         """
         common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
         selection = {**actions.NOT_TERMINAL, "labelSelector": common}

@@ -25,7 +25,7 @@ replacing   `restored`: an earlier leader saw it fail            failed
 =========== ==================================================== ===========
 
 `next_step` says what to do in each state. After an eviction without an answer the pods show whether
-it happened. While somebody else restarts a pod of the controller, none is restarted (`_held`).
+it happened. While another client restarts a pod of the controller, none is restarted (`_held`).
 
 A controller is named by namespace/UID.
 """
@@ -55,7 +55,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     at_once: int = 5  # Controllers of which a pod is being replaced at the same time.
     share: int = 3  # Of these, in one namespace.
-    # For a replacement, and for pods that somebody else restarts: a Deployment's default
+    # For a replacement, and for pods that another client restarts: a Deployment's default
     # progressDeadlineSeconds.
     patience: float = 600.0
     # Without a new pod for that long, the controller wants one pod less. A controller that cannot
@@ -100,7 +100,7 @@ class Replica(Struct, frozen=True, gc=False):
 class Replacement(Struct, frozen=True):
     """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
 
-    ``ending``: the UIDs of those that somebody else was deleting then.
+    ``ending``: the UIDs of those that another client was deleting then.
     ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
     ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
     ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
@@ -140,7 +140,7 @@ class Rollout(Struct, frozen=True):
     refusal: str = ""  # Why the last one was refused.
     retry_at: float = 0.0  # No eviction is tried before.
     unreplaced: int = 0  # Evicted pods in a row in whose place no new one came.
-    # Since when somebody else restarts a pod, by the reason that is shown for it.
+    # Since when another client restarts a pod, by the reason that is shown for it.
     held: Mapping[str, float] = {}
     empty: float | None = None  # Since when it has no pods.
 
@@ -184,7 +184,7 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     ends, created = meta.deletion_timestamp, meta.creation_timestamp
     grace = meta.deletion_grace_period_seconds
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
-    # A Job's pod with a sidecar may finish before anybody sees it Ready.
+    # A Job's pod with a sidecar may finish before a watch shows it Ready.
     ready = ready or (present and owner.is_job)
     return Replica(
         name=meta.name,
@@ -211,7 +211,7 @@ def first_in_line(
     """Choose the controllers of which a pod is restarted now.
 
     Namespaces take turns, and have a share: pods that never get Ready delay those of their own
-    namespace. Whoever waits overtakes all that come later, so nobody waits forever.
+    namespace. A controller that waits overtakes all that come later.
 
     ``waiting`` has controllers with a pod to restart, ``begun`` those of which a pod is being
     replaced, both with the time since when; ``served`` when a pod of a namespace was restarted.
@@ -305,7 +305,7 @@ def refused(
 
 def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
-    # Anybody may have written it: not all times exist in UTC.
+    # A tenant may have written it: not all times exist in UTC.
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
     why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
@@ -353,7 +353,7 @@ def observed(
         rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
     replacing = rollout.replacing
     if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
-        replacing = None  # Somebody else has deleted it before us.
+        replacing = None  # Another client has deleted it before us.
         rollout = structs.replace(rollout, replacing=None)
     return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
@@ -372,7 +372,7 @@ def _observe(
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
     begun = next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
-    # Whoever shortens the grace period afterwards may move the timestamp forward.
+    # A client that shortens the grace period afterwards may move the timestamp forward.
     deleted = replacing.deleted or begun
     rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
     known = replacing.known | {old.uid}
@@ -432,7 +432,7 @@ def _held(
     limits: RolloutLimits,
     gone: Mapping[str, float],
 ) -> dict[str, float]:
-    """Find the pods that somebody else restarts, and since when.
+    """Find the pods that another client restarts, and since when.
 
     A drain, or a new revision of the template; or an earlier leader, where the Lease does not say
     so. Each is waited for no longer than for any replacement: its readiness may depend on something
@@ -443,7 +443,7 @@ def _held(
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
             seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic
-    # Whoever sees the pods for the first time cannot know which of them went just before. The set
+    # At first sight of the pods it is unknown which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
     gap = next((low + 1 for low, high in pairwise([-1, *ordinals]) if high > low + 1), None)

@@ -151,7 +151,7 @@ class StoredPod:
 
 @dataclass(slots=True, eq=False)
 class PodOwner:
-    """A controller of pods. Nobody checks that its UID is that of an object in the namespace."""
+    """A controller of pods. No API server checks that its UID is that of an object there."""
 
     namespace: str
     reference: OwnerReference
@@ -184,7 +184,7 @@ class PodOwner:
         """Return its pods that are not among ``pods``, which the API server has listed.
 
         Raises:
-            NotRestartedError: it has a pod that is not known, or one that somebody else deletes.
+            NotRestartedError: it has a pod that is not known, or one that another client deletes.
         """
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
@@ -234,7 +234,7 @@ class PodStore:
         self._by_namespace[key.namespace][key] = stored
         reference = owners.controller(pod)
         reference = stored.reference = reference and alike(reference)
-        # Unless pods are restarted, nobody asks which other pods their controllers have.
+        # Unless pods are restarted, the other pods of their controllers do not matter.
         self._join(stored, reference if self._policy.race.restarts else None)
         stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"

@@ -8,9 +8,9 @@ suspended    some of its pods are still there, or it is not known  `AwaitPods`
 suspended    no pods, but its operator may not know that yet       `AwaitPods`
 suspended    all pods are gone, or the Job is finished             `Resume`
 suspended    its operator does nothing, or the deadline has passed `Resume`, unchanged
-resumed      by somebody else                                      `Unmark`
+resumed      by another client                                     `Unmark`
 unmarked     the request to suspend it may still arrive            `AwaitPods`
-unmarked     by somebody else, or the Job is being deleted         `Leave`
+unmarked     by another client, or the Job is being deleted         `Leave`
 ============ ===================================================== ==============
 
 The training operator (1.9 pkg/controller.v1/common/job.go ReconcileJobs) deletes all pods of a Job
@@ -21,7 +21,7 @@ UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only w
 gone and its operator has had time to notice. For batch Jobs, JobSets and TrainJobs see `jobs`.
 
 One write suspends a Job and marks it: a label, and an annotation with the time. A leader resumes
-every Job with the mark. A suspended Job without the mark belongs to somebody else.
+every Job with the mark. A suspended Job without the mark belongs to another client.
 
 A Job that cannot be suspended keeps its pods: an eviction may fail it.
 
@@ -92,7 +92,7 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 8  # Suspended Jobs that are read at the same time; of one namespace a quarter.
     usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
-    # few at a time, but anybody may write the mark.
+    # few at a time, but a tenant may write the mark.
     adopted: int = 1000
 
 
@@ -156,7 +156,7 @@ def is_marked(job: Job) -> bool:
 def since(job: Job, first_seen: datetime) -> datetime:
     """When the Job was suspended, as its annotation says.
 
-    Anybody may write that annotation. ``first_seen``, when this process first saw the Job
+    A tenant may write that annotation. ``first_seen``, when this process first saw the Job
     suspended, counts if it is earlier, or the annotation has no time.
     """
     return min(_since.get(job.metadata) or first_seen, first_seen)
@@ -211,7 +211,7 @@ def follow(
     if job.deleting:
         yield Leave("it is being deleted")
     if not job.run_policy.suspend:
-        yield Unmark("somebody else has resumed it")
+        yield Unmark("another client has resumed it")
     if job.finished:
         yield Resume("it is finished")
     seen, pods = job.has("Suspended"), left.pods
@@ -263,7 +263,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
         if job.finished:
             yield "it is finished"
         if job.run_policy.suspend:
-            yield "somebody else has suspended it"
+            yield "another client has suspended it"
         if label := label_with(owners.KUEUE, job.metadata, pod.metadata):
             yield f"Kueue decides when it is suspended: label {label}"
         usual = KINDS[reference.kind].manager

@@ -1,7 +1,7 @@
 """Sidecars that are not Istio's: containers of a new pod that become native sidecars on request.
 
 A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
-and the kubelet ends it after the payload, so nobody has to quit it. A container that has a restart
+and the kubelet ends it after the payload, so nothing has to quit it. A container that has a restart
 policy of its own is left alone, because its author means something else. So is one that has a
 `resizePolicy`, which the API server refuses before Kubernetes 1.33 (validateInitContainers).
 
