@@ -95,7 +95,7 @@ def test_a_job_is_not_suspended_as_long_as_another_pod_of_it_has_its_sidecar() -
             row(f"with the condition {condition}", job(status=ended(condition)), "it is finished")
             for condition in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
         ),
-        row("that somebody suspended", job(suspend=True), "somebody else has suspended it"),
+        row("that a user suspended", job(suspend=True), "another client has suspended it"),
         row("of another cluster", job(managedBy="kueue.x-k8s.io/multikueue"),
             "it is managed by kueue.x-k8s.io/multikueue"),
         row("that fails by exit code", job(podFailurePolicy=rules(("FailJob", STOPPED))),

@@ -94,7 +94,7 @@ class Recalled:
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
-_NOBODY: Mapping[str, float] = {}
+_NONE: Mapping[str, float] = {}
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
@@ -162,7 +162,7 @@ class PodOwner:
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
     reported: bool = False  # Whether it was reported that its restarts have stopped.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
-    gone: Mapping[str, float] = field(default_factory=lambda: _NOBODY)
+    gone: Mapping[str, float] = field(default_factory=lambda: _NONE)
     # Whether the next leader hears of its restart. It must not before the pods were read: a new pod
     # that this process has not seen would count as the result of a restart that never was.
     announced: bool = True

@@ -283,7 +283,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
 
 def _reasons_to_wait(jobs: Sequence[FoundJob], now: datetime, *, meshed: bool) -> Iterator[str]:
     """Why the last of the Jobs is not suspended now."""
-    # Clocks differ, and anybody may write the annotation: a later time counts for as long.
+    # Clocks differ, and a tenant may write the annotation: a later time counts for as long.
     times = [before for each in jobs if (before := _since.get(each.job.metadata))]
     if before := next((each for each in times if abs(now - each) < AGAIN), None):
         yield (
