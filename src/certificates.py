@@ -26,23 +26,21 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import ops
+from charmlibs.interfaces import tls_certificates as tls
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509 import verification
+from istio_aux.model.answers import ProcessStatus
 
 import cluster
 from relations import PEERS, note, noted, peers
-
-if TYPE_CHECKING:
-    from istio_aux.model.answers import ProcessStatus
-
-    from relations.pki import Requirer
 
 ENDPOINT: Final = "certificates"
 TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
@@ -120,6 +118,10 @@ class Offer:
     reason: str = ""
 
 
+# What offers a certificate for these names, now.
+Provider = Callable[[tuple[str, ...], datetime], Offer]
+
+
 def parse_bundle(text: str) -> list[str]:
     """Return the certificates in a PEM text, normalised; none if one of them cannot be read."""
     try:
@@ -140,8 +142,6 @@ def service_names(app: str, model: str) -> tuple[str, ...]:
 
 def make_authority(app: str, model: str) -> Authority:
     """Return a new self-signed authority."""
-    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  it brings pydantic
-
     key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
     name = tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
@@ -151,8 +151,6 @@ def make_authority(app: str, model: str) -> Authority:
 
 def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     """Return a new leaf for `names`, signed by `authority`."""
-    from charmlibs.interfaces import tls_certificates as tls  # noqa: PLC0415  it brings pydantic
-
     key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     attributes = tls.CertificateRequestAttributes(common_name=names[0], sans_dns=names)
     certificate = tls.Certificate.generate(
@@ -282,15 +280,6 @@ class OwnAuthority:
         note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
 
 
-def requirer(charm: ops.CharmBase) -> Requirer | None:
-    """Return the relation `certificates` of the charm, None while there is none."""
-    if not charm.model.relations[ENDPOINT]:
-        return None
-    from relations.pki import Requirer  # noqa: PLC0415  it brings pydantic
-
-    return Requirer(charm)
-
-
 @dataclass(frozen=True)
 class Issuers:
     """What a unit knew when the event began, and what follows from it. Certificates are PEM."""
@@ -332,7 +321,7 @@ def observe(
     model: ops.Model,
     container: ops.Container,
     own: OwnAuthority,
-    pki: Requirer | None,
+    pki: Provider | None,
     now: datetime,
 ) -> Issuers:
     """Read what the units have published, what this one serves, and what providers offer to it.
@@ -343,7 +332,7 @@ def observe(
     names = service_names(model.app.name, cluster.namespace())
     served = _served(container, names, now)
     ours = own.offer(served, names, now)
-    theirs = pki.offer(names, now) if pki else Offer()
+    theirs = pki(names, now) if pki else Offer()
     wants = theirs.leaf or ours.leaf or served
     if theirs.reason and served and served.issuer != ours.leaf.issuer:
         wants = served if life_left(served.chain, now) > _LATE else wants

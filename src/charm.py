@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """The istio-aux charm: its events, and the order in which it acts.
 
-It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests` and `rules`
-render them, `objects` says their order, `cluster` asks the API server. It runs `workload` with
+It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests`
+renders them, `objects` says their order, `cluster` asks the API server. It runs `workload` with
 `certificates`, and says `status` and `actions`, from what workloads answer `probe`.
-A step that fails raises a `ReconcileError`, and the next step follows. `tracing` comes first.
+A step that fails raises a `ReconcileError`, and the next step follows.
 """
 
 from __future__ import annotations
 
-import tracing  # noqa: F401  # isort: skip  # pyright: ignore[reportUnusedImport]
 import contextlib
-import gc
 import logging
 from collections.abc import Generator
 from functools import partial
@@ -30,7 +28,7 @@ import status
 import workload
 from cluster import ReconcileError
 from inputs import CONTAINER, Inputs, observe, remember
-from relations import cos, istio, sidecar
+from relations import cos, istio, pki, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -50,14 +48,14 @@ class IstioAuxCharm(ops.CharmBase):
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(CONTAINER)
-        self._stored.set_default(settled="")  # See `cluster.Present`.
+        self._stored.set_default(removed=False)  # A hook of the removal has deleted everything.
         self._inputs: Inputs | None = None  # What this event observed, for the status.
         self._problem: ReconcileError | None = None  # The first one.
         self._left: list[str] | None = None  # By a removal; None: the unit stays.
         self._serves = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._pki = certificates.requirer(self)
+        self._pki = pki.Requirer(self)
         names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
@@ -88,12 +86,10 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        if isinstance(event, ops.UpgradeCharmEvent):
-            self._stored.settled = ""  # Another revision may render other objects.
-        if self._pki:
-            self._pki.sync()
+        self._stored.removed = False
+        self._pki.sync()
         own = certificates.OwnAuthority(self.model)
-        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
+        self._inputs = observed = observe(self, self.workload_transport, own, self._pki.offer)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
@@ -125,13 +121,11 @@ class IstioAuxCharm(ops.CharmBase):
             self._problem = self._problem or problem
 
     def _act(self, client: Client, inputs: Inputs) -> None:
-        kubernetes, workloads = self.kubernetes_transport, self.workload_transport
-        present = objects.present(client, inputs, self._stored.settled)
         with self._step():
-            self._inputs = inputs = objects.resolve(client, inputs, present)
+            self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before settings that need them. The API
             # server trusts an issuer before a unit serves what it signed. It sends reviews last.
-            objects.ensure(client, inputs, present)
+            objects.ensure(client, inputs)
         granted = self._problem is None
         applied = granted and inputs.values() is not None
         if applied:
@@ -145,16 +139,16 @@ class IstioAuxCharm(ops.CharmBase):
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
-                units = probe.look(client, inputs.app, inputs.model, inputs.now, workloads)
+                units = probe.look(
+                    client, inputs.app, inputs.model, inputs.now, self.workload_transport
+                )
                 self._notes.silent = units.silent
-                objects.complete(client, inputs, present, units.waits)
+                objects.complete(client, inputs, units.waits)
         # Another operator's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(client, inputs, present, kubernetes)
+        self._notes.unapplied = objects.admit_api_server(inputs, self.kubernetes_transport)
         live = bool(process and process.injector_live)
         with self._step():
-            self._notes.labels = objects.label_namespaces(client, inputs, present, live=live)
-        if self._serves and not (self._problem or self._notes.unapplied):
-            self._stored.settled = present.settled
+            self._notes.labels = objects.label_namespaces(client, inputs, live=live)
 
     def _read_checks(self, answer: probe.Answer | None) -> None:
         """Note whether the workload, which said this, serves or starts."""
@@ -180,9 +174,10 @@ class IstioAuxCharm(ops.CharmBase):
         stop = partial(workload.stop, self._container)
         tell = partial(status.tell_leaving, self.unit)
         with cluster.connect(self.kubernetes_transport) as client:
-            self._left, self._stored.settled = objects.remove(
-                client, self.app.name, self._stored.settled, self.patience, stop=stop, tell=tell
-            )
+            left = objects.remove(client, self.app.name, self.patience, stop=stop, tell=tell)
+        # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
+        self._stored.removed = bool(self._stored.removed or not left)
+        self._left = [] if self._stored.removed else left
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._left is not None:
@@ -194,6 +189,4 @@ class IstioAuxCharm(ops.CharmBase):
 
 
 if __name__ == "__main__":
-    # Imported objects live until the process ends, so the garbage collector can skip them.
-    gc.freeze()
     ops.main(IstioAuxCharm)

@@ -6,7 +6,6 @@ Functions raise a `ReconcileError` where the API server refuses a request or fai
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.core_v1 import Namespace, ServiceAccount, ServiceAccountToken
+from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
@@ -69,9 +68,6 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }
-
-# Kinds of which those of others are read, too.
-_OF_OTHERS: Final = frozenset({admission.MutatingWebhookConfiguration, Namespace})
 
 _REFUSALS: Final = frozenset({401, 403})
 _NOT_ITS_ANSWER: Final = "not an answer of the Kubernetes API server"
@@ -236,110 +232,36 @@ def _may(client: Client, verb: str, group: str, resource: str, namespace: str = 
     return status.allowed
 
 
-class Present:
-    """What the API server has: each kind is read once an event, when it is first asked for."""
-
-    def __init__(
-        self, client: Client, labels: Mapping[str, str], model: str, settled: str = ""
-    ) -> None:
-        """Look for objects of the application with these labels, in its model's namespace.
-
-        `settled`: the state in which nothing was to be changed, as an earlier event found.
-        """
-        self._client, self._labels, self._model = client, labels.items(), model
-        self._before, self._state = settled, ""  # Empty while it is unknown.
-        self._found: dict[type[Any], list[Found] | None] = {}
-        self.changed = False  # Something was written or deleted, with an effect.
-
-    @property
-    def settled(self) -> str:
-        """The state in which nothing was to be changed, for the next event."""
-        return "" if self.changed else self._state or self._before
-
-    def every(self, kind: type[Any]) -> list[Found] | None:
-        """Return all objects of a kind that others have, too; None if the kind is not served.
-
-        Raises a `ReconcileError`, as the other methods do.
-        """
-        if kind not in self._found:
-            labels = {} if kind in _OF_OTHERS else dict(self._labels)
-            try:
-                found = [*listed(self._client, kind, labels, namespace=self._model)]
-            except ReconcileError as error:
-                if not _is_not_served(kind, error):
-                    raise
-                found = None
-            self._found[kind] = found
-        return self._found[kind]
-
-    def owned(self, kind: type[Any]) -> list[Found] | None:
-        """Return the application's objects of a kind; None if the kind is not served."""
-        every = self.every(kind)
-        return every and [each for each in every if self._labels <= each.labels.items()]
-
-    def note(self, written: Found) -> None:
-        """Note what the API server answered: the object has another version if it has changed."""
-        self.changed |= not any(written in found for found in self._found.values() if found)
-
-    def is_settled(self, values: object) -> bool:
-        """Tell whether nothing is to be changed: the objects and what they depend on are the same.
-
-        The API server gives an object another version with each change, from any client.
-        """
-        with contextlib.suppress(ReconcileError):
-            found = {kind.__name__: self.owned(kind) for kind in OWNED}
-            self._state = hashlib.sha256(f"{values} {found}".encode()).hexdigest()
-        return self._state == self._before != ""
-
-
-def apply(
-    client: Client, resources: Iterable[AnyResource], manager: str, present: Present | None = None
-) -> None:
+def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:
     """Write `resources` by server-side apply, in order, up to the first that fails.
 
-    Resources of a kind that the API server does not serve are skipped. `present` learns whether any
-    has another version than before.
+    One that is as it should be keeps its version. Resources of a kind that the API server does not
+    serve are skipped.
     """
     for resource in resources:
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
-                written = _found(client.apply(resource, field_manager=manager, force=True))
+                written = client.apply(resource, field_manager=manager, force=True)
+                if _name(written) != _name(resource):
+                    raise ValueError("no name")
         except ReconcileError as error:
             if not _is_not_served(kind, error):
                 raise
             why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
             logger.info("%s: skipped: %s", name, why)
-        else:
-            if present:
-                present.note(written)
 
 
-def differs(client: Client, wanted: AnyResource, model: str) -> bool:
-    """Tell whether the object is missing or has other labels or another spec than `wanted`."""
-    kind: type[Any] = type(wanted)
-    try:
-        with attempt(f"{wanted.kind} {_name(wanted)}"):
-            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
-            labels: dict[str, str] = stored["metadata"].get("labels", {})
-    except ReconcileError as error:
-        if error.code != 404:
-            raise
-        return True
-    goal = _as_dict(wanted)
-    return stored.get("spec") != goal["spec"] or not (
-        goal["metadata"]["labels"].items() <= labels.items()
-    )
-
-
-def prune(client: Client, present: Present, model: str, keep: Iterable[AnyResource]) -> None:
-    """Delete the application's objects that are not in `keep`."""
+def prune(
+    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
+) -> None:
+    """Delete the application's objects, which have its `labels`, but those in `keep`."""
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
         names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, present, model, keep=names)
+            delete(client, kind, labels, model, keep=names)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
@@ -348,16 +270,32 @@ def prune(client: Client, present: Present, model: str, keep: Iterable[AnyResour
 
 
 def delete(
-    client: Client, kind: type[Any], present: Present, model: str, keep: Collection[str] = ()
+    client: Client,
+    kind: type[Any],
+    labels: Mapping[str, str],
+    model: str,
+    keep: Collection[str] = (),
 ) -> bool:
     """Delete the application's objects but those that `keep` names; tell whether there were any."""
-    strays = [each.name for each in present.owned(kind) or () if each.name not in keep]
+    found = owned(client, kind, labels, model) or ()
+    strays = [each.name for each in found if each.name not in keep]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)
         logger.info("%s %s: deleted", kind.__name__, name)
-    present.changed |= bool(strays)
     return bool(strays)
+
+
+def owned(
+    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+) -> list[Found] | None:
+    """Return the objects of a kind with the application's labels; None if it is not served."""
+    try:
+        return [*listed(client, kind, labels, namespace=model)]
+    except ReconcileError as error:
+        if not _is_not_served(kind, error):
+            raise
+        return None
 
 
 def listed(
@@ -372,11 +310,8 @@ def listed(
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
         ):
-            yield _found(each)
-
-
-def _found(resource: AnyResource) -> Found:
-    return msgspec.convert(_as_dict(resource)["metadata"], Found)
+            found: dict[str, Any] = each.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  the same
+            yield msgspec.convert(found["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:
@@ -405,10 +340,6 @@ def request_token(client: Client, account: str, model: str) -> str:
             raise ValueError("no token")
     logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
     return status.token
-
-
-def _as_dict(resource: AnyResource) -> dict[str, Any]:
-    return resource.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
 
 
 def _name(resource: AnyResource) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import ops
 from istio_aux.model.policy import RacePolicy
@@ -15,12 +15,10 @@ import cluster
 import config
 import probe
 from certificates import Issuers, OwnAuthority
+from cluster import Found
 from config import Applications, Config, union
 from manifests import Values, webhook_configuration
 from relations import active, istio, note, noted, sidecar
-
-if TYPE_CHECKING:
-    from relations.pki import Requirer
 
 CONTAINER: Final = "istio-aux"
 # In the peer relation, where a new unit finds them: the options, when all were good.
@@ -29,7 +27,7 @@ _LAST_GOOD: Final = "last-good-options"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last five from the cluster."""
+    """The facts on which the charm decides. The last five come from the cluster, for the leader."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -45,7 +43,7 @@ class Inputs:
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
     revisions: tuple[str, ...] = ()
-    owner: str = ""  # UID of the model's Namespace.
+    namespaces: tuple[Found, ...] = ()
     jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
     has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
@@ -89,7 +87,7 @@ class Inputs:
             repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
             revisions=self.revisions,
             dry_runs=self.dry_runs,
-            owner=self.owner,
+            owner=next((each.uid for each in self.namespaces if each.name == self.model), ""),
             ambient=self.ambient,
             settings=self.settings(),
         )
@@ -99,7 +97,7 @@ def observe(
     charm: ops.CharmBase,
     transport: probe.Transport,
     own: OwnAuthority | None = None,
-    pki: Requirer | None = None,
+    pki: certificates.Provider | None = None,
 ) -> Inputs:
     """Read the inputs, with what both providers of certificates offer. This changes nothing."""
     options: Config | None = None

@@ -1,16 +1,23 @@
-"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`. Pure."""
+"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`. Pure.
+
+Selectors, and what CEL says beside them, decide which pods the API server shows the webhooks. What
+changes in such a pod is decided in one place, the workload's `start/plan.py`.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import jinja2
 import yaml
+from istio_aux.model.annotations import INJECT, MIRROR
+from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.election import HONOURED, LONGEST
@@ -19,10 +26,14 @@ from istio_aux.model.names import (
     EVENT_CONTROLLER,
     EVENT_REASONS,
     IGNORED,
+    JUJU_PODS,
     LOCAL_SETTINGS,
     LONGEST_SETTINGS,
+    NAMESPACE_NAME,
+    NEVER_SELECTED,
     REQUEST_PORTS,
     SETTINGS,
+    START_WEBHOOK,
     STATUS_PORT,
     SUSPENDED,
     WEBHOOK_PORT,
@@ -35,11 +46,7 @@ from lightkube.codecs import AnyResource
 
 # It tells `codecs` of Istio's kinds.
 import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
-import rules
 from config import Applications
-
-if TYPE_CHECKING:
-    import jinja2
 
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
 QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
@@ -64,6 +71,18 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "webhook_port": WEBHOOK_PORT,
     "webhook_timeout": 3,
 }
+
+# Of a pod on the host's network, or of a static one, nothing can start before anything else. It is
+# evaluated after the selectors.
+CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "name": "may-have-a-sidecar",
+        "expression": (
+            "!(has(object.spec.hostNetwork) && object.spec.hostNetwork)"
+            f" && !(has(object.metadata.annotations) && '{MIRROR}' in object.metadata.annotations)"
+        ),
+    },
+)
 
 # libyaml where PyYAML has it: parsing took most of the time of an event.
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -141,8 +160,6 @@ def render(values: Values) -> list[AnyResource]:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415  only the leader renders, and the import takes 60 ms
-
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=jinja2.StrictUndefined,
@@ -188,7 +205,6 @@ def _published(settings: Mapping[str, Any]) -> str:
 def _context(values: Values) -> dict[str, Any]:
     """Return every name that is in a template."""
     app, model = values.app, values.model
-    selected = rules.selected(values)
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     return {
@@ -211,17 +227,141 @@ def _context(values: Values) -> dict[str, Any]:
         "injection_policies": [
             f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
         ],
-        "injected": json.dumps(rules.injected(values)),
+        "injected": json.dumps(injected(values)),
         "selected": " || ".join(
-            f"({rules.selector_expression(each, labels='variables.labels')})" for each in selected
+            f"({selector_expression(each, labels='variables.labels')})" for each in selected(values)
         ),
-        "chosen": rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
+        "chosen": selector_expression(values.pod_selector, labels="variables.podLabels"),
         # The webhook.
         "ca_bundle": base64.b64encode(values.ca_bundle.encode()).decode(),
         "settings": _published(values.settings),
         "ca_from": "",  # The chart's, where cert-manager signs.
-        "webhooks": [*rules.start_webhooks(values), *rules.inject_webhooks(values)],
+        "webhooks": [*start_webhooks(values), *inject_webhooks(values)],
         # The mesh of the workload's own pods.
         "ambient": values.ambient,
         "status_port": STATUS_PORT,
     }
+
+
+def selected(values: Values) -> list[dict[str, Any]]:
+    """Return the selectors of namespaces, each AND not kube-system."""
+    never = _requirement(NAMESPACE_NAME, "NotIn", *NEVER_SELECTED)
+    return [_narrowed(selector, never) for selector in values.namespace_selectors]
+
+
+def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
+    """Return one webhook for each model with applications that may get a sidecar.
+
+    It shows the workload every pod that the namespace or the pod itself has injected, too, because
+    those start after their proxy whatever `namespace-selectors` says. The workload's
+    `start/plan.py` decides which of them get the label. Our own pods are not chosen.
+    """
+    for applications in values.inject:
+        own = values.app if applications.model == values.model else None
+        chosen = _chosen(applications.names, own)
+        if chosen is None or applications.model in IGNORED:
+            continue
+        named = _requirement(NAMESPACE_NAME, "In", applications.model)
+        # A DNS subdomain, unique, and not one of Istio's.
+        name = f"{applications.model}.inject.istio-aux.io"
+        pods = _narrowed({}, *chosen, _NOT_REFUSED, *_NOT_JUJUS)
+        yield _webhook(name, "/inject", {"matchExpressions": [named]}, pods)
+
+
+def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
+    """Return a webhook for each selector of namespaces, and one for `inject_namespaces` if any.
+
+    `pod_selector` narrows all but the last. Our own pods are not chosen. A pod in a namespace of
+    two selectors is reviewed twice: the second review finds nothing to change.
+    """
+    own, pods = _not_ours(values.app), values.pod_selector
+    chosen = {
+        f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
+        for number, selector in enumerate(selected(values), 1)
+    }
+    if values.inject_namespaces:
+        named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
+        chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+    for name, (namespaces, some) in chosen.items():
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own))
+
+
+def _webhook(
+    name: str, path: str, namespaces: Mapping[str, Any], pods: Mapping[str, Any]
+) -> dict[str, Any]:
+    matches = {
+        "namespaceSelector": namespaces,
+        "matchPolicy": "Equivalent",
+        "objectSelector": pods,
+    }
+    return {"name": name, "path": path, "matches": matches, "conditions": CONDITIONS}
+
+
+def injected(values: Values) -> dict[str, tuple[str, ...]]:
+    """Return applications by namespace, `*` for all pods: those that the workload may act on."""
+    by_model = {each.model: each.names for each in values.inject}
+    by_model |= dict.fromkeys(values.inject_namespaces, (EVERY,))
+    return {name: names for name, names in by_model.items() if name not in IGNORED}
+
+
+def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
+    """Return a LabelSelector as a CEL expression over `labels`, CEL for a map of strings.
+
+    An absent label meets `NotIn`, as everywhere in Kubernetes (apimachinery pkg/labels
+    Requirement.Matches).
+    """
+    required = [_in(key, [value], labels) for key, value in selector.get("matchLabels", {}).items()]
+    for requirement in selector.get("matchExpressions", []):
+        key, values = requirement["key"], requirement.get("values", [])
+        match requirement["operator"]:
+            case "In":
+                required.append(_in(key, values, labels))
+            case "NotIn":
+                required.append(f"!({_in(key, values, labels)})")
+            case "Exists":
+                required.append(f"{json.dumps(key)} in {labels}")
+            case "DoesNotExist":
+                required.append(f"!({json.dumps(key)} in {labels})")
+            case operator:
+                raise ValueError(f"{operator}: expected In, NotIn, Exists or DoesNotExist")
+    return " && ".join(required) or "true"
+
+
+def _in(key: str, values: Sequence[str], labels: str) -> str:
+    # Labels are ASCII, so JSON strings and lists of them are CEL.
+    key = json.dumps(key)
+    return f"{key} in {labels} && {labels}[{key}] in {json.dumps(list(values))}"
+
+
+def _chosen(names: tuple[str, ...], own: str | None) -> list[dict[str, Any]] | None:
+    """Return what chooses pods by their application; None if only our own is left."""
+    if EVERY in names:
+        every = _requirement(APPLICATION, "Exists")
+        return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]
+    others = [name for name in names if name != own]
+    return [_requirement(APPLICATION, "In", *others)] if others else None
+
+
+def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
+    return (
+        # The label of the model's operator, without which Juju cannot repair any charm.
+        _requirement(JUJU_PODS[0][0], "DoesNotExist"),
+        # Our own pods: no unit answers a review of the first one.
+        _requirement(APPLICATION, "NotIn", app),
+    )
+
+
+def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` AND more requirements."""
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), *more]}
+
+
+def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+_NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")
+_NOT_JUJUS: Final = tuple(
+    _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")
+    for key, value in JUJU_PODS
+)

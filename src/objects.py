@@ -28,7 +28,7 @@ from lightkube.types import PatchType
 
 import cluster
 import manifests
-from cluster import Found, Present, ReconcileError, attempt
+from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
@@ -43,9 +43,6 @@ _VALIDATOR_PATIENCE: Final = 3.0
 INJECTION: Final = "istio-injection"
 # The application that set the label, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
-
-# Instead of the state in which nothing is to be changed: a removal has deleted everything.
-_REMOVED: Final = "removed"
 
 # How often a Job is patched that changes at the same time, or that may not be changed.
 _ATTEMPTS: Final = 5
@@ -78,49 +75,41 @@ class Patience:
     webhook_gone: float = 1.0
 
 
-def present(client: Client, inputs: Inputs, settled: str = "") -> Present:
-    """Return what reads the application's objects once for an event; see `Present.settled`."""
-    return Present(client, manifests.labels(inputs.app, inputs.model), inputs.model, settled)
-
-
-def resolve(client: Client, inputs: Inputs, present: Present) -> Inputs:
+def resolve(client: Client, inputs: Inputs) -> Inputs:
     """Return `inputs` with what the cluster says.
 
     The cluster is asked on every event, because it may be upgraded.
     """
-    if not all(one.application or one.refusal for one in inputs.requesters):
-        namespaces = present.every(Namespace) or ()
-        requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
-        inputs = dataclasses.replace(inputs, requesters=requesters)
+    unknown = any(not (one.application or one.refusal) for one in inputs.requesters)
+    if not (inputs.leader or unknown):
+        return inputs
+    namespaces = tuple(cluster.listed(client, Namespace))
+    requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
+    inputs = dataclasses.replace(inputs, namespaces=namespaces, requesters=requesters)
     if not inputs.leader:
         return inputs
-    namespaces = present.every(Namespace) or ()
-    webhooks = present.every(admission.MutatingWebhookConfiguration) or ()
+    webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
     revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
-    inputs = dataclasses.replace(
+    labels = manifests.labels(inputs.app, inputs.model)
+    policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
+    values = inputs.values()
+    return dataclasses.replace(
         inputs,
-        owner=next((each.uid for each in namespaces if each.name == inputs.model), ""),
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
-        dry_runs=present.owned(admission.ValidatingAdmissionPolicy) is not None,
+        dry_runs=policies is not None,
+        jobs_suspended=bool(values and not values.repairs_jobs and any(_suspended(client))),
     )
-    values = inputs.values()
-    # The workload has had no right to suspend a Job since an event found none in this state.
-    if values is None or values.repairs_jobs or present.is_settled(values):
-        return inputs
-    return dataclasses.replace(inputs, jobs_suspended=any(_suspended(client)))
 
 
-def ensure(client: Client, inputs: Inputs, present: Present) -> None:
+def ensure(client: Client, inputs: Inputs) -> None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
-    values = inputs.values()
-    if values is None or present.is_settled(values):
-        return
-    standing = manifests.render_access(values)
-    if inputs.has_webhook:
-        standing += manifests.render_webhook(values)
-    cluster.apply(client, standing, inputs.app, present)
+    if values := inputs.values():
+        standing = manifests.render_access(values)
+        if inputs.has_webhook:
+            standing += manifests.render_webhook(values)
+        cluster.apply(client, standing, inputs.app)
 
 
 @contextlib.contextmanager
@@ -130,7 +119,7 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
     role as the options say.
     """
-    inputs = resolve(client, inputs, present(client, inputs))
+    inputs = resolve(client, inputs)
     values = inputs.values()
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
@@ -148,7 +137,7 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
             logger.warning("%s: the next event takes the right to evict away", error)
 
 
-def complete(client: Client, inputs: Inputs, present: Present, waits: str) -> None:
+def complete(client: Client, inputs: Inputs, waits: str) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration is created unless the unit `waits` for its
@@ -156,45 +145,39 @@ def complete(client: Client, inputs: Inputs, present: Present, waits: str) -> No
     restarts.
     """
     values = inputs.values()
-    if values is None or present.is_settled(values):
+    if values is None:
         return
     if inputs.has_webhook:
-        cluster.prune(client, present, inputs.model, keep=manifests.render(values))
+        labels = manifests.labels(inputs.app, inputs.model)
+        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
     elif waits:
         raise ReconcileError(waits)
     else:
-        cluster.apply(client, manifests.render_webhook(values), inputs.app, present)
+        cluster.apply(client, manifests.render_webhook(values), inputs.app)
 
 
-def admit_api_server(
-    client: Client, inputs: Inputs, present: Present, transport: Transport = None
-) -> str:
+def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
-    Istio's validator checks the object and refuses it while istiod is away, so it is written only
-    when it differs. The next event tries again; the workload's notice that an injector is live is
-    one.
+    Istio's validator checks these objects, and refuses them while istiod is away. The next event
+    tries again; the workload's notice that an injector is live is one.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
-    if values is None or present.is_settled(values):
+    if values is None:
         return ""
     try:
-        for wanted in manifests.render_mesh(values):
-            if cluster.differs(client, wanted, inputs.model):
-                with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
-                    cluster.apply(hasty, [wanted], inputs.app, present)
+        with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as client:
+            cluster.apply(client, manifests.render_mesh(values), inputs.app)
     except ReconcileError as error:
         logger.warning("%s: not applied", error)
         return str(error)
     return ""
 
 
-def label_namespaces(
-    client: Client, inputs: Inputs, present: Present, *, live: bool
-) -> tuple[str, ...]:
+def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...]:
     """Set Istio's label on `inject-namespaces` when an injector is live; remove it elsewhere.
 
     The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
@@ -207,7 +190,7 @@ def label_namespaces(
     if not inputs.leader or inputs.config is None:
         return ()
     wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
-    found = {namespace.name: namespace for namespace in present.every(Namespace) or ()}
+    found = {namespace.name: namespace for namespace in inputs.namespaces}
     changes = [
         (namespace, False) for namespace in found.values() if _is_stray(namespace, owner, wanted)
     ]
@@ -261,20 +244,18 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
 def remove(
     client: Client,
     app: str,
-    settled: str,
     patience: Patience,
     *,
     stop: Callable[[], None],
     tell: Callable[[list[str]], None],
-) -> tuple[list[str], str]:
+) -> list[str]:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    This may fail and begin again at any point. `settled` is what the hook before left, `stop` stops
-    the workload, and `tell` gets the Jobs whose pods it waits for.
+    This may fail and begin again at any point. `stop` stops the workload, and `tell` gets the Jobs
+    whose pods it waits for.
 
     Returns:
-        Kinds of objects that it leaves, because the API server does not let it see or delete them;
-        and what to give to the next hook.
+        Kinds of objects that it leaves, because the API server does not let it see or delete them.
     """
     model, left = cluster.namespace(), list[str]()
     # What changes new pods goes first: calls of the webhook would fail. What follows may take as
@@ -296,18 +277,17 @@ def remove(
     resume_jobs(client, patience, tell)
     # Another operator's webhook may refuse that.
     take_back_labels(client, app, model, left)
-    # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
-    return ([], _REMOVED) if not left or settled == _REMOVED else (left, settled)
+    return left
 
 
 def _delete(
     client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
 ) -> bool:
     """Delete what the application owns of these kinds, in this order; tell if there was any."""
-    present, deleted = Present(client, manifests.labels(app, model), model), False
+    labels, deleted = manifests.labels(app, model), False
     for kind in kinds:
         with cluster.tolerating_refusals(left, kind.__name__):
-            deleted |= cluster.delete(client, kind, present, model)
+            deleted |= cluster.delete(client, kind, labels, model)
     return deleted
 
 

@@ -23,14 +23,13 @@ import yaml
 from istio_aux.model.names import STATUS_PORT
 from istio_aux.model.text import quoted
 
-import tracing
 from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
 LOGGING: Final = "logging"
 # ops itself serves these two.
-TRACING: Final = tracing.ENDPOINT
+TRACING: Final = "charm-tracing"
 CA: Final = "receive-ca-cert"
 ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
 
@@ -69,12 +68,10 @@ class Topology:
 def trace(charm: ops.CharmBase) -> ops.Object | None:
     """Return what sends traces of the charm's events to Tempo; the charm keeps it.
 
-    None without that relation (`tracing`), and while it would fail each hook: its library writes to
-    a relation that may be gone, expects an argument of each error, and does not expect JSON that is
-    nested too deeply.
+    None while it would fail each hook: its library writes to a relation that may be gone, expects
+    an argument of each error, and does not expect JSON that is nested too deeply.
     """
-    if not ops.tracing:
-        return None
+    assert ops.tracing  # The extra `tracing` of ops.
     related = [each for endpoint in (TRACING, CA) for each in active(charm.model, endpoint)]
     texts = (
         text

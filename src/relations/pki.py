@@ -1,7 +1,4 @@
-"""The relation `certificates` (interface `tls-certificates`): a certificate of a PKI.
-
-Import it while the relation is there: its library brings pydantic, an eighth of all imports.
-"""
+"""The relation `certificates` (interface `tls-certificates`): a certificate of a PKI."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from lightkube.types import CascadeType, PatchType
 import cluster as of_charm
 import manifests
 import objects
-from certificates import Issuers
+from certificates import Issuers, make_authority
 from cluster import Found, ReconcileError
 from inputs import Inputs
 from objects import Patience
@@ -68,7 +68,7 @@ def kinds_served(client: lightkube.Client) -> list[type[Any]]:
     kinds: list[type[Any]] = []
     for kind in of_charm.OWNED:
         with contextlib.suppress(ReconcileError):
-            if of_charm.Present(client, {}, "default").owned(kind) is not None:
+            if of_charm.owned(client, kind, {}, "default") is not None:
                 kinds.append(kind)
     return kinds
 
@@ -86,6 +86,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
         ambient=True,
         repairs=True,
         repairs_jobs=True,
+        ca_bundle=make_authority(APP, name).certificate,
         owner=made.metadata.uid or "",
     )
     of_charm.apply(client, manifests.render(values), manager=APP)
@@ -110,17 +111,42 @@ def try_pod(client: lightkube.Client, namespace: str) -> None:
 
 def left(client: lightkube.Client, model: str) -> list[str]:
     """The objects that have the application's labels."""
-    found: list[str] = []
-    present = of_charm.Present(client, manifests.labels(APP, model), model)
+    return [*versions(client, model)]
+
+
+def versions(client: lightkube.Client, model: str) -> dict[str, str]:
+    """The version of each object that has the application's labels."""
+    found: dict[str, str] = {}
     for kind in OWNED:
-        owned = present.owned(kind)
+        owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
         assert owned is not None
-        found += [f"{kind.__name__} {each.name}" for each in owned]
+        found |= {f"{kind.__name__} {each.name}": each.resource_version for each in owned}
     return found
 
 
 def await_nothing_left(client: lightkube.Client, model: str) -> None:
     lab.until(lambda: not left(client, model), what=f"all of {model} to be gone")
+
+
+def test_an_object_that_is_applied_as_it_is_keeps_its_version(
+    client: lightkube.Client, deserted: manifests.Values
+):
+    """So each event may apply all of them. One of each kind is there."""
+
+    def apply() -> dict[str, str]:
+        of_charm.apply(client, manifests.render(deserted), manager=APP)
+        return versions(client, deserted.model)
+
+    assert {each.partition(" ")[0] for each in apply()} == {kind.__name__ for kind in OWNED}
+    # A controller writes the status of new policies meanwhile.
+    lab.until(
+        lambda: versions(client, deserted.model) == apply(), what="an apply that changes nothing"
+    )
+
+    name, theirs = manifests.service_account(APP), {"istio-aux.io/model": "another"}
+    patch = {"metadata": {"labels": theirs}}
+    client.patch(ServiceAccount, name, patch, namespace=deserted.model)
+    assert f"ServiceAccount {name}" in apply()
 
 
 @pytest.mark.parametrize("cascade", [CascadeType.FOREGROUND, CascadeType.BACKGROUND])
@@ -293,8 +319,9 @@ def naming(*namespaces: str) -> Inputs:
 
 def label_all(client: lightkube.Client, inputs: Inputs) -> tuple[str, ...]:
     """What the charm does for `inject-namespaces` while an injector is live."""
-    present = objects.present(client, inputs)
-    return objects.label_namespaces(client, inputs, present, live=True)
+    namespaces = tuple(of_charm.listed(client, Namespace))
+    inputs = dataclasses.replace(inputs, namespaces=namespaces)
+    return objects.label_namespaces(client, inputs, live=True)
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:

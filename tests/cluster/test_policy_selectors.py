@@ -21,7 +21,7 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.core_v1 import Namespace
 
 import config
-import rules
+import manifests
 
 NAME = "told-of-selectors"
 
@@ -60,7 +60,7 @@ def namespace(client: lightkube.Client) -> Iterator[str]:
     make_namespace(client, NAME)
     validations = [
         {
-            "expression": rules.selector_expression(
+            "expression": manifests.selector_expression(
                 config.parse_selector(text), "variables.labels"
             ),
             "message": f"<{text}>",

@@ -23,7 +23,6 @@ from istio_aux.model.sidecars import RULE, SHIPPED
 from lab.release import CHART
 
 import manifests
-import rules
 from config import Applications
 from helm import readme
 from helm.gotemplate import translate
@@ -96,7 +95,7 @@ def _template(name: str) -> str:
 
 
 def _rules() -> str:
-    [every] = rules.selected(Values(_APP, _MODEL))
+    [every] = manifests.selected(Values(_APP, _MODEL))
     values = Values(
         _APP, _MODEL, (_NAMESPACES,), pod_selector=_PODS, inject_namespaces=("@INJECTED@",)
     )
@@ -110,7 +109,7 @@ def _rules() -> str:
             "longest": LONGEST_SELECTOR,
             "never": every["matchExpressions"],
         },
-        "webhooks": [_webhook(each) for each in rules.start_webhooks(values)],
+        "webhooks": [_webhook(each) for each in manifests.start_webhooks(values)],
         "inject": {
             "every": _inject(("*",), "elsewhere"),
             "every of ours": _inject(("*",), _MODEL),
@@ -128,7 +127,7 @@ def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inject(names: tuple[str, ...], ours: str) -> dict[str, Any]:
     values = Values(_APP, ours, inject=(Applications(_MODEL, names),))
-    [webhook] = rules.inject_webhooks(values)
+    [webhook] = manifests.inject_webhooks(values)
     return _webhook(webhook)
 
 

@@ -26,9 +26,8 @@ def owned(client: Client, release: Release) -> set[str]:
     """Kind and name of what a release has of the kinds that the charm deletes at its end."""
     labels = {"istio-aux.io/application": release.name, "istio-aux.io/model": release.namespace}
     found: set[str] = set()
-    present = charm.Present(client, labels, release.namespace)
     for kind in charm.OWNED:
-        listed = present.owned(kind)
+        listed = charm.owned(client, kind, labels, release.namespace)
         found |= {f"{kind.__name__} {each.name}" for each in listed or ()}
     return found
 

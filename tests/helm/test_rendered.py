@@ -19,7 +19,6 @@ from lab.selector_cases import INVALID, VALID
 
 import config
 import manifests
-import rules
 from helm import charts, generate
 from helm.charts import APP, MODEL, by_name, render
 from manifests import Values
@@ -159,12 +158,12 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
     [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
-    wanted = [*rules.start_webhooks(Values(APP, MODEL, pod_selector=parsed))]
+    wanted = [*manifests.start_webhooks(Values(APP, MODEL, pod_selector=parsed))]
 
     selector = wanted[0]["matches"]["objectSelector"]
     # The charm sorts requirements.
     assert in_any_order(webhook["webhooks"][0]["objectSelector"]) == in_any_order(selector)
-    expression = rules.selector_expression(parsed, "variables.podLabels")
+    expression = manifests.selector_expression(parsed, "variables.podLabels")
     assert {*chosen["expression"].split(" && ")} == {*expression.split(" && ")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import graphlib
 import re
 import subprocess
 import tomllib
@@ -140,6 +141,34 @@ def test_no_field_is_added_to_across_an_await() -> None:
     waiting = [path for path in tracked("*.py") if "await" in path.read_text()]
     assert waiting
     assert [path for path in waiting if any(map(loses_updates, walk(path)))] == []
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the charm that this one imports, also inside of functions."""
+    named: set[str] = set()
+    for node in walk(path):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return named
+
+
+def test_no_two_modules_of_the_charm_need_each_other() -> None:
+    """Each can be read after those that it imports; `charm` comes last."""
+    paths = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in tracked("src/*.py")
+    }
+    assert len(paths) <= 16
+    order = [
+        *graphlib.TopologicalSorter(
+            {n: imports(p) & {*paths} for n, p in paths.items()}
+        ).static_order()
+    ]
+    assert order[-1] == "charm"
 
 
 WORKLOAD = ROOT / "workload/src/istio_aux"

@@ -10,7 +10,7 @@ from charms.istio_aux.v0.sidecar import SidecarRequest
 from istio_aux.model.names import IGNORED
 
 import config
-import rules
+import manifests
 from config import (
     Applications,
     as_file,
@@ -119,7 +119,7 @@ def test_models_and_namespaces_that_istio_ignores_are_refused(name: str) -> None
 
 def test_labels_that_must_match_become_an_expression_of_cel() -> None:
     """The other form of a LabelSelector."""
-    found = rules.selector_expression({"matchLabels": {"a": "b"}}, "l")
+    found = manifests.selector_expression({"matchLabels": {"a": "b"}}, "l")
 
     assert found == '"a" in l && l["a"] in ["b"]'
 
@@ -128,4 +128,4 @@ def test_an_operator_that_selectors_do_not_have_is_refused() -> None:
     selector = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
 
     with pytest.raises(ValueError, match="Gt: expected In, NotIn, Exists or DoesNotExist"):
-        rules.selector_expression(selector, "l")
+        manifests.selector_expression(selector, "l")

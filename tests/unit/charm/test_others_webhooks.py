@@ -122,15 +122,6 @@ def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_app
     assert "etcd is slow" in status.message
 
 
-def test_an_object_without_a_difference_is_not_applied_again(unit: Unit) -> None:
-    unit.api.calls.clear()
-
-    unit.run()
-
-    assert f"GET {PATH}" in unit.api.calls
-    assert f"PATCH {PATH}" not in unit.api.calls
-
-
 @pytest.mark.parametrize(
     "changed",
     [{"spec": {"mtls": {"mode": "STRICT"}}}, {"metadata": {"name": "istio-aux", "uid": "uid-1"}}],

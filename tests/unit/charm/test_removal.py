@@ -183,16 +183,6 @@ def test_what_juju_labels_as_its_own_is_found_all_the_same(new_unit: Unit) -> No
     assert not new_unit.api.objects
 
 
-def test_a_label_of_jujus_is_no_difference_to_fight_about(new_unit: Unit) -> None:
-    new_unit.api.labelled_by_juju = True
-    new_unit.configure()
-    new_unit.api.calls.clear()
-
-    new_unit.run()
-
-    assert not [call for call in new_unit.api.writes if "peerauthentications" in call]
-
-
 def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Unit) -> None:
     """The garbage collector deletes them when nobody runs the charm's last hook."""
     unit.configure(**EVERYTHING)
