@@ -134,9 +134,8 @@ def test_explain_goes_by_the_settings_of_the_installation(
         manifests.webhook_configuration(installed.name, installed.model),
     )
     label = f"`kubectl label namespace {audited.namespace} "
-    why = "no installation looks after this pod: "
-    why += f"namespace {audited.namespace} is not selected: {label}"
-    assert found["reason"].startswith(why)
+    why = f"namespace {audited.namespace} is not selected: {label}"
+    assert found["reason"].startswith(f"no installation looks after this pod: {why}")
     checked = ask(cluster.kubeconfig, "check").stdout
     assert f"{audited.namespace} is injected and not selected, and has " in checked
 

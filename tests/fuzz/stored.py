@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import report
+from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
@@ -204,13 +205,15 @@ def _is_json(body: bytes) -> bool:
 def _shown(answers: list[Any]) -> Iterator[str]:
     """Lines that `explain` and `audit` print."""
     explanation, finding = answers
-    shown: list[Any] = [explanation] if explanation else []
+    shown = list[tuple[Any, Callable[[Terminal], str]]]()
+    if explanation:
+        shown.append((explanation, explanation.text))
     if isinstance(finding, report.Finding):
-        shown.append(report.Audit([finding], 1))
+        shown.append((finding, report.Audit([finding], 1).text))
     for output in ("json", "text"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        for each in shown:
-            report.show(stream, each, output)
+        for each, text in shown:
+            report.show(stream, output, [each], text)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from istio_aux.cli import cluster, report, terminal
-from istio_aux.cli.cluster import Scope
+from istio_aux.cli.cluster import AuditRequest
 from istio_aux.cli.installation import NOT_INSTALLED
 from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
@@ -53,7 +54,7 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await cluster.audit_pods(api.access(), Scope())
+        found = await cluster.audit_pods(api.access(), AuditRequest())
         assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "ignore"),
@@ -93,7 +94,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         await api.put("namespaces", {"metadata": {"name": "training"}})
         await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
         chosen = selector and selectors.parse_namespaces(selector)
-        scope = Scope(namespace=namespace, selectors=chosen or None)
+        scope = AuditRequest(namespace=namespace, selectors=chosen or None)
         audit = await cluster.audit_pods(api.access(), scope)
         assert [request for request in api.requests if "pods" in request] == [
             f"GET {path}" for path in reads
@@ -112,7 +113,7 @@ async def test_a_pod_that_comes_twice_is_counted_once() -> None:
             return refusal(410, "Expired") if "continue" in request.query else None
 
         api.faults.append(expired)
-        found = await cluster.audit_pods(api.access(), Scope())
+        found = await cluster.audit_pods(api.access(), AuditRequest())
     assert (found.pods, len(found.findings)) == (501, 501)
 
 
@@ -149,7 +150,7 @@ def finding(state: report.State, **fields: Any) -> Finding:
 
 
 def table(audit: Audit) -> str:
-    return "\n".join(report.audit_text(audit, Terminal(), NOON))
+    return audit.text(Terminal(), NOON)
 
 
 TABLE = """\
@@ -175,9 +176,13 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     assert shown.endswith("lost: 0, unmeshed: 1 (unknown: 3)")
 
 
-def output(answer: Any, kind: str) -> bytes:
+def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
     stream = io.TextIOWrapper(io.BytesIO())
-    report.show(stream, answer, kind)
+    if holders:
+        held = audit.holders()
+        report.show(stream, kind, held, partial(report.holders_text, held))
+    else:
+        report.show(stream, kind, audit.findings, audit.text)
     stream.seek(0)
     return stream.buffer.read()
 
@@ -199,17 +204,18 @@ def test_json_is_one_object_a_line() -> None:
 def test_holders_are_shown_alone_and_in_json() -> None:
     """Their names are a contract."""
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
-    shown = Audit([held, finding("lost")], 2).holders()
+    audit = Audit([held, finding("lost")], 2)
     text = "1 pod is kept by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
-    assert output(shown, "text").decode() == f"{text}\n"
-    assert msgspec.json.decode(output(shown, "json")) == {
+    assert output(audit, "text", holders=True).decode() == f"{text}\n"
+    assert msgspec.json.decode(output(audit, "json", holders=True)) == {
         "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
         "fix": "set x: false", "text": text,
     }  # fmt: skip
 
 
 def test_without_holders_audit_says_so() -> None:
-    assert output(Audit([finding("lost")], 1).holders(), "text") == b"no pod is stuck or blocked\n"
+    shown = output(Audit([finding("lost")], 1), "text", holders=True)
+    assert shown == b"no pod is stuck or blocked\n"
 
 
 def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
@@ -217,7 +223,7 @@ def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
     size = {"millicpu": 8_000, "memory": 64 * 1024**3}
     gpus = (4, 4, 4, 4, 4, 2, 2)
     found = [finding("stuck", since=since, requests={**size, "gpus": each}) for each in gpus]
-    shown = output(Audit(found, 31).holders(), "table").decode()
+    shown = output(Audit(found, 31), "table", holders=True).decode()
     assert f"$ istio-aux audit --holders\n{shown}```" in (ROOT / "README.md").read_text()
 
 
@@ -234,8 +240,8 @@ def test_of_many_holders_the_first_are_shown() -> None:
 )
 def test_restarts_name_the_installation_whose_settings_count(name: str, where: str) -> None:
     """As the summary of `audit` does; without an installation they are the defaults."""
-    restarts = report.Restarts([], dry_run=False, installation=name)
-    assert [*report.restarts_text(restarts, Terminal())] == [f"{where}restarted: 0, kept: 0"]
+    shown = report.restarts_text([], Terminal(), dry_run=False, installation=name)
+    assert shown == f"{where}restarted: 0, kept: 0"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +282,9 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     ]  # fmt: skip
     assert "    not finished: vault (running)" in lines
     assert held.startswith("2 pods are kept by istio-proxy since ")
-    assert left_out.startswith("no installation looks after 4 of these pods (24 GPUs):\nistio-aux")
+    assert left_out.startswith(
+        "no installation looks after 4 of these pods (24 GPUs):\nistio-aux is"
+    )
     assert left_out.splitlines()[-1].startswith("free the 2 stuck ones: `istio-aux quit -")
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 

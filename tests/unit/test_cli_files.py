@@ -449,21 +449,21 @@ def test_a_reason_wraps_in_its_column_or_below_its_row_if_that_is_too_narrow() -
     """Names of people and pods are long, and a reason that is cut says nothing."""
     rows = [[Cell("pod"), Cell("not finished: cloud-sql-proxy (running)")], [Cell("b"), Cell("no")]]
     beside, below = (
-        list(Terminal(width=width).table(rows, indent=indent))
+        list(Terminal(width=width).table("", rows, indent=indent))
         for width, indent in ((46, " "), (44, "  "))
     )
     assert beside == [" pod  not finished: cloud-sql-proxy (running)", " b    no"]
     words = ["      not finished: cloud-sql-proxy", "      (running)"]
     assert below == ["  pod", *words, "  b    no"]
     rows = [[Cell("a", Style.GOOD), Cell("b")], [Cell("long"), Cell("c")]]
-    coloured = list(Terminal(colour=True).table(rows))
+    coloured = list(Terminal(colour=True).table("", rows))
     assert coloured == [f"{GREEN}a\x1b[0m     b", "long  c"], "colours take no columns"
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_word_of_a_reason_is_lost() -> None:
     reason = "istio-proxy exited 137 (OOMKilled), but not finished: main (running) " * 3
     for width in (60, 80, 100):
-        [first, *others] = Terminal(width=width).table([[Cell("n" * 15), Cell(reason)]])
+        [first, *others] = Terminal(width=width).table("", [["n" * 15, reason]])
         assert max(map(len, [first, *others])) <= width
         assert " ".join([first[15:], *others]).split() == reason.split()
 
@@ -478,7 +478,7 @@ def test_a_table_fits_the_width_that_is_known(
     """A pseudo-terminal that nobody has given a size says 0: all is shown."""
     screen = Screen(columns)
     rows = [[Cell("a"), Cell("b " * 300)]]
-    lines = list(Terminal.of(screen.stream, environ).table(rows))
+    lines = list(Terminal.of(screen.stream, environ).table("", rows))
     screen.close()
     longest = max(map(len, lines))
     assert (longest > 600) if width is None else (width - 2 <= longest <= width)

@@ -19,7 +19,7 @@ from unit.test_cli_unmeshed import Istio
 
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
 OVER = job({"main": exited(0), "istio-proxy": RUNNING})
-NOBODY = "no installation looks after this pod: "
+LEFT_OUT = "no installation looks after this pod: "
 FREE = "`istio-aux quit -n team {}`"
 AS_SELECTED = "pods are judged as if their namespace were selected"
 DONE = "every payload container is finished"
@@ -62,7 +62,7 @@ def test_the_label_is_named_that_has_a_namespace_selected(
 ) -> None:
     judged = found({"namespace-selectors": selectors}).judge(OVER, labels, None)
     why = f"namespace training is not selected: {remedy}"
-    assert (judged.action, judged.reason) == ("ignore", f"{NOBODY}{why}; {DONE}")
+    assert (judged.action, judged.reason) == ("ignore", f"{LEFT_OUT}{why}; {DONE}")
     assert judged.left_out == why
 
 
@@ -178,12 +178,12 @@ async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
         unselected = await explained(run, api, tmp_path)
         by_file = await explained(run, api, tmp_path, "--config", str(config))
     (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
-    assert alone["reason"].startswith(f"{NOBODY}istio-aux is not installed in this cluster: ")
+    assert alone["reason"].startswith(f"{LEFT_OUT}istio-aux is not installed in this cluster: ")
     assert "installation" not in alone
     frees = FREE.format(alone["name"])
     assert [each.get("free") for each in (alone, left, ours)] == [frees, frees, None]
     label = "`kubectl label namespace team io.datastrophic/istio-aux=enabled`"
-    assert f"{NOBODY}namespace team is not selected: {label}" in left["reason"]
+    assert f"{LEFT_OUT}namespace team is not selected: {label}" in left["reason"]
     assert left["installation"] == "kubeflow/istio-aux"
     assert (ours["action"], ours["installation"]) == ("quit", "shop/ours")
 

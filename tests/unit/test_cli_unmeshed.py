@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from istio_aux.cli import cluster, main
-from istio_aux.cli.cluster import Scope
+from istio_aux.cli.cluster import AuditRequest
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
@@ -69,7 +69,7 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await cluster.audit_pods(api.access(), Scope())
+        found = await cluster.audit_pods(api.access(), AuditRequest())
     assert states(found) == {**LACKING, "stuck": "stuck"}
     assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
     asks = found.findings[0]
@@ -113,9 +113,11 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.audit_pods(api.access(), Scope())).findings == []
+        assert (await cluster.audit_pods(api.access(), AuditRequest())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.audit_pods(api.access(), Scope())) == {"pulling": "blocked"}
+        assert states(await cluster.audit_pods(api.access(), AuditRequest())) == {
+            "pulling": "blocked"
+        }
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
         (POLICY, None, {"asks": "unmeshed", "stuck": "stuck"}, 2,
          "no policy in ConfigMap istio-system/istio-sidecar-injector"),
         (NAMESPACES, None, {"stuck": "stuck"}, 4,
-         f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}"),
+         "this account may not list namespaces"),
         (NAMESPACES, "shop", {**LACKING, "stuck": "stuck"}, 0, ""),
     ],
     ids=["no policy", "no namespaces", "one namespace"],
@@ -136,7 +138,7 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
     async with Istio() as api:
         api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
         await api.fill()
-        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace))
+        audit = await cluster.audit_pods(api.access(), AuditRequest(namespace=namespace))
     assert (states(audit), audit.unknown) == (found, unknown)
     assert (gap in audit.gaps) is bool(gap)
 
@@ -158,5 +160,5 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
     async with Istio() as api:
         api.refuse(f"GET {NAMESPACES}", 403)
         await api.run_pod("plain")
-        audit = await cluster.audit_pods(api.access(), Scope())
+        audit = await cluster.audit_pods(api.access(), AuditRequest())
     assert (audit.findings, audit.pods, audit.unknown, audit.gaps) == ([], 1, 0, ())

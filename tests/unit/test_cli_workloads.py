@@ -229,7 +229,8 @@ async def test_an_object_that_may_not_be_read_is_found_by_its_name_in_its_pods()
             api.refuse(path, 403, "Forbidden", "no")
         found, problems = await find(api, "tfjob/mnist", "tfjob/none")
     assert found == MNIST
-    why = "this account may not get tfjob/none; this account may not list jobs, tfjobs"
+    rights = ("get tfjob/none", "list jobs", "list tfjobs")
+    why = "; ".join(f"this account may not {right}" for right in rights)
     assert problems == [f"tfjob/none: no pods in namespace team: {why}"]
 
 

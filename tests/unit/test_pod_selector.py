@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from istio_aux.cli import cluster as reading
 from istio_aux.cli import main
-from istio_aux.cli.cluster import Scope
+from istio_aux.cli.cluster import AuditRequest
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.policy import Policy
@@ -31,7 +31,7 @@ MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
 HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
-DONE, NOBODY = "every payload container is finished", "no installation looks after this pod"
+DONE, LEFT_OUT = "every payload container is finished", "no installation looks after this pod"
 LABEL = "`kubectl label{} pod job-x7k2p -n training team=a` (by the pod's author)"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 
@@ -103,8 +103,8 @@ async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> 
     ("labels", "asked", "expected"),
     [
         (MATCHED, "", ("quit", DONE)),
-        (OTHER, "", ("ignore", f"{NOBODY}: {WHY}: {LABEL.format(' --overwrite')}; {DONE}")),
-        ({}, "", ("ignore", f"{NOBODY}: {WHY}: {LABEL.format('')}; {DONE}")),
+        (OTHER, "", ("ignore", f"{LEFT_OUT}: {WHY}: {LABEL.format(' --overwrite')}; {DONE}")),
+        ({}, "", ("ignore", f"{LEFT_OUT}: {WHY}: {LABEL.format('')}; {DONE}")),
         (WEB, "training/web", ("quit", DONE)),
     ],
     ids=["matched", "other labels", "no labels", "an injected application's"],
@@ -147,7 +147,7 @@ async def test_audit_finds_only_pods_that_it_matches() -> None:
         await api.run_pod("team-a", labels=MATCHED)
         await api.install({"pod-selector": CHOOSE[1], "applications": "shop/web"})
         await api.run_pod("web", labels=WEB)
-        found = await reading.audit_pods(api.access(), Scope())
+        found = await reading.audit_pods(api.access(), AuditRequest())
 
     assert states(found) == {"team-a": "unmeshed", "web": "unmeshed", "stuck": "stuck"}
     assert [each.action for each in found.findings if each.name == "stuck"] == ["ignore"]
@@ -215,7 +215,7 @@ async def test_audit_knows_inject_selector() -> None:
         await api.run_pod("step", labels=STEP, annotations=NO)
         await api.run_pod("other", annotations=NO)
         await api.install({"namespace-selectors": "istio-injection", "inject-selector": "step"})
-        found = await reading.audit_pods(api.access(), Scope())
+        found = await reading.audit_pods(api.access(), AuditRequest())
 
     assert "step" in states(found)
     assert "other" not in states(found)

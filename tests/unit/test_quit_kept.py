@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.cli.cluster import Scope, audit_pods
+from istio_aux.cli.cluster import AuditRequest, audit_pods
 from istio_aux.cli.installation import Installation
 from istio_aux.model.policy import Policy, QuitMode
 from istio_aux.settings import DEFAULTS
@@ -100,7 +100,9 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         await settled(world, pods=6)
         assert (kept("istio-proxy"), kept("other")) == (8, 2)
         told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=Policy(grace=3600))
-        audit = await audit_pods(world.api.access(), Scope(), Installation(settings=told))
+        audit = await audit_pods(
+            world.api.access(), AuditRequest(config=Installation(settings=told))
+        )
         ours = [each for each in audit.findings if not each.left_out and each.requests]
         gpus = [sum(e.requests.gpus for e in ours if e.requests and bool(e.by) is other)
                 for other in (False, True)]  # fmt: skip

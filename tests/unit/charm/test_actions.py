@@ -396,7 +396,7 @@ def test_restarts_are_a_dry_run_unless_told_otherwise(unit: Unit) -> None:
 
     assert (found["would-restart"], found["kept"], found["unfinished"]) == (1, 1, "")
     assert found["pods"] == ("team/web-0 would-restart: no sidecar\nteam/job-0 kept: it is a Job's")
-    assert not understood(unit).yes
+    assert understood(unit).dry_run
     assert evicting(unit) == []
 
 
@@ -417,7 +417,7 @@ def test_the_workload_may_evict_pods_only_while_it_restarts_them(unit: Unit) -> 
 
     assert (found["restarted"], found["kept"]) == (1, 1)
     given = understood(unit)
-    assert (given.yes, given.namespace, given.limit) == (True, "team", 3)
+    assert (given.dry_run, given.namespace, given.limit) == (False, "team", 3)
     assert evicting(unit) == [True, False]
 
 

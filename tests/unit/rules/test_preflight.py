@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from istio_aux.cli import preflight, report
 from istio_aux.cli.preflight import CheckResult, Verdict
+from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
@@ -295,14 +295,10 @@ istio-aux may not work here; problem: 1
 """
 
 
-def test_a_text_says_what_to_do_and_whether_istio_aux_works(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     live = CheckResult("injector", Verdict.OK, "istio is live")
     far = preflight.finished(CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443"))
 
-    report.show(sys.stdout, [live, far], "text")
-    assert capsys.readouterr().out == TEXT
-
-    report.show(sys.stdout, [live], "text")
-    assert capsys.readouterr().out.endswith("\n\nnothing keeps istio-aux from working here\n")
+    assert report.check_text([live, far], Terminal()) == TEXT.strip()
+    well = report.check_text([live], Terminal())
+    assert well.endswith("\n\nnothing keeps istio-aux from working here")

@@ -135,7 +135,10 @@ def _chosen(text: str) -> selectors.Selector | None:
     return chosen if chosen.requirements else None
 
 
-def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
+def matching(
+    pattern: str, expected: str, made: Callable[[re.Match[str]], T]
+) -> Callable[[object], T]:
+    """A reader of texts that have this pattern; of others it says what is ``expected``."""
     compiled = re.compile(pattern, re.DOTALL)
 
     def read(value: object) -> T:
@@ -154,22 +157,22 @@ LABEL = rf"(?![^/]{{64}}){_PART}"
 SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
-_path = _text(r".+", "the path of a file", lambda match: Path(match[0]))
-namespace = _text(LABEL, "the name of a namespace", lambda match: match[0])
-_configuration = _text(
+_path = matching(r".+", "the path of a file", lambda match: Path(match[0]))
+namespace = matching(LABEL, "the name of a namespace", lambda match: match[0])
+_configuration = matching(
     SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]
 )
-_lease = _text(
+_lease = matching(
     rf"({LABEL})/({SUBDOMAIN})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
     lambda match: (match[1], match[2]),
 )
-_application = _text(
+_application = matching(
     rf"({LABEL})/({LABEL})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
     lambda match: Application(match[1], match[2]),
 )
-_address = _text(
+_address = matching(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
     lambda match: Address(match[1], int(match[2])),

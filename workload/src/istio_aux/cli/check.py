@@ -9,8 +9,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from istio_aux.cli import cluster, preflight, report
@@ -72,21 +72,20 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
     """What to check.
 
     ``selectors`` are the namespaces to look after, if not those of the settings. ``pre``: before an
     install. ``wait``: until istio-aux works, for ``patience`` seconds at most.
     """
 
-    config: Installation | None = None
     selectors: NamespaceSelectors | None = None
     patience: float = 300.0
     pre: bool = False
     wait: bool = False
 
 
-def check(credentials: cluster.Credentials, request: CheckRequest, output: str) -> int:
+def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
     """Print what was found in time; return 0 if istio-aux works, or would."""
 
     async def work(access: Access) -> int:
@@ -94,7 +93,7 @@ def check(credentials: cluster.Credentials, request: CheckRequest, output: str) 
         async with Client(access, patient=True) as client:
             found = await _checked(client, request)
         results = [preflight.finished(each) for each in found]
-        report.show(sys.stdout, results, output)
+        report.show(sys.stdout, request.output, results, partial(report.check_text, results))
         return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)
@@ -224,7 +223,7 @@ def installing() -> Iterator[Right]:
 async def _rights(
     client: Client, settings: Settings, request: CheckRequest
 ) -> Iterable[CheckResult]:
-    # RBAC lets no account give a right that it has not (k8s@1.36 rbac escalation_check.go).
+    # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(installing() if request.pre else ()), *needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Container, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -29,6 +30,7 @@ from istio_aux.model import kept
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
+from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import OBEYS, Kubelet, depends_on_kubelet, obeys
@@ -50,15 +52,23 @@ Credentials = Callable[[], Access]
 """Finds the credentials; raises `AccessError`."""
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a cluster. ``config`` counts instead of the settings that are found."""
+
+    config: Installation | None = None
+    output: str = "text"
+
+
+class Chosen(ClusterRequest, frozen=True, kw_only=True):
     """The pods that the user names, as `workloads.find` takes them."""
 
-    targets: tuple[str, ...] = ()
+    targets: Sequence[str] = ()
     namespace: str | None = None
     all_namespaces: bool = False
     selector: Selector = Selector()
+    sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
 
-    def find(self, client: Client, access: Access) -> AsyncGenerator[Pod | workloads.NoPods]:
+    def find(self, client: Client, access: Access) -> AsyncGenerator[Pod | str]:
         """Find them; see `workloads.find`."""
         return workloads.find(
             client, self.targets, namespace=self.namespace or access.namespace,
@@ -66,51 +76,36 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods to audit: of one namespace, of those that one of the selectors matches, or all."""
-
-    namespace: str | None = None
-    selectors: NamespaceSelectors | None = None
-    labels: Selector = Selector()  # What the user chose of the pods.
-
-    def has(self, pod: Pod, selected: Container[str]) -> bool:
-        """Whether the pod is in scope; ``selected`` are the namespaces that match."""
-        return self.selectors is None or pod.metadata.namespace in selected
-
-
-def explain(
-    credentials: Credentials,
-    chosen: Chosen,
-    config: Installation | None,
-    show: Callable[..., None],
-) -> int:
+def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, the installations, the labels of its namespace, the time, its kubelet,
-    and a ``note``.
+    ``show`` gets each pod, its `Judgement`, and a ``note`` about how it starts.
     What has no pods, and what cannot be read, is one line on stderr.
     """
 
     async def work(access: Access) -> int:
-        known, jobs = dict[str, Labels | None](), dict[str, str]()
+        known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
         async with Client(access, patient=True) as client:
-            found = await find(client, config)
-            status, kubelets = told(found), dict[str, Kubelet]()
+            found = await find(client, chosen.config)
+            status = told(found)
             async for each in chosen.find(client, access):
-                if not isinstance(each, Pod):
-                    report.complain(str(each))
+                if isinstance(each, str):
+                    report.complain(each)
                     status = NO_ANSWER
                     continue
                 if (where := each.metadata.namespace) not in known:
-                    known[where], gap = await _namespace_labels(client, where)
-                    told(Installations(), [gap] if gap and not found.gap else [])
+                    labels, gaps = await _namespaces(client, where)
+                    unlabelled(found, gaps)
+                    known[where] = labels.get(where)
                     jobs |= await counting(client, where)
                 kubelet = await _kubelet(client, each, kubelets)
+                judged = found.judge(
+                    each, known[where], system_clock(), chosen.sidecars, kubelet=kubelet
+                )
                 owner = controller(each)
                 native = [sidecar.name for sidecar in each.native_sidecars]
                 counted = native and owner and owner.uid in jobs
-                note = f"{listed(native)}: {COUNTED}" if counted else ""
-                show(each, found, known[where], system_clock(), kubelet, note=note)
+                show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
         return status
 
     return run(credentials, work)
@@ -143,29 +138,33 @@ async def find(client: Client, config: Installation | None) -> Installations:
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
 
-def told(found: Installations, namespaces: Iterable[str] = ()) -> int:
-    """Say on stderr what is not known, also of ``namespaces``; return the exit status."""
+def told(found: Installations) -> int:
+    """Say on stderr which settings are not known; return the exit status."""
     if found.gap:
         report.complain(f"judged by the default settings: {found.gap}")
-    for gap in () if found.gap else namespaces:  # Labels would not say who looks after a pod.
-        report.complain(f"pods are judged as if their namespace were selected: {gap}")
     for problem in found.problems:
         report.complain(problem)
     return NO_ANSWER if found.problems else 0
 
 
-class AuditRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How `audit` answers."""
+def unlabelled(found: Installations, gaps: Iterable[str]) -> None:
+    """Say on stderr why labels of namespaces are not known, if those would say who looks after."""
+    for gap in () if found.gap else gaps:
+        report.complain(f"pods are judged as if their namespace were selected: {gap}")
 
-    output: str = "text"
+
+class AuditRequest(ClusterRequest, frozen=True, kw_only=True):
+    """What `audit` looks at: all pods, or those that match each of these, and how it answers."""
+
+    namespace: str | None = None
+    selectors: NamespaceSelectors | None = None  # Of namespaces: one matches.
+    selector: Selector = Selector()
     holders: bool = False  # Only what keeps the pods that do not complete.
     fail_on: frozenset[str] = frozenset()  # States of which no pod may be.
     watch: float | None = None  # Seconds between two looks.
 
 
-def audit(
-    credentials: Credentials, scope: Scope, config: Installation | None, request: AuditRequest
-) -> int:
+def audit(credentials: Credentials, request: AuditRequest) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
     It is `FOUND` if a pod has a state of ``request.fail_on``, else `NO_ANSWER` if some pods could
@@ -176,27 +175,16 @@ def audit(
         last: report.Audit | None = None
         while True:
             try:
-                pods = await audit_pods(access, scope, config)
+                pods = await audit_pods(access, request)
             except ApiError as error:
-                if error.code != FORBIDDEN or scope.namespace:
+                if error.code != FORBIDDEN or request.namespace:
                     raise
                 report.complain(
                     "this account may not list pods in all namespaces: give -n NAMESPACE"
                 )
                 return NO_ANSWER
             if last is None or (pods.findings, pods.refused) != (last.findings, last.refused):
-                told(pods.installations, pods.unlabelled)
-                for line in pods.refused:
-                    report.complain(line)
-                shown = pods.since(last) if last and request.output == "json" else pods
-                if last and request.output == "text":
-                    report.write(sys.stdout, "")
-                report.show(
-                    sys.stdout, shown.holders() if request.holders else shown, request.output
-                )
-                if pods.unknown:
-                    gaps = "; ".join(pods.gaps)
-                    report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+                _show(pods, last, request)
             if request.fail_on.intersection(each.state for each in pods.findings):
                 return FOUND
             if request.watch is None:
@@ -208,32 +196,47 @@ def audit(
     return run(credentials, work)
 
 
-async def audit_pods(
-    access: Access, scope: Scope, config: Installation | None = None
-) -> report.Audit:
+def _show(pods: report.Audit, last: report.Audit | None, request: AuditRequest) -> None:
+    told(pods.installations)
+    unlabelled(pods.installations, pods.unlabelled)
+    for line in pods.refused:
+        report.complain(line)
+    shown = pods.since(last) if last and request.output == "json" else pods
+    if last and request.output == "text":
+        report.write(sys.stdout, "")
+    if request.holders:
+        held = shown.holders()
+        report.show(sys.stdout, request.output, held, partial(report.holders_text, held))
+    else:
+        report.show(sys.stdout, request.output, shown.findings, shown.text)
+    if pods.unknown:
+        gaps = "; ".join(pods.gaps)
+        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+
+
+async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
     A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
     """
     findings, now, owners = list[report.Finding](), system_clock(), set[str]()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
-    kubelets = dict[str, Kubelet]()
-    path = actions.collection("v1", "pods", scope.namespace or "")
+    kubelets, selects = dict[str, Kubelet](), request.selectors is not None
+    path = actions.collection("v1", "pods", request.namespace or "")
     async with Client(access, patient=True) as client:
-        labels, gaps = await _namespaces(client, scope)
-        selects = scope.selectors is not None
+        labels, gaps = await _namespaces(client, request.namespace, request.selectors)
         if selects and not labels:
             return report.Audit([], 0, 0)
-        mesh, found = await survey(client), await find(client, config)
-        chosen = {"labelSelector": str(scope.labels)} if scope.labels.requirements else {}
-        async for page in actions.pages(client, path, Pod, {**actions.NOT_TERMINAL, **chosen}):
+        mesh, found = await survey(client), await find(client, request.config)
+        selection = {**actions.NOT_TERMINAL, "labelSelector": str(request.selector)}
+        async for page in actions.pages(client, path, Pod, selection):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
                     unreadable[lost.key] = f"cannot read pod {lost}"
             for pod in page.items:
                 namespace = pod.metadata.namespace
                 # A list that started again shows pods twice.
-                if not scope.has(pod, labels) or pod.metadata.uid in seen:
+                if (selects and namespace not in labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
                 owners.update(each.uid for each in pod.metadata.owner_references or ())
@@ -247,14 +250,12 @@ async def audit_pods(
                     case None:
                         pass
         refused = [
-            each
-            for uid, each in (await workloads.refused_pods(client, scope.namespace or "")).items()
+            f"{each.namespace}: {each.owner}: {each}"
+            for uid, each in (await workloads.refused_pods(client, request.namespace or "")).items()
             if uid not in owners and (not selects or each.namespace in labels)
             and now.wall - each.at.timestamp() < LATELY
         ]  # fmt: skip
-    named = [*unreadable.values()][:UNREADABLE_SHOWN]
-    if len(unreadable) > len(named):
-        named.append(f"and {len(unreadable) - len(named)} more")
+    named = [listed(unreadable.values(), "; ", most=UNREADABLE_SHOWN)] if unreadable else []
     return report.Audit(
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)),
         len(seen),
@@ -263,7 +264,7 @@ async def audit_pods(
         (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
         installations=found,
         unlabelled=gaps,
-        refused=tuple(f"{each.namespace}: {each.owner}: {each}" for each in refused[: report.MOST]),
+        refused=tuple(refused[: report.MOST]),
     )
 
 
@@ -293,35 +294,29 @@ async def _kubelet(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubel
 
 
 async def _namespaces(
-    client: Client, scope: Scope
-) -> tuple[dict[str, Mapping[str, str]], tuple[str, ...]]:
-    """The labels of the namespaces in scope, by name, and why some are unknown."""
-    if (selectors := scope.selectors) is not None:
-        one = {"fieldSelector": f"metadata.name={scope.namespace}"} if scope.namespace else {}
-        found = await _labels(client, one)
-        return {name: labels for name, labels in found.items() if selectors.matches(labels)}, ()
-    if scope.namespace is not None:
-        labels, gap = await _namespace_labels(client, scope.namespace)
-        return {} if labels is None else {scope.namespace: labels}, (gap,) if gap else ()
-    try:
-        return await _labels(client, {}), ()
-    except ApiError as error:
-        return {}, (f"{_NAMESPACES}: {error}",)
+    client: Client, namespace: str | None, selectors: NamespaceSelectors | None = None
+) -> tuple[dict[str, Labels], tuple[str, ...]]:
+    """The labels of the namespaces in scope, by name, and why some are unknown.
 
-
-async def _namespace_labels(client: Client, name: str) -> tuple[Labels | None, str]:
-    """The labels of a namespace, or None with why they are not known."""
+    Raises:
+        KubeError: they are not known, although they are to select.
+    """
+    right = f"get namespace {namespace}" if namespace else "list namespaces"
     try:
-        # A user with rights in one namespace may get it, but not list namespaces.
-        body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(name)}")
-        return kept.labels(_namespace.read(body)), ""
+        if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
+            body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(namespace)}")
+            found = {namespace: kept.labels(_namespace.read(body))}
+        else:
+            pages = [page async for page in actions.pages(client, _NAMESPACES, Namespace, {})]
+            items = (item for page in pages for item in page.items)
+            found = {item.metadata.name: kept.labels(item) for item in items}
     except (ApiError, UnreadableError) as error:
-        return None, workloads.gap(error, f"get namespace {name}")
-
-
-async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
-    pages = actions.pages(client, _NAMESPACES, Namespace, params)
-    return {item.metadata.name: kept.labels(item) async for page in pages for item in page.items}
+        if selectors is not None:
+            raise
+        return {}, (workloads.gap(error, right),)
+    if selectors is not None:
+        found = {name: labels for name, labels in found.items() if selectors.matches(labels)}
+    return found, ()
 
 
 def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None, int]]) -> int:

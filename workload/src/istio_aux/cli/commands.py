@@ -11,37 +11,32 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
-from istio_aux.cli.installation import Installation, Installations, Labels, name_of
+from istio_aux.cli.installation import Installation, Installations, Judgement, name_of
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, selectors
 from istio_aux.model.answers import STATES
 from istio_aux.model.applications import Applications
-from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Start
-from istio_aux.model.text import quoted
-from istio_aux.quit.facts import OBEYS, Kubelet
+from istio_aux.settings import matching
+
+T = TypeVar("T", bound=Struct)
+_Add = Callable[..., None]
+"""Adds arguments to a command, as `_add` does."""
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
 
 _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
-
-_VALUES = {
-    "namespace-selectors": "SELECTORS", "pod-selector": "SELECTOR", "inject-selector": "SELECTOR",
-    "sidecars": "NAME=HOW,...",
-}  # fmt: skip
-"""How values of the options look that are no choice among a few."""
-
-_TARGET = re.compile(r"(?:[A-Za-z0-9][-.A-Za-z0-9]*/)?[A-Za-z0-9][-.A-Za-z0-9]*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if getattr(args, "all_namespaces", False):  # It overrides -n, as for kubectl.
+        args.namespace = None
     try:
         status = cast("int", args.run(args))
         sys.stdout.flush()
@@ -69,47 +66,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    live = args.targets or args.all_namespaces or args.label_selector.requirements
+    live = args.targets or args.all_namespaces or args.selector.requirements
     live = live or (args.namespace and not args.files)
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
-    shown = 0
+    status, shown = 0, False
 
-    def show(
-        pod: Pod, found: Installations, labels: Labels | None = None, now: Moment | None = None,
-        kubelet: Kubelet = OBEYS, *, start: str | None = None, note: str = "",
-    ) -> None:  # fmt: skip
+    def show(pod: Pod, judged: Judgement, *, start: str | None = None, note: str = "") -> None:
         nonlocal shown
         if shown and args.output == "text":
             report.write(sys.stdout, "")
-        judged = found.judge(pod, labels, now, args.sidecars, kubelet=kubelet)
-        report.show(sys.stdout, report.explain(pod, judged, start, note), args.output)
-        shown += 1
+        explained = report.explain(pod, judged, start, note)
+        report.show(sys.stdout, args.output, [explained], explained.text)
+        shown = True
 
-    # A file has no namespaces, which count as selected. It may be older than a grace period is
-    # long, so that each counts as over.
-    ours = args.config or Installation()
-    how = structs.replace(ours.settings.start(Capability.UNKNOWN), pods=ours.settings.pod_selector)
-    if args.sidecars is not None:
-        how = structs.replace(how, sidecars=args.sidecars)
-    told = Installations((ours,))
-    status = files.explain(args.files, lambda pod, start: show(pod, told, start=start), how)
+    if args.files:
+        # A file has no namespaces, which count as selected. It may be older than a grace period is
+        # long, so that each counts as over.
+        ours = args.config or Installation()
+        told, chosen = ours.settings.start(Capability.UNKNOWN), ours.settings.pod_selector
+        sidecars = told.sidecars if args.sidecars is None else args.sidecars
+        how, found = structs.replace(told, pods=chosen, sidecars=sidecars), Installations((ours,))
+
+        def show_new(pod: Pod, start: str | None) -> None:
+            show(pod, found.judge(pod, None, None, args.sidecars), start=start)
+
+        status = files.explain(args.files, show_new, how)
     if live:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        live = cluster.explain(_credentials(args), _chosen(args), args.config, show)
-        status = max(status, live)
+        request = _request(cluster.Chosen, args)
+        status = max(status, cluster.explain(_credentials(args), request, show))
     return status
-
-
-def _chosen(args: argparse.Namespace) -> Any:
-    """The pods that are named, as a `cluster.Chosen`."""
-    from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
-
-    return cluster.Chosen(
-        targets=tuple(args.targets), namespace=args.namespace,
-        all_namespaces=args.all_namespaces, selector=args.label_selector,
-    )  # fmt: skip
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -132,15 +120,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
-    scope = cluster.Scope(
-        namespace=None if args.all_namespaces else args.namespace,
-        labels=args.label_selector,
-        selectors=args.namespace_selectors,
-    )
-    request = cluster.AuditRequest(
-        output=args.output, holders=args.holders, fail_on=args.fail_on, watch=args.watch
-    )
-    return cluster.audit(_credentials(args), scope, args.config, request)
+    return cluster.audit(_credentials(args), _request(cluster.AuditRequest, args))
 
 
 def _completion(args: argparse.Namespace) -> int:
@@ -153,31 +133,24 @@ def _completion(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from istio_aux.cli import check  # noqa: PLC0415 - as above
 
-    request = check.CheckRequest(
-        config=args.config, selectors=args.namespace_selectors, patience=args.timeout,
-        pre=args.pre, wait=args.wait,
-    )  # fmt: skip
-    return check.check(_credentials(args), request, args.output)
+    return check.check(_credentials(args), _request(check.CheckRequest, args))
 
 
 def _quit(args: argparse.Namespace) -> int:
     from istio_aux.cli import free  # noqa: PLC0415 - as above
 
-    request = free.QuitRequest(
-        chosen=_chosen(args), patience=args.timeout, dry_run=not args.yes,
-        config=args.config, sidecars=args.sidecars,
-    )  # fmt: skip
-    return free.free(_credentials(args), request, args.output)
+    return free.free(_credentials(args), _request(free.QuitRequest, args))
 
 
 def _restart(args: argparse.Namespace) -> int:
     from istio_aux.cli import restart  # noqa: PLC0415 - as above
 
-    request = restart.RestartRequest(
-        namespace=None if args.all_namespaces else args.namespace,
-        limit=args.limit, patience=args.timeout, dry_run=not args.yes,
-    )  # fmt: skip
-    return restart.restart_unmeshed(_credentials(args), args.config, request, args.output)
+    return restart.restart_unmeshed(_credentials(args), _request(restart.RestartRequest, args))
+
+
+def _request(kind: type[T], args: argparse.Namespace) -> T:
+    """Make a request, whose fields have the names of arguments."""
+    return kind(**{each.name: getattr(args, each.name) for each in structs.fields(kind)})
 
 
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
@@ -203,18 +176,6 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-class _HelpText(argparse.RawDescriptionHelpFormatter):
-    """Formats the help for a terminal of any width; texts and examples keep their lines."""
-
-    def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size().columns, _WIDEST)
-        super().__init__(prog, max_help_position=26, width=width)
-        self._action_max_length = 20  # argparse forgets how far commands are indented.
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-
 def _program() -> str:
     """Return how the user calls this program."""
     return "kubectl istio-aux" if Path(sys.argv[0]).name == _PLUGIN else "istio-aux"
@@ -232,105 +193,82 @@ def _texts(command: str) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=width)
     root = argparse.ArgumentParser(
         prog=_program(),
-        formatter_class=_HelpText,
+        formatter_class=layout,
         description="Lets Job-like pods run on Istio unchanged: payloads start after their proxy,\n"
         "and proxies exit after their payload.",
-        epilog="Each command has its own --help with examples.",
+        epilog="Each command has its own --help with examples. Colour is for terminals; NO_COLOR\n"
+        "turns it off, FORCE_COLOR on.",
     )
     about = "show program's version number and exit"
     root.add_argument("--version", action=_Version, nargs=0, help=about)
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
 
-    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        made = add(name, formatter_class=_HelpText, **_texts(name))
+    def command(name: str, run: Callable[[argparse.Namespace], int], *arguments: str) -> _Add:
+        made = add(name, formatter_class=layout, **_texts(name))
         made.set_defaults(run=run, parser=made)
-        return made
+        adding = partial(_add, made)
+        adding(*arguments)
+        return adding
 
-    explain = command("explain", _explain)
-    about = "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE"
-    explain.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
+    add_to = command("explain", _explain, "targets")
     about = "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
-    _add(explain, "file", default=[], help=about)
-    _add_output(explain)
-    about = "this namespace (default: the kubeconfig's)"
-    _add(explain, "namespace", help=about)
-    _add(explain, "all-namespaces", "selector", "config", *_CLUSTER)
-    _add(explain, "sidecars", default=None)
+    add_to("file", default=[], help=about)
+    add_to("output")
+    add_to("namespace", help=_HERE)
+    add_to("all-namespaces", "selector", "config", *_CLUSTER)
+    add_to("sidecars", default=None, metavar=_HOW)
 
-    mutate = command("mutate", _mutate)
+    add_to = command("mutate", _mutate)
     about = "pods and workloads, as for explain, or AdmissionReviews; - is stdin"
-    _add(mutate, "file", required=True, help=about)
+    add_to("file", required=True, help=about)
     about = "diff: what would change (default: yaml); a review is answered in json"
-    _add(mutate, "output", choices=["yaml", "json", "diff"], default="yaml", help=about)
-    _add(mutate, "capability", "pod-selector", "inject-selector", "start-mode", "peers", "sidecars")
+    add_to("output", choices=["yaml", "json", "diff"], default="yaml", help=about)
+    add_to("capability", "pod-selector", "inject-selector", "start-mode", "peers")
+    add_to("sidecars", metavar=_HOW)
 
-    serve = command("serve", _serve)
-    _add(serve, "config", type=Path, required=True, default=None, help="settings, YAML")
-    _add(serve, "kubeconfig")
+    add_to = command("serve", _serve)
+    add_to("config", type=Path, required=True, default=None, help="settings, YAML")
+    add_to("kubeconfig")
 
-    audit = command("audit", _audit)
-    _add(audit, "namespace", "all-namespaces", "selector", *_CLUSTER)
-    _add_output(audit)
-    about = "show only what keeps stuck and blocked pods, and what these request"
-    audit.add_argument("--holders", action="store_true", help=about)
-    about = "exit with 3 if a pod has one of these states, such as stuck,lost"
-    audit.add_argument(
-        "--fail-on", type=_checked(_states), default=frozenset(), metavar="STATE,...", help=about
-    )
-    about = "look again and again, and show what has changed (default: every 15 s)"
-    audit.add_argument(
-        "--watch", nargs="?", type=_checked(_interval), const=15.0, metavar="SECONDS", help=about
-    )
+    add_to = command("audit", _audit, "namespace", "all-namespaces", "selector", *_CLUSTER)
+    add_to("output", "holders", "fail-on", "watch")
     # Without selectors `audit` looks everywhere, unlike `serve`.
-    _add(audit, "namespace-selectors", default=None)
-    _add(audit, "config")
+    add_to("namespace-selectors", default=None, dest="selectors", metavar="SELECTORS")
+    add_to("config")
 
-    check = command("check", _check)
-    _add(check, "pre", "wait")
-    _add(check, "timeout", help="when to answer with what is known (default: 300)")
-    _add(check, "namespace-selectors", default=None)
-    _add(check, "config", *_CLUSTER)
-    _add_output(check)
+    add_to = command("check", _check, "pre", "wait")
+    add_to("timeout", help="when to answer with what is known (default: 300)")
+    add_to("namespace-selectors", default=None, dest="selectors", metavar="SELECTORS")
+    add_to("config", *_CLUSTER, "output")
 
-    _add_quit(command("quit", _quit))
-    completion = command("completion", _completion)
-    completion.add_argument("shell", choices=["bash", "zsh", "fish"])
-    _add_restart(command("restart-unmeshed", _restart))
-    return root
-
-
-def _add_restart(restart: argparse.ArgumentParser) -> None:
-    about = "how many pods to restart at most (default: 10)"
-    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=about)
-    about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
-    _add(restart, "timeout", help=about)
-    _add(restart, "yes", "namespace", "all-namespaces", "config", *_CLUSTER)
-    _add_output(restart)
-
-
-def _add_quit(command: argparse.ArgumentParser) -> None:
+    add_to = command("quit", _quit)
     about = "as for explain (default: all pods that hang in the namespace)"
-    command.add_argument("targets", nargs="*", type=_checked(_target), metavar="TARGET", help=about)
-    _add(command, "namespace", help="this namespace (default: the kubeconfig's)")
-    _add(command, "timeout", default=120.0, help="when to answer at the latest (default: 120)")
-    _add(command, "all-namespaces", "selector", "yes", "config", *_CLUSTER)
-    _add(command, "sidecars", default=None)
-    _add_output(command)
+    add_to("targets", help=about)
+    add_to("namespace", help=_HERE)
+    add_to("timeout", default=120.0, help="when to answer at the latest (default: 120)")
+    add_to("all-namespaces", "selector", "yes", "config", *_CLUSTER)
+    add_to("sidecars", default=None, metavar=_HOW)
+    add_to("output")
+
+    command("completion", _completion, "shell")
+
+    add_to = command("restart-unmeshed", _restart, "limit")
+    about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
+    add_to("timeout", help=about)
+    add_to("yes", "namespace", "all-namespaces", "config", *_CLUSTER, "output")
+    return root
 
 
 def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add arguments by name; ``changes`` override what argparse gets for them."""
     for name in names:
-        given = _ARGUMENTS[name] if name in _ARGUMENTS else _option(name)
-        flags = [*([_SHORT[name]] if name in _SHORT else []), f"--{name}"]
-        command.add_argument(*flags, **{**given, **changes})
-
-
-def _add_output(command: argparse.ArgumentParser) -> None:
-    about = "json is one object a line (default: text)"
-    _add(command, "output", choices=["text", "json"], default="text", help=about)
+        given = {**(_ARGUMENTS.get(name) or _option(name)), **changes}
+        flags = [name] if name in _POSITIONAL else [*filter(None, [_SHORT.get(name)]), f"--{name}"]
+        command.add_argument(*flags, **given)
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -339,7 +277,7 @@ def _option(name: str) -> dict[str, Any]:
     return {
         "type": _checked(settings.OPTIONS[name].read),
         "default": default,
-        "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
+        "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else "SELECTOR",
         "help": f"as for serve: {settings.OPTIONS[name].meaning}",
     }
 
@@ -354,55 +292,6 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return parse
-
-
-def _target(text: str) -> str:
-    if not _TARGET.fullmatch(text):
-        raise ValueError(f"{quoted(text)}: expected TYPE/NAME, the name of a pod, or a TYPE")
-    return text
-
-
-def _capability(text: str) -> Capability:
-    if text not in {Capability.NATIVE, Capability.CLASSIC}:
-        raise ValueError(f'"{text}": expected native or classic')
-    return Capability(text)
-
-
-def _states(text: str) -> frozenset[str]:
-    states = frozenset(text.split(","))
-    if not states <= {*STATES}:
-        raise ValueError(
-            f"{quoted(text)}: expected some of {', '.join(STATES)}, with commas between"
-        )
-    return states
-
-
-def _interval(text: str) -> float:
-    if (seconds := settings.seconds(text)) <= 0:
-        raise ValueError(f'"{text}": expected seconds, more than 0')
-    return seconds
-
-
-def _user(text: str) -> str:
-    if not text or not text.isprintable():
-        raise ValueError(f"{quoted(text)}: expected the name of a user")
-    return text
-
-
-_DURATION = re.compile(r"([0-9]{1,6})(ms|s|m|h)?")
-
-
-def _duration(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if not match or not int(match[1]):
-        raise ValueError(f"{quoted(text)}: expected a time such as 30s, 2m or 1h")
-    return int(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text)):
-        raise ValueError(f'"{text}": expected a number of 1 or more')
-    return int(text)
 
 
 def _config(path: str) -> Installation:
@@ -421,68 +310,109 @@ def _config(path: str) -> Installation:
     return Installation(name=name_of(found) or path, settings=found, applications=asked)
 
 
-_SHORT = {
-    "all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l",
-}  # fmt: skip
+_NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
+_UNITS = {"ms": 0.001, "m": 60, "h": 3600}
+_STATE = f"(?:{'|'.join(STATES)})"
+
+_target = matching(
+    f"(?:{_NAME}/)?{_NAME}", "TYPE/NAME, the name of a pod, or a TYPE", lambda found: found[0]
+)
+_user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
+_count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
+_duration = matching(
+    "0*([1-9][0-9]{0,5})(ms|s|m|h)?",
+    "a time such as 30s, 2m or 1h",
+    lambda found: int(found[1]) * _UNITS.get(found[2], 1),
+)
+_capability = matching("native|classic", "native or classic", lambda found: Capability(found[0]))
+_states = matching(
+    f"{_STATE}(?:,{_STATE})*",
+    f"some of {', '.join(STATES)}, with commas between",
+    lambda found: frozenset(found[0].split(",")),
+)
+
+
+def _interval(text: str) -> float:
+    if (seconds := settings.seconds(text)) <= 0:
+        raise ValueError(f'"{text}": expected seconds, more than 0')
+    return seconds
+
+
+def _value(metavar: str, read: Callable[[str], Any], about: str, **more: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "type": _checked(read), "help": about, **more}
+
+
+def _flag(about: str, **more: Any) -> dict[str, Any]:
+    return {"action": "store_true", "help": about, **more}
+
+
+_HOW = "NAME=HOW,..."
+_HERE = "this namespace (default: the kubeconfig's)"
+_POSITIONAL = {"targets", "shell"}
+_SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
 _CLUSTER = ("kubeconfig", "context", "as", "request-timeout")  # How to reach a cluster.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
+    "targets": _value(
+        "TARGET",
+        _target,
+        "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
+        nargs="*",
+    ),
+    "shell": {"choices": ["bash", "zsh", "fish"]},
     "file": {"action": "append", "dest": "files", "metavar": "FILE"},
-    "output": {},
-    "all-namespaces": {"action": "store_true", "help": "all namespaces"},
-    "yes": {"action": "store_true", "help": "do it; default: only show it"},
-    "namespace": {
-        "type": _checked(settings.namespace),
-        "metavar": "NS",
-        "help": "only this namespace; default: all",
+    "output": {
+        "choices": ["text", "json"],
+        "default": "text",
+        "help": "json is one object a line (default: text)",
     },
-    "kubeconfig": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the "
-        "pod's own",
-    },
-    "context": {
-        "metavar": "NAME",
-        "help": "the context of the kubeconfig; default: its current one",
-    },
-    "as": {
-        "type": _checked(_user),
-        "dest": "user",
-        "metavar": "USER",
-        "help": "ask as this user (impersonation), as for kubectl",
-    },
-    "request-timeout": {
-        "type": _checked(_duration),
-        "metavar": "DURATION",
-        "help": "of a single request, such as 30s or 2m (default: 90s)",
-    },
-    "config": {
-        "type": _checked(_config),
-        "metavar": "FILE",
-        "help": "the settings of `serve` (default: those that the installation says it has)",
-    },
-    "pre": {
-        "action": "store_true",
-        "help": "before an install: ask what the account that installs needs",
-    },
-    "wait": {
-        "action": "store_true",
-        "help": "check again until istio-aux works, or --timeout is over",
-    },
-    "timeout": {"type": _checked(settings.seconds), "default": 300.0, "metavar": "SECONDS"},
-    "capability": {
-        "type": _checked(_capability),
-        "default": Capability.CLASSIC,
-        "metavar": "native|classic",
-        "help": "what cluster and Istio support: native sidecars, or only classic ones, which hold "
+    "all-namespaces": _flag("all namespaces"),
+    "yes": _flag("do it; default: only show it", action="store_false", dest="dry_run"),
+    "namespace": _value("NS", settings.namespace, "only this namespace; default: all"),
+    "kubeconfig": _value(
+        "FILE",
+        Path,
+        "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
+    ),
+    "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
+    "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),
+    "request-timeout": _value(
+        "DURATION", _duration, "of a single request, such as 30s or 2m (default: 90s)"
+    ),
+    "config": _value(
+        "FILE",
+        _config,
+        "the settings of `serve` (default: those that the installation says it has)",
+    ),
+    "pre": _flag("before an install: ask what the account that installs needs"),
+    "wait": _flag("check again until istio-aux works, or --timeout is over"),
+    "timeout": _value("SECONDS", settings.seconds, "", default=300.0, dest="patience"),
+    "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
+    "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
+    "fail-on": _value(
+        "STATE,...",
+        _states,
+        "exit with 3 if a pod has one of these states, such as stuck,lost",
+        default=frozenset(),
+    ),
+    "watch": _value(
+        "SECONDS",
+        _interval,
+        "look again and again, and show what has changed (default: every 15 s)",
+        nargs="?",
+        const=15.0,
+    ),
+    "capability": _value(
+        "native|classic",
+        _capability,
+        "what cluster and Istio support: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
-    },
-    "selector": {
-        "type": _checked(selectors.parse),
-        "default": selectors.Selector(),
-        "dest": "label_selector",
-        "metavar": "SELECTOR",
-        "help": "only pods whose labels match, as for kubectl",
-    },
+        default=Capability.CLASSIC,
+    ),
+    "selector": _value(
+        "SELECTOR",
+        selectors.parse,
+        "only pods whose labels match, as for kubectl",
+        default=selectors.Selector(),
+    ),
 }
-"""Arguments that several commands have, beside the options of `serve`."""
+"""Arguments of commands, beside the options of `serve`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -26,12 +26,14 @@ from istio_aux.start import plan as start
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 
 
-Answer = Callable[[documents.Document], Sequence[str]]
+Answer = Callable[[documents.Document], Iterable[str]]
 """Prints the answer to a document, and returns lines for stderr about it."""
-
 
 Show = Callable[[pods.Pod, str | None], None]
 """Shows the explanation of a pod; the text says how a pod will start that does not exist yet."""
+
+_POD = ("", "Pod")
+_REVIEW = (review.API_VERSION.partition("/")[0], review.KIND)
 
 
 class _Kind(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,7 +51,7 @@ class _Planned(NamedTuple):
     pod: pods.Pod
     plan: start.Plan
     template: dict[str, Any]
-    only_metadata: bool = False
+    only_metadata: bool
 
 
 _kind = msgspec.json.Decoder(_Kind)
@@ -58,16 +60,15 @@ _kind = msgspec.json.Decoder(_Kind)
 def explain(files: Iterable[str], show: Show, how: Start) -> int:
     """Explain each pod in ``files``, also those that workloads make; return the exit status."""
 
-    def answer(document: documents.Document) -> Sequence[str]:
-        if (kind := _type(document)) == ("", "Pod"):
-            pod = _pod(document)
-            if pod.metadata.uid or pod.status.phase:
-                show(pod, None)
-                return ()
-        for each in _planned(document.readable, kind, how):
-            order = each.plan.started_with or "as it is"
-            pod = start.after_injection(each.pod, each.plan)
-            show(pod, f"{order}: {each.plan.reason}")
+    def answer(document: documents.Document) -> Iterable[str]:
+        kind, manifest = _read(document, document.readable)
+        for each in _planned(manifest, kind, how):
+            if kind == _POD and (each.pod.metadata.uid or each.pod.status.phase):
+                show(each.pod, None)
+            else:
+                order = each.plan.started_with or "as it is"
+                pod = start.after_injection(each.pod, each.plan)
+                show(pod, f"{order}: {each.plan.reason}")
         return ()
 
     return _answer_each(files, answer)
@@ -78,11 +79,12 @@ def mutate(files: Iterable[str], how: Start, output: str) -> int:
 
     ``output`` is ``yaml``, ``json`` or ``diff``; a review is answered in JSON.
     """
-    shown = 0
+    shown = False
 
-    def answer(document: documents.Document) -> Sequence[str]:
+    def answer(document: documents.Document) -> Iterable[str]:
         nonlocal shown
-        if (kind := _type(document)) == (_REVIEWS, review.KIND):
+        kind, manifest = _read(document, document.body)
+        if kind == _REVIEW:
             answered = review.answer(document.body, how)
             report.write_json(sys.stdout, answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
@@ -90,29 +92,40 @@ def mutate(files: Iterable[str], how: Start, output: str) -> int:
             return answered.warnings
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
-        given = cast("dict[str, Any]", msgspec.json.decode(document.body))
-        mutated, notes = deepcopy(given), list[str]()
-        for each in _planned(mutated, kind, how):
-            notes += _apply(each, how)
+        given = deepcopy(manifest)
+        notes = [note for each in _planned(manifest, kind, how) for note in _apply(each, how)]
         if output == "yaml" and shown:
             report.write(sys.stdout, "---")
-        _write(given, mutated, output)
-        shown += 1
+        _write(given, manifest, output)
+        shown = True
         return notes
 
     return _answer_each(files, answer)
 
 
-def _planned(body: bytes | dict[str, Any], kind: tuple[str, str], how: Start) -> Iterator[_Planned]:
+def _read(document: documents.Document, body: bytes) -> tuple[tuple[str, str], dict[str, Any]]:
+    """Return API group and kind of a document whose pods are known, and what is in it."""
+    given = _kind.decode(document.readable)
+    kind = given.kind or document.kind
+    version = given.api_version or document.api_version
+    key = version.rpartition("/")[0], kind
+    if key == _REVIEW:
+        return key, {}
+    if key in templates.WORKLOADS:
+        return key, msgspec.json.decode(body)
+    if not kind:
+        raise ValueError("it has no kind")
+    raise _NoPodsError(
+        f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"
+    )
+
+
+def _planned(manifest: dict[str, Any], kind: tuple[str, str], how: Start) -> Iterator[_Planned]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
-    manifest = msgspec.json.decode(body) if isinstance(body, bytes) else body
-    if kind == ("", "Pod"):
-        pod = _convert(manifest)
-        yield _Planned(pod, start.plan(pod, how), manifest)
-        return
     for made, template, only_metadata, counted in templates.read(manifest, *kind):
-        pod, of_job = _convert(made), msgspec.structs.replace(how, counted=counted)
-        yield _Planned(pod, start.plan(pod, of_job), template, only_metadata)
+        pod = _convert(made)
+        plan = start.plan(pod, msgspec.structs.replace(how, counted=counted))
+        yield _Planned(pod, plan, template, only_metadata)
 
 
 def _apply(planned: _Planned, how: Start) -> Iterator[str]:
@@ -146,27 +159,6 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
         )
 
 
-_REVIEWS = review.API_VERSION.partition("/")[0]
-
-
-def _type(document: documents.Document) -> tuple[str, str]:
-    """Return API group and kind of a document whose pods are known."""
-    given = _kind.decode(document.readable)
-    kind = given.kind or document.kind
-    version = given.api_version or document.api_version
-    group = version.rpartition("/")[0]
-    if (group, kind) in templates.WORKLOADS or (group, kind) == (_REVIEWS, review.KIND):
-        return group, kind
-    if not kind:
-        raise ValueError("it has no kind")
-    raise _NoPodsError(
-        f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"
-    )
-
-
-_NO_TEXT = re.compile(r"Expected `str.*got `(bool|int|float)`")
-
-
 def _convert(pod: dict[str, Any]) -> pods.Pod:
     try:
         return pods.convert(pod)
@@ -179,11 +171,13 @@ def _convert(pod: dict[str, Any]) -> pods.Pod:
         raise
 
 
+_NO_TEXT = re.compile(r"Expected `str.*got `(bool|int|float)`")
+
+
 def _unquoted(metadata: object) -> Iterator[str]:
     """Yield labels and annotations that should be in quotes."""
     for what in ("label", "annotation"):
-        texts = _map(_map(metadata).get(f"{what}s"))
-        for key, value in texts.items():
+        for key, value in _map(_map(metadata).get(f"{what}s")).items():
             if isinstance(value, bool | int | float):
                 found = msgspec.json.encode(value).decode()
                 yield f"{what} {key}: {found} is no text: put it in quotes"
@@ -191,14 +185,6 @@ def _unquoted(metadata: object) -> Iterator[str]:
 
 def _map(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _pod(document: documents.Document) -> pods.Pod:
-    try:
-        return pods.decode(document.readable)
-    except msgspec.ValidationError:
-        # People write `annotations:` with nothing after it, which is null.
-        return _convert(msgspec.json.decode(document.readable))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:
@@ -224,17 +210,16 @@ def _outcome(
     name: str, document: documents.Document | documents.BadDocument, answer: Answer
 ) -> str:
     """Answer one document: ``answered``, ``bad``, or ``left out`` for what has no known pods."""
-    outcome = "answered"
     if isinstance(document, documents.BadDocument):
         outcome, notes = "bad", [document.why]
     else:
         try:
-            notes = answer(document)
+            outcome, notes = "answered", answer(document)
         except _NoPodsError as error:
             outcome, notes = "left out", [f"left out: {error}"]
         except RecursionError:
             outcome, notes = "bad", ["it is nested too deeply"]
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:  # Those of msgspec are ValueErrors, too.
             outcome, notes = "bad", [str(error)]
     for note in notes:
         report.complain(f"{name}:{document.place}: {note}")

@@ -12,14 +12,13 @@ import asyncio
 import socket
 import sys
 from collections.abc import Container, Iterator
+from functools import partial
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.cli import cluster, report
 from istio_aux.cli.check import QUIT_RIGHTS, quiet
-from istio_aux.cli.installation import Installation
-from istio_aux.cli.report import QuitResult, Quits, QuitVerdict
+from istio_aux.cli.report import QuitResult, QuitVerdict
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -30,7 +29,6 @@ from istio_aux.model import resources
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.model.resources import Requests
-from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
@@ -49,52 +47,40 @@ _HELP = (
 _END = 2.0  # Seconds that attempts in flight have to end, and then Events to be sent.
 
 
-class QuitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods to free in ``patience`` seconds: of the targets, else those with such labels.
+class QuitRequest(cluster.Chosen, frozen=True, kw_only=True):
+    """Which pods to free in ``patience`` seconds: of the targets, else those with such labels."""
 
-    The settings are those of ``config``, else of the installation in the cluster.
-    """
-
-    chosen: cluster.Chosen = cluster.Chosen()
-    config: Installation | None = None
-    sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
     patience: float = 120.0
     dry_run: bool = True
 
 
-def free(credentials: cluster.Credentials, request: QuitRequest, output: str) -> int:
+def free(credentials: cluster.Credentials, request: QuitRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
         quiet()
-        chosen = request.chosen
-        here = "" if chosen.all_namespaces else chosen.namespace or access.namespace
+        here = "" if request.all_namespaces else request.namespace or access.namespace
         async with Client(access) as client:
-            policy = await _policy(client, request)
+            found = await cluster.find(client, request.config)
+            cluster.told(found)
             named, status = list[Pod](), 0
-            if chosen.targets:
-                async for each in chosen.find(client, access):
+            if request.targets:
+                async for each in request.find(client, access):
                     if isinstance(each, Pod):
                         named.append(each)
                     else:
-                        report.complain(str(each))
+                        report.complain(each)
                         status = cluster.NO_ANSWER
                 if not named:
                     return status
+            # As the installation treats pods, but that no pod is deleted.
+            policy = structs.replace(
+                found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT
+            )
             spaces = {pod.metadata.namespace for pod in named} or {here}
-            return max(status, await _FreeRun(client, request, policy, named).run(spaces, output))
+            return max(status, await _FreeRun(client, request, policy, named).run(spaces))
 
     return cluster.run(credentials, work)
-
-
-async def _policy(client: Client, request: QuitRequest) -> Policy:
-    """How an installation treats pods, but that no pod is deleted."""
-    found = await cluster.find(client, request.config)
-    cluster.told(found)
-    policy = structs.replace(found.first.settings.quit_policy, dead_proxy=DeadProxy.REPORT)
-    return (
-        policy if request.sidecars is None else structs.replace(policy, sidecars=request.sidecars)
-    )
 
 
 class _FreeRun:
@@ -106,8 +92,8 @@ class _FreeRun:
         self._client, self._request, self._policy = client, request, policy
         self._named = {pod.metadata.key: pod for pod in named}
         self._hung: dict[Key, Requests | None] = {}
-        self._owners: dict[Key, str] = {}
-        self._outlasting: dict[Key, list[str]] = {}  # What keeps each pod after its proxy.
+        # The owner of each pod, and what keeps it after its proxy.
+        self._about: dict[Key, tuple[str, list[str]]] = {}
         self._held = list[QuitVerdict]()
         # The pods that count: those that are named, and those that hang once all are listed.
         self._chosen: Container[Key] | None = self._named or None
@@ -126,21 +112,20 @@ class _FreeRun:
         key = resource.metadata.key
         if self._chosen is not None and key not in self._chosen:
             return
-        if not self._request.chosen.selector.matches(resource.labels):
+        if not self._request.selector.matches(resource.labels):
             self._quit.delete(key)
             return
         if key.namespace not in self._labels:
             self._labels[key.namespace] = {}  # Selected, whatever labels it has.
             self._quit.relabelled(key.namespace)
-        self._owners[key] = report.owner_of(resource)
-        self._outlasting[key] = PodFacts(resource, self._policy).outlasting
+        self._about[key] = report.owner_of(resource), PodFacts(resource, self._policy).outlasting
         self._quit.apply(resource)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
         """The pod is gone, or does not run any more."""
         self._quit.delete(key)
 
-    async def run(self, scope: set[str], output: str) -> int:
+    async def run(self, scope: set[str]) -> int:
         """Do it in these namespaces, print the result, and return the exit status."""
         watches = [
             self._watches.add(
@@ -169,11 +154,13 @@ class _FreeRun:
             found = sorted(self._verdicts(), key=lambda each: (each.namespace, each.name))
             await self._quit.stop(_END)
             await self._events.sent(_END)
-        report.show(sys.stdout, Quits(found, self._request.dry_run), output)
+        dry_run = self._request.dry_run
+        text = partial(report.quits_text, found, dry_run=dry_run)
+        report.show(sys.stdout, self._request.output, found, text)
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", *({"kept"} if self._named else ())}
-        still = not self._request.dry_run and any(each.outcome in stays for each in found)
+        still = not dry_run and any(each.outcome in stays for each in found)
         return STILL_THERE if still or forbidden else 0
 
     def _choose(self) -> None:
@@ -184,7 +171,8 @@ class _FreeRun:
         """
         for key, state in [*self._quit.known.items()]:
             hangs, reason = state.asks_for == "quit", state.decision.reason
-            keepers = self._outlasting[key] if hangs else []
+            owner, outlasting = self._about[key]
+            keepers = outlasting if hangs else []
             if hangs and not (keepers and (self._request.dry_run or not self._named)):
                 self._hung[key] = state.requests
                 continue
@@ -193,8 +181,7 @@ class _FreeRun:
                 reason = f"{PROXY} would exit, and {listed(keepers)} would keep the pod, without "
                 reason += f"network: only done to a pod that is named; {_HELP}"
             if keepers or (state.decision.blocked_by and not self._named):
-                held, owner = state.requests, self._owners[key]
-                self._held.append(QuitVerdict(*key, "kept", reason, held, owner))
+                self._held.append(QuitVerdict(*key, "kept", reason, state.requests, owner))
         self._chosen = self._hung
 
     async def _forbidden(self, scope: set[str]) -> str:
@@ -217,7 +204,7 @@ class _FreeRun:
     def _verdicts(self) -> Iterator[QuitVerdict]:
         """The pods that hung, those that were named, and those that other containers hold."""
         for key, requests in self._hung.items():
-            end, owner = self._ends.get(key), self._owners[key]
+            end, (owner, _) = self._ends.get(key), self._about[key]
             waited = end.after_payload if end else None
             yield QuitVerdict(*key, *self._outcome(key), requests, owner, waited)
         answered = {Key(each.namespace, each.name, each.uid) for each in self._held}

@@ -17,7 +17,7 @@ from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import QuitMode
+from istio_aux.model.policy import Policy, QuitMode
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
@@ -40,6 +40,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = settings.DEFAULTS
     applications: Applications = Applications()
     problem: str = ""
+
+    def policy(self, sidecars: tuple[SidecarRule, ...] | None) -> Policy:
+        """How it treats proxies; other ``sidecars`` count, if they are given."""
+        policy = self.settings.quit_policy
+        return policy if sidecars is None else msgspec.structs.replace(policy, sidecars=sidecars)
 
     def scope(self, namespace: str, labels: Labels | None) -> QuitScope:
         """What it may do in a namespace, which counts as selected if its labels are None."""
@@ -140,10 +145,7 @@ class Installations(msgspec.Struct, frozen=True):
         counts as selected. ``sidecars`` count instead of those of the settings.
         """
         ours, left_out = self.of(pod, labels)
-        policy = ours.settings.quit_policy
-        if sidecars is not None:
-            policy = msgspec.structs.replace(policy, sidecars=sidecars)
-        facts = PodFacts(pod, policy, kubelet)
+        facts = PodFacts(pod, ours.policy(sidecars), kubelet)
         decision = quitting.decide(facts, now)
         action, reason = quitting.performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):

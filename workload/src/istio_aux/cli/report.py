@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeVar, get_args
 
 import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement
 from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
-from istio_aux.cli.terminal import Cell, Style, Terminal, age, header, minute, row
+from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.documents import whole
@@ -30,6 +30,8 @@ from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.repair import rules as repair
 from istio_aux.start.plan import bad_values, effective_start
+
+T = TypeVar("T", bound="Finding | QuitVerdict")
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 
@@ -48,7 +50,23 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str | None = None
     installation: str = ""  # Whose settings these are.
     state: State | None = None  # The word of `audit`.
-    free: str = ""  # The command that frees a pod without installation.
+    free: str = ""  # The command that frees a pod which no installation looks after.
+
+    def text(self, terminal: Terminal) -> str:
+        """A headline and a table of the containers."""
+        key = "/".join(filter(None, (self.namespace, self.name))) or "(unnamed)"
+        state = f" ({self.state})" if self.state else ""
+        action = Cell(f"{self.action.upper()}{state}", COLOURS[self.action])
+        lines = terminal.table("", [(Cell(key, Style.HEADING), action, self.reason)])
+        for title in ("free", "start", "installation"):
+            if text := getattr(self, title):
+                lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
+        rows = [
+            (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
+            for name, verdict in self.containers.items()
+        ]
+        lines += terminal.table("CONTAINER ROLE FINISHED WHY", rows, indent="  ")
+        return "\n".join(lines)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +90,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
     fix: str = ""  # The setting that ends what blocks the pod, if one is known.
-    left_out: str = ""  # Why no installation looks after it, or why that is unknown.
+    left_out: str = ""  # Why no installation looks after the pod, or why that is not known.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -93,21 +111,42 @@ class Audit(msgspec.Struct, frozen=True):
         new = [each for each in self.findings if known.get(each.uid) != each]
         return msgspec.structs.replace(self, findings=new)
 
-    def holders(self) -> Holders:
-        """What holds the stuck and the blocked pods."""
-        return Holders(whole(group(
+    def holders(self) -> list[Holder]:
+        """What holds the stuck and the blocked pods; the JSON names of each are a contract."""
+        return whole(group(
             TroubledPod(
                 each.namespace, each.name, each.uid, each.reason, each.since,
                 by=each.by, requests=each.requests, fix=each.fix,
             )
             for each in self.findings if each.state in {"stuck", "blocked"}
-        )))  # fmt: skip
+        ))  # fmt: skip
 
-
-class Holders(msgspec.Struct, frozen=True):
-    """What `audit --holders` shows; the JSON names of each are a contract."""
-
-    holders: list[Holder]
+    def text(self, terminal: Terminal, now: datetime | None = None) -> str:
+        """A table and a summary; ages count until ``now``."""
+        moment = now or datetime.now(UTC)
+        rows = list[Sequence[str]]()
+        for (namespace, owner, state, reason), pods in _by_owner(self.findings, "state"):
+            oldest = age(_first(pod.created for pod in pods), moment)
+            since = minute(_first(pod.since for pod in pods))
+            rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
+        counted = Counter(finding.state for finding in self.findings)
+        counts = [
+            Cell(f"{state}: {counted[state]}", COLOURS[state] if counted[state] else Style.PLAIN)
+            for state in get_args(State)
+        ]
+        summary = f"pods: {self.pods}; {', '.join(map(terminal.paint, counts))}"
+        if self.unknown:
+            summary += f" (unknown: {self.unknown})"
+        if self.namespaces is not None:
+            summary = f"selected namespaces: {self.namespaces}; {summary}"
+        if names := self.installations.names:
+            summary = f"installation: {listed(names)}; {summary}"
+        return _sections(
+            terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
+            _holders(self.holders(), terminal),
+            _left_out(self.findings, terminal),
+            [summary],
+        )
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -117,14 +156,6 @@ class RestartVerdict(msgspec.Struct, frozen=True):
     name: str
     outcome: Literal["restarted", "would-restart", "kept"]
     reason: str
-
-
-class Restarts(msgspec.Struct, frozen=True):
-    """All unmeshed pods, and what `restart-unmeshed` did about each, or would do."""
-
-    verdicts: list[RestartVerdict]
-    dry_run: bool
-    installation: str = ""  # Whose settings these are.
 
 
 class QuitVerdict(msgspec.Struct, frozen=True):
@@ -138,13 +169,6 @@ class QuitVerdict(msgspec.Struct, frozen=True):
     requests: Requests | None = None  # What the pod holds, or gave back; None: it is not known.
     owner: str = ""  # As in `Finding`.
     seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
-
-
-class Quits(msgspec.Struct, frozen=True):
-    """What `quit` did about each pod, or would do."""
-
-    verdicts: list[QuitVerdict]
-    dry_run: bool
 
 
 def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "") -> Explanation:
@@ -165,7 +189,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
     notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
     return Explanation(
-        **_identity(pod), action=judged.action, reason=reason,
+        **pod.metadata.key._asdict(), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
         installation=judged.installation.name,
         state=_state(decision) if pod.status.phase == "Running" else None, free=free,
@@ -230,226 +254,140 @@ def _state(decision: quitting.Action) -> State | None:
             return "blocked" if decision.blocked_by else None
 
 
-def _identity(pod: Pod) -> dict[str, Any]:
-    return pod.metadata.key._asdict()
-
-
 def _listed(pod: Pod) -> dict[str, Any]:
-    return {
-        **_identity(pod), "owner": owner_of(pod), "created": pod.metadata.creation_timestamp
-    }  # fmt: skip
+    about = pod.metadata
+    return {**about.key._asdict(), "owner": owner_of(pod), "created": about.creation_timestamp}
 
 
 def owner_of(pod: Pod) -> str:
-    """Return the pod's controller, such as TFJob/mnist; empty if it has none."""
+    """The pod's controller, such as TFJob/mnist; empty if it has none."""
     owner = controller(pod)
     return f"{owner.kind}/{owner.name}" if owner else ""
 
 
-def _owner(each: Finding | QuitVerdict) -> str:
-    """Name the owner of a pod, or a pod without one, as commands take it."""
-    kind, _, name = each.owner.partition("/")
-    return f"{kind.lower()}/{name}" if name else f"pod/{each.name}"
-
-
-_ACTIONS = {
-    "quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD,
-    "unknown": Style.LOST,
-}  # fmt: skip
-_VERDICTS = {
-    Verdict.OK: Style.GOOD,
-    Verdict.NOTE: Style.ODD,
-    Verdict.PROBLEM: Style.BAD,
-    Verdict.UNKNOWN: Style.LOST,
-}
-_STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST, "unmeshed": Style.LOST}
-
-
 def show(
     stream: TextIO,
-    answer: Explanation | Audit | Holders | Quits | Restarts | list[CheckResult],
     output: str,
+    items: Iterable[msgspec.Struct],
+    text: Callable[[Terminal], str],
 ) -> None:
-    """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
-    terminal = Terminal.of(stream)
-    match answer:
-        case Explanation():
-            items, text = [answer], explanation_text(answer, terminal)
-        case Audit():
-            items, text = answer.findings, audit_text(answer, terminal)
-        case Holders():
-            shown = [*holders_text(answer, terminal)]
-            items, text = answer.holders, shown or ["no pod is stuck or blocked"]
-        case Quits():
-            items, text = answer.verdicts, quits_text(answer, terminal)
-        case Restarts():
-            items, text = answer.verdicts, restarts_text(answer, terminal)
-        case _:
-            items, text = answer, check_text(answer, terminal)
+    """Write an answer to ``stream``: its items as JSON lines if ``output`` is ``json``, or text."""
     if output == "json":
         for item in items:
             write_json(stream, msgspec.json.encode(item))
     else:
-        write(stream, "\n".join(text))
+        write(stream, text(Terminal.of(stream)))
 
 
-def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
-    """Yield a headline and a table of the containers, line by line."""
-    key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
-    state = f" ({explanation.state})" if explanation.state else ""
-    style = _ACTIONS.get(explanation.action, Style.PLAIN)
-    action = Cell(f"{explanation.action.upper()}{state}", style)
-    yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
-    for title in ("free", "start", "installation"):
-        if text := getattr(explanation, title):
-            yield from terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
+def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
+    """What each of the first holders holds."""
+    return "\n".join(_holders(holders, terminal)) or "no pod is stuck or blocked"
+
+
+def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
+    """A table, group by group, what to do below each line, and a summary."""
+    rows = list[tuple[str | Cell, ...]]()
+    for title, checks in GROUPS.items():
+        members = [each for each in results if each.check in checks]
+        if members:
+            rows.append((Cell(title, Style.FAINT), "", ""))
+        for each in members:
+            rows.append((f"  {each.check}", each.result, each.what))
+            if each.do:
+                page = f" ({each.see})" if each.see else ""
+                rows.append(("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
+    counts = Counter[str](each.result for each in results)
+    bad = [kind for kind in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[kind]]
+    fine = "nothing keeps istio-aux from working here"
+    summary = fine if works(results) else f"istio-aux may not work here; {_counts(counts, bad)}"
+    return _sections(terminal.table("CHECK RESULT WHAT", rows), [summary])
+
+
+def restarts_text(
+    verdicts: Sequence[RestartVerdict],
+    terminal: Terminal,
+    *,
+    dry_run: bool,
+    installation: str = "",  # Whose settings these are.
+) -> str:
+    """A table and a summary."""
+    rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
+    where = f"installation: {installation}; " if installation else ""
+    counts = Counter[str](verdict.outcome for verdict in verdicts)
+    summary = where + _counts(counts, ["would-restart" if dry_run else "restarted", "kept"])
+    return _sections(terminal.table("NAMESPACE NAME OUTCOME REASON", rows), [summary])
+
+
+def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool) -> str:
+    """A table, and a summary with what the pods gave back."""
     rows = [
-        row(
-            name,
-            Cell(verdict.role, Style.PLAIN if verdict.role == "payload" else Style.FAINT),
-            Cell("yes", Style.GOOD) if verdict.finished else Cell("no", Style.ODD),
-            verdict.why,
-        )
-        for name, verdict in explanation.containers.items()
+        (namespace, owner, str(len(pods)), outcome, _requested(pods), reason + _waited(pods))
+        for (namespace, owner, outcome, reason), pods in _by_owner(verdicts, "outcome")
     ]
-    if rows:
-        yield from terminal.table([header("CONTAINER ROLE FINISHED WHY"), *rows], indent="  ")
+    counts = Counter[str](verdict.outcome for verdict in verdicts)
+    done = "would-free" if dry_run else "freed"
+    others = [kind for kind in ("stuck", "kept", "gone", "ended") if counts[kind]]
+    back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
+    first = _counts(counts, [done]) + (f" ({back})" if back else "")
+    summary = [", ".join(filter(None, (first, _counts(counts, others))))]
+    if dry_run and counts[done]:
+        summary.append("nothing is changed yet: add --yes")
+    titles = "NAMESPACE NAME PODS OUTCOME REQUESTS REASON"
+    return _sections(terminal.table(titles, rows), summary)
 
 
-def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
-    """Yield a table and a summary; ages count until ``now``.
-
-    Pods of an owner with the same state for the same reason are one row: how many, the age of the
-    oldest, and since when the first one has this state.
-    """
-    moment = now or datetime.now(UTC)
-    groups = defaultdict[tuple[str, str, State, str], list[Finding]](list)
-    for each in audit.findings:
-        groups[each.namespace, _owner(each), each.state, each.reason].append(each)
-    rows = [
-        row(namespace, name, str(len(pods)), Cell(state, _STATES[state]),
-             age(min((pod.created for pod in pods if pod.created), default=None), moment),
-             minute(min((pod.since for pod in pods if pod.since), default=None)), reason)
-        for (namespace, name, state, reason), pods in groups.items()
-    ]  # fmt: skip
-    if rows:
-        titles = header("NAMESPACE NAME PODS STATE AGE SINCE REASON")
-        yield from terminal.table([titles, *rows])
-        yield ""
-    if held := [*holders_text(audit.holders(), terminal)]:
-        yield from (*held, "")
-    if left := [*_left_out(audit.findings)]:
-        for line in left:
-            yield from terminal.beside("", 0, Cell(line))
-        yield ""
-    counted = Counter(finding.state for finding in audit.findings)
-    counts = ", ".join(
-        terminal.paint(Cell(f"{state}: {counted[state]}", style if counted[state] else Style.PLAIN))
-        for state, style in _STATES.items()
-    )
-    where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
-    unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
-    if names := audit.installations.names:
-        where = f"installation: {listed(names)}; {where}"
-    yield f"{where}pods: {audit.pods}; {counts}{unknown}"
+def _by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:
+    """Group the pods of an owner whose ``word`` is the same for the same reason: a row each."""
+    groups = defaultdict[tuple[str, str, str, str], list[T]](list)
+    for each in items:
+        kind, _, name = each.owner.partition("/")  # As commands take it.
+        owner = f"{kind.lower()}/{name}" if name else f"pod/{each.name}"
+        groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
+    return groups.items()
 
 
-def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
-    """Say how many pods no installation looks after, by the reason."""
+def _first(times: Iterable[datetime | None]) -> datetime | None:
+    return min(filter(None, times), default=None)
+
+
+def _counts(counts: Mapping[str, int], kinds: Iterable[str]) -> str:
+    return ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
+
+
+def _sections(*parts: Sequence[str]) -> str:
+    """Join the parts that are not empty, with an empty line between."""
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _holders(holders: Iterable[Holder], terminal: Terminal) -> list[str]:
+    return _most([each.text for each in holders], "holders", terminal)
+
+
+def _left_out(findings: Iterable[Finding], terminal: Terminal) -> list[str]:
+    """Say of how many pods no installation looks after, by the reason."""
     groups = defaultdict[tuple[str, str], list[Finding]](list)
     for each in findings:
         if each.left_out:
             groups[each.left_out, each.action].append(each)
-    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for (why, action), pods in ranked[:MOST]:
-        whether = "not known whether an installation" if action == "unknown" else "no installation"
+    reasons, freed = list[str](), list[Finding]()
+    for (why, action), pods in sorted(groups.items(), key=lambda group: -len(group[1])):
+        whether = "not known whether an" if action == "unknown" else "no"
         held = str(total(each.requests for each in pods if each.requests))
-        yield f"{whether} looks after {len(pods)} of these pods{held and f' ({held})'}: {why}"
-    if (more := len(ranked) - MOST) > 0:
-        yield f"and {more} more reasons"
-    freed = [each for each in findings if each.left_out and each.state == "stuck" and not each.by]
+        which = f"{len(pods)} of these pods{held and f' ({held})'}"
+        reasons.append(f"{whether} installation looks after {which}: {why}")
+        freed += [each for each in pods if each.state == "stuck" and not each.by]
+    lines = _most(reasons, "reasons", terminal)
     if spaces := {each.namespace for each in freed}:
         where = f"-n {min(spaces)}" if len(spaces) == 1 else "-A"
-        yield f"free the {len(freed)} stuck ones: `istio-aux quit {where}`"
+        lines += terminal.paragraph(f"free the {len(freed)} stuck ones: `istio-aux quit {where}`")
+    return lines
 
 
-def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
-    """Yield what each of the first holders holds."""
-    listed = holders.holders
-    for holder in listed[:MOST]:
-        yield from terminal.beside("", 0, Cell(holder.text))
-    if len(listed) > MOST:
-        yield f"and {len(listed) - MOST} more holders"
-
-
-def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:
-    """Yield a table, group by group, what to do below each line, and a summary."""
-    rows = [header("CHECK RESULT WHAT")]
-    for title, checks in GROUPS.items():
-        members = [each for each in results if each.check in checks]
-        if members:
-            rows.append(row(Cell(title, Style.FAINT), "", ""))
-        for each in members:
-            rows.append(
-                row(f"  {each.check}", Cell(each.result, _VERDICTS[each.result]), each.what)
-            )
-            if each.do:
-                page = f" ({each.see})" if each.see else ""
-                rows.append(row("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
-    yield from terminal.table(rows)
-    yield ""
-    counts = Counter(each.result for each in results)
-    bad = ", ".join(
-        f"{it}: {counts[it]}" for it in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[it]
-    )
-    fine = "nothing keeps istio-aux from working here"
-    yield fine if works(results) else f"istio-aux may not work here; {bad}"
-
-
-def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
-    """Yield a table and a summary."""
-    styles = {"kept": Style.ODD}
-    rows = [
-        row(each.namespace, each.name, Cell(each.outcome, styles.get(each.outcome, Style.GOOD)),
-             each.reason)
-        for each in restarts.verdicts
-    ]  # fmt: skip
-    if rows:
-        yield from terminal.table([header("NAMESPACE NAME OUTCOME REASON"), *rows])
-        yield ""
-    counts = Counter(verdict.outcome for verdict in restarts.verdicts)
-    kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
-    where = f"installation: {restarts.installation}; " if restarts.installation else ""
-    yield where + ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
-
-
-def quits_text(quits: Quits, terminal: Terminal) -> Iterator[str]:
-    """Yield a table, and a summary with what the pods gave back.
-
-    Pods of an owner with the same outcome for the same reason are one row.
-    """
-    styles = {"stuck": Style.BAD, "kept": Style.ODD}
-    groups = defaultdict[tuple[str, str, QuitResult, str], list[QuitVerdict]](list)
-    for each in quits.verdicts:
-        groups[each.namespace, _owner(each), each.outcome, each.reason].append(each)
-    rows = [
-        row(namespace, name, str(len(pods)), Cell(outcome, styles.get(outcome, Style.GOOD)),
-             _requested(pods), reason + _waited(pods))
-        for (namespace, name, outcome, reason), pods in groups.items()
-    ]  # fmt: skip
-    if rows:
-        yield from terminal.table([header("NAMESPACE NAME PODS OUTCOME REQUESTS REASON"), *rows])
-        yield ""
-    counts = Counter(verdict.outcome for verdict in quits.verdicts)
-    done = "would-free" if quits.dry_run else "freed"
-    back = total(v.requests for v in quits.verdicts if v.requests and v.outcome == done)
-    kinds = (done, *(kind for kind in ("stuck", "kept", "gone", "ended") if counts[kind]))
-    yield ", ".join(
-        f"{kind}: {counts[kind]}" + (f" ({back})" if kind == done and str(back) else "")
-        for kind in kinds
-    )
-    if quits.dry_run and counts[done]:
-        yield "nothing is changed yet: add --yes"
+def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
+    """The first texts, and how many more there are."""
+    more = len(texts) - MOST
+    shown = [*texts[:MOST], *([f"and {more} more {what}"] if more > 0 else ())]
+    return [line for text in shown for line in terminal.paragraph(text)]
 
 
 def _requested(pods: Sequence[QuitVerdict]) -> str:

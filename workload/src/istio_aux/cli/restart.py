@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
-
-import msgspec
+from functools import partial
 
 from istio_aux.cli import cluster, report
 from istio_aux.cli.check import quiet
 from istio_aux.cli.installation import Installation
-from istio_aux.cli.report import Restarts, RestartVerdict
+from istio_aux.cli.report import RestartVerdict
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -42,7 +40,7 @@ _POLL = 0.1  # Seconds between two questions for a right.
 _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
-class RestartRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RestartRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
     """Which pods to restart: ``limit`` of one namespace, or of all, in ``patience`` seconds."""
 
     namespace: str | None = None
@@ -51,25 +49,23 @@ class RestartRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
 
 
-def restart_unmeshed(
-    credentials: cluster.Credentials,
-    config: Installation | None,
-    request: RestartRequest,
-    output: str,
-) -> int:
+def restart_unmeshed(credentials: cluster.Credentials, request: RestartRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
         quiet()
         async with Client(access) as client:
-            found = await cluster.find(client, config)
+            found = await cluster.find(client, request.config)
             cluster.told(found)
-            return await _Run(client, found.first, request).run(output)
+            failed = await _RestartRun(client, found.first, request).run()
+        if failed:
+            report.complain(failed)
+        return NOT_DONE if failed else 0
 
     return cluster.run(credentials, work)
 
 
-class _Run:
+class _RestartRun:
     """One run of the command."""
 
     def __init__(self, client: Client, installation: Installation, request: RestartRequest) -> None:
@@ -94,38 +90,38 @@ class _Run:
             "pods", path, Pod, self._repair, selection=actions.NOT_TERMINAL
         )
 
-    async def run(self, output: str) -> int:
-        """Do it, print the result, and return the exit status."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._request.patience
+    async def run(self) -> str:
+        """Do it, and print the result; return why it is not done, or the empty text."""
+        loop, patience, dry_run = (
+            asyncio.get_running_loop(),
+            self._request.patience,
+            self._request.dry_run,
+        )
+        end = loop.time() + patience
 
-        def left(most: float = self._request.patience) -> float:
+        def left(most: float = patience) -> float:
             return max(0.0, min(most, end - loop.time()))
 
         if why := await self._forbidden():
-            return _failed(why)
-        async with self._around.watched(*self._works()):
+            return why
+        async with self._around.watched(self._events.run(), self._repair.run(self._pods.synced)):
             known = await until(self._pods.synced.is_set, left(PATIENCE))
             if missing := self._around.watches.missing():
-                return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
+                return "; ".join(f"{name}: {why}" for name, why in missing.items())
             if not (known and self._around.injectors.control_planes.known):
-                return _failed("it is not known whether Istio injects: see `istio-aux check`")
-            await until(lambda: self._repair.finished, left(PATIENCE))
-            if self._request.dry_run:
-                report.show(sys.stdout, self._restarts(), output)
-                return 0
-            self._repair.lead(True)
-            over = await until(lambda: self._repair.finished, left())
-            await self._repair.stop(_END)
-            await self._events.sent(_END)
-        report.show(sys.stdout, self._restarts(), output)
-        if over:
-            return 0
-        return _failed(f"not finished within {self._request.patience:g} s: run it again")
-
-    def _works(self) -> Iterator[Coroutine[Any, Any, None]]:
-        yield self._events.run()
-        yield self._repair.run(self._pods.synced)
+                return "it is not known whether Istio injects: see `istio-aux check`"
+            over = await until(lambda: self._repair.finished, left(PATIENCE)) or dry_run
+            if not dry_run:
+                self._repair.lead(True)
+                over = await until(lambda: self._repair.finished, left())
+                await self._repair.stop(_END)
+                await self._events.sent(_END)
+        found = [*self._verdicts()]
+        text = partial(
+            report.restarts_text, found, dry_run=dry_run, installation=self._installation
+        )
+        report.show(sys.stdout, self._request.output, found, text)
+        return "" if over else f"not finished within {patience:g} s: run it again"
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""
@@ -143,9 +139,6 @@ class _Run:
             f"this account may not {right}: the option race-policy: restart grants it to the"
             " workload, and the action restart-unmeshed for as long as it runs"
         )
-
-    def _restarts(self) -> Restarts:
-        return Restarts([*self._verdicts()], self._request.dry_run, self._installation)
 
     def _verdicts(self) -> Iterator[RestartVerdict]:
         """The pods that were restarted, or the first ones that would be, and why the others not."""
@@ -166,8 +159,3 @@ class _Run:
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)
-
-
-def _failed(why: str) -> int:
-    report.complain(why)
-    return NOT_DONE

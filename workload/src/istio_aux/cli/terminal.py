@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self, TextIO
@@ -27,6 +27,20 @@ class Style(StrEnum):
     GOOD = "32"
     ODD = "33"
     LOST = "35"
+
+
+COLOURS = {
+    **dict.fromkeys(("quit", "ok", "yes", "freed", "would-free", "gone", "ended"), Style.GOOD),
+    **dict.fromkeys(("restarted", "would-restart"), Style.GOOD),
+    **dict.fromkeys(("wait", "blocked", "kept", "note", "no"), Style.ODD),
+    **dict.fromkeys(("report", "stuck", "problem"), Style.BAD),
+    **dict.fromkeys(("unknown", "lost", "unmeshed"), Style.LOST),
+    **dict.fromkeys(("ignore", "sidecar", "ignored"), Style.FAINT),
+}
+"""How the words of actions, states, outcomes and results look."""
+
+_COLOURED = {"ROLE", "FINISHED", "STATE", "OUTCOME", "RESULT"}
+"""Columns with such words: names of objects may be the same."""
 
 
 class Cell(NamedTuple):
@@ -61,17 +75,32 @@ class Terminal(NamedTuple):
             return text
         return f"\x1b[{cell.style}m{text}\x1b[0m"
 
-    def table(self, rows: Sequence[Sequence[Cell]], *, indent: str = "") -> Iterator[str]:
-        """Yield the rows with aligned columns; in a terminal the last cell wraps."""
-        columns = zip(*rows, strict=True)
-        widths = [max(len(printable(cell.text)) for cell in column) for column in columns]
-        for *cells, last in rows:
+    def table(
+        self, titles: str, rows: Iterable[Sequence[str | Cell]], *, indent: str = ""
+    ) -> list[str]:
+        """The lines of a table; none without rows. In a terminal the last cell wraps.
+
+        Words of a state or an outcome have their colour. Without titles there is no header.
+        """
+        columns, lines = titles.split(), list[str]()
+        cells = [[*map(_cell, columns or row, row)] for row in rows]
+        if cells and columns:
+            cells.insert(0, [Cell(title, Style.HEADING) for title in columns])
+        widths = [
+            max(len(printable(cell.text)) for cell in each) for each in zip(*cells, strict=True)
+        ]
+        taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+        for *first, last in cells:
             padded = (
-                self.paint(cell) + " " * (width - len(printable(cell.text)))
-                for cell, width in zip(cells, widths, strict=False)
+                self.paint(cell) + " " * (width - len(printable(cell.text))) + _GAP
+                for cell, width in zip(first, widths, strict=False)
             )
-            taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-            yield from self.beside(indent + "".join(each + _GAP for each in padded), taken, last)
+            lines += self.beside(indent + "".join(padded), taken, last)
+        return lines
+
+    def paragraph(self, text: str) -> list[str]:
+        """The lines of a text."""
+        return [*self.beside("", 0, Cell(text))]
 
     def beside(self, head: str, taken: int, text: Cell) -> Iterator[str]:
         """Yield a text behind ``head``, which takes so many columns, or below it if that is better.
@@ -93,14 +122,10 @@ class Terminal(NamedTuple):
             yield before + self.paint(Cell(line, text.style))
 
 
-def row(*texts: str | Cell) -> list[Cell]:
-    """The cells of a row; a text is plain."""
-    return [text if isinstance(text, Cell) else Cell(text) for text in texts]
-
-
-def header(titles: str) -> list[Cell]:
-    """The first row of a table, from its words."""
-    return [Cell(title, Style.HEADING) for title in titles.split()]
+def _cell(title: str | Cell, text: str | Cell) -> Cell:
+    if isinstance(text, Cell):
+        return text
+    return Cell(text, COLOURS.get(text, Style.PLAIN) if title in _COLOURED else Style.PLAIN)
 
 
 def age(since: datetime | None, now: datetime) -> str:

@@ -17,10 +17,6 @@ group. The pods of a workload are those that have it as an owner, over any
 number of owners between them. Pods of the cluster are judged as of now, by the
 settings of the installation that looks after them; in files, grace periods
 count as over. Of a workload in a file the pods are shown that it will have.
-JSON has one object a line: namespace, name, uid, action (quit, wait, ignore,
-report, unknown), reason, containers; start, state, installation,
-free.
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 2 if a document is bad, or nothing of a file has known pods;
 1 if a pod cannot be read, or something that is named has no pods; all others
@@ -71,21 +67,16 @@ States:
             names, are not; or an annotation is invalid
   lost      the proxy ended, and a payload container may still run
   unmeshed  there is no proxy, although Istio would inject one today
-AGE is the pod's, or that of the oldest one. SINCE is when the last finished
-container ended; for a lost pod, when its proxy ended; for an unmeshed pod, when
-it was created; of several pods, the first time. Below the table, stuck and
-blocked pods are counted by what keeps them, with the CPUs, the memory and the
-GPUs that they request, and by why no installation looks after them. --watch
-shows the table again when it has changed; in JSON, the pods that are new or have
-changed. Jobs without pods, whose pods were refused in the last 15 minutes, are
-lines on stderr.
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
+AGE is that of the oldest pod. SINCE is when the last finished container ended;
+for a lost pod, when its proxy ended; for an unmeshed pod, when it was created;
+of several pods, the first time. Below the table, stuck and blocked pods are
+counted by what keeps them, with what they request, and by why no installation
+looks after them. Jobs whose pods were refused in the last 15 minutes, and what
+cannot be read, are lines on stderr. --watch shows the table again when it has
+changed; in JSON, the pods that are new or have changed.
 
-The exit status is 0 whatever is found, 1 if the API server refuses or does not
-answer, 2 if the credentials cannot be used, 3 if --fail-on names what is found.
-If webhook configurations, namespaces or Istio's injection policy cannot be
-read, a line on stderr says how many pods may be unmeshed; the rest is shown,
-and the exit status is 1, unless it is 3.""",
+The exit status is 0 whatever is found, 1 if something cannot be read, 2 if the
+credentials cannot be used, 3 if --fail-on names what is found.""",
     ),
     "check": (
         "say what would keep istio-aux from working in a cluster, and what to do about it",
@@ -97,17 +88,13 @@ examples:
   istio-aux check --wait --timeout 120
 
 Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
-the settings of that. It looks at versions of
-Kubernetes, the account's rights, webhooks and their order, Istio's injectors,
-selected namespaces, the way from the API server to the webhook (by dry runs of
-pods), and the Lease. Results:
+the settings of that. It looks at versions of Kubernetes, the account's rights,
+webhooks and their order, Istio's injectors, selected namespaces, the way from
+the API server to the webhook (by dry runs of pods), and the Lease. Results:
   ok       nothing to do
   note     istio-aux works, but not all of it, or not everywhere
   problem  istio-aux does not work
   unknown  this could not be found out
-JSON has one object a line: check, result, what, do, see (a page of the
-documents).
-Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on.
 
 The exit status is 0 if everything is ok or a note, 1 if there is a problem,
 something is unknown or the API server does not answer, 2 if settings or
@@ -140,9 +127,7 @@ any namespace. A pod that still works is left alone. Outcomes:
               container; the reason says why
   gone        the pod ended otherwise
   ended       the pod had ended before, and holds nothing
-A row is for the pods of an owner that have one outcome for one reason. JSON has
-one object a line for each pod: namespace, name, uid, outcome, reason, requests,
-owner, and seconds (from the payload's end to the proxy's).
+A row is for the pods of an owner that have one outcome for one reason.
 
 The exit status is 1 if a pod is stuck or a named pod is kept, rights are
 missing or the API server does not answer; 2 if the credentials cannot be used.""",
@@ -162,7 +147,6 @@ follows when the new one is Ready with its sidecar. Outcomes:
   restarted      the pod was evicted
   would-restart  without --yes: it would be
   kept           it was not, or not yet; the reason says why not
-JSON has one object a line: namespace, name, outcome, reason.
 
 The exit status is 0 when it is done, 1 if pods may not be restarted or not all
 were in time, 2 if settings or credentials cannot be used.""",

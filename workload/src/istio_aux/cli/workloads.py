@@ -7,7 +7,7 @@ Job and pod. Rights in one namespace are enough.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -32,15 +32,6 @@ LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a ten
 MOST_KINDS = 32
 """Kinds of owners that are listed at most to find the pods of an object: tenants write
 ownerReferences."""
-
-
-class NoPods(msgspec.Struct, frozen=True):
-    """Why there is no pod for something that was named, in one line."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def gap(error: KubeError, right: str) -> str:
@@ -83,7 +74,7 @@ class RefusedPods(msgspec.Struct, frozen=True):
 class _Target(msgspec.Struct, frozen=True):
     """Pods, or objects of a type; without a name all of them, in all namespaces if that is empty.
 
-    Without a type it is a problem, which ``text`` says.
+    ``text`` is what the user wrote; without a type it is a problem with that.
     """
 
     text: str
@@ -93,8 +84,6 @@ class _Target(msgspec.Struct, frozen=True):
 
 
 _ALL = Selector()
-_Parents = dict[str, tuple[OwnerReference, ...]]  # By the UID of the object that is owned.
-
 _POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 _pod = Reader(Pod, "pod")
 _job = Reader(owners.Job, "Job")
@@ -108,8 +97,8 @@ async def find(
     namespace: str,
     all_namespaces: bool = False,
     selector: Selector = _ALL,
-) -> AsyncGenerator[Pod | NoPods]:
-    """Yield the pods of each target, each pod once, and a `NoPods` for each target without one.
+) -> AsyncGenerator[Pod | str]:
+    """Yield the pods of each target, each pod once, and for a target without one a line with why.
 
     A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
     pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
@@ -132,13 +121,13 @@ async def find(
         found = False
         async for each in _pods(client, target, types, selector):
             found = True
-            if isinstance(each, NoPods):
+            if isinstance(each, str):
                 yield each
             elif each.metadata.uid not in seen:
                 seen.add(each.metadata.uid)
                 yield each
         if not found and targets:
-            yield NoPods(f"{target.text}: no pods{_where(target.namespace)}")
+            yield f"{target.text}: no pods{_where(target.namespace)}"
 
 
 def _wanted(
@@ -174,10 +163,10 @@ def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
 
 async def _pods(
     client: Client, target: _Target, types: Sequence[ServedType], selector: Selector
-) -> AsyncGenerator[Pod | NoPods]:
+) -> AsyncGenerator[Pod | str]:
     kind, where = target.type, target.namespace
     if kind is None:
-        yield NoPods(target.text)
+        yield target.text
     elif kind.kind != "Pod":
         async for each in _owned_pods(client, target, kind, types, selector):
             yield each
@@ -187,7 +176,7 @@ async def _pods(
         except (ApiError, InvalidNameError, UnreadableError) as error:
             missing = isinstance(error, ApiError) and error.code == 404
             hint = _misspelt(target, types) if missing else ""
-            yield NoPods(f"{where}/{target.name}: {error}{hint}")
+            yield f"{where}/{target.name}: {error}{hint}"
     else:
         async for each in _listed(client, where, selector):
             yield each
@@ -202,14 +191,11 @@ def _misspelt(target: _Target, types: Sequence[ServedType]) -> str:
     return f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
 
 
-async def _listed(
-    client: Client, namespace: str, selector: Selector
-) -> AsyncGenerator[Pod | NoPods]:
+async def _listed(client: Client, namespace: str, selector: Selector) -> AsyncGenerator[Pod | str]:
     path = actions.collection("v1", "pods", namespace)
-    labels = {"labelSelector": str(selector)} if selector.requirements else {}
-    async for page in actions.pages(client, path, Pod, labels):
+    async for page in actions.pages(client, path, Pod, {"labelSelector": str(selector)}):
         for each in page.unreadable:
-            yield NoPods(f"cannot read pod {each}")
+            yield f"cannot read pod {each}"
         for pod in page.items:
             yield pod
 
@@ -220,7 +206,7 @@ async def _owned_pods(
     kind: ServedType,
     types: Sequence[ServedType],
     selector: Selector,
-) -> AsyncGenerator[Pod | NoPods]:
+) -> AsyncGenerator[Pod | str]:
     """Yield the pods of one object, or of all objects of a type."""
     uid = why = ""
     if target.name:
@@ -230,35 +216,70 @@ async def _owned_pods(
             uid = _owned.read(body).metadata.uid
         except (ApiError, InvalidNameError, UnreadableError) as error:
             if not (isinstance(error, ApiError) and error.code == 403):
-                yield NoPods(f"{target.namespace}: {target.text}: {error}")
+                yield f"{target.namespace}: {target.text}: {error}"
                 return
             why = gap(error, f"get {target.text}")
         else:
             refused = await refused_pods(client, target.namespace, uid)
             why = str(refused[uid]) if uid in refused else _childless(body)
-    pods, parents = list[Pod](), _Parents()
+
+    def wanted(owner: OwnerReference) -> bool:
+        return owner.uid == uid if uid else kind.is_of(owner) and target.name in {"", owner.name}
+
+    above, found = _Owners(client, target.namespace, types), False
     async for each in _listed(client, target.namespace, selector):
-        if isinstance(each, NoPods):
+        if isinstance(each, str):
             yield each
-        else:
-            pods.append(each)
-            parents[each.metadata.uid] = each.metadata.owner_references or ()
-    gaps = await _climb(client, target.namespace, types, parents)
-    found = False
-    for pod in pods:
-        above = _ancestors(pod.metadata.uid, parents)
-        if any(
-            each.uid == uid if uid else kind.is_of(each) and target.name in {"", each.name}
-            for each in above
-        ):
+        elif await above.has(each, wanted):
             found = True
-            yield pod
+            yield each
     if not found:
         chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
-        because = "; ".join(filter(None, (why, *gaps)))
-        yield NoPods(
-            f"{target.text}: no pods{chosen}{_where(target.namespace)}{because and f': {because}'}"
-        )
+        because = "; ".join(filter(None, (why, *sorted(above.gaps))))
+        text = f"{target.text}: no pods{chosen}{_where(target.namespace)}"
+        yield f"{text}: {because}" if because else text
+
+
+class _Owners:
+    """Reads the owners of owners: each kind once, when one of it is met. ``gaps``: what could not.
+
+    So references in a circle end.
+    """
+
+    def __init__(self, client: Client, namespace: str, types: Sequence[ServedType]) -> None:
+        self._client, self._namespace, self.gaps = client, namespace, list[str]()
+        self._types = {(each.group, each.kind): each for each in reversed(types)}
+        self._read = set[tuple[str, str]]()
+        self._owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
+
+    async def has(self, pod: Pod, wanted: Callable[[OwnerReference], bool]) -> bool:
+        """Whether an object that is ``wanted`` owns the pod, over any number of others."""
+        known, due = set[str](), [*(pod.metadata.owner_references or ())]
+        while due:
+            owner = due.pop()
+            if wanted(owner):
+                return True
+            if owner.uid not in known:
+                known.add(owner.uid)
+                await self._list((owners.group(owner), owner.kind))
+                due += self._owners.get(owner.uid, ())
+        return False
+
+    async def _list(self, key: tuple[str, str]) -> None:
+        of = self._types.get(key)
+        # A kind that is not served has no objects.
+        if of is None or key in self._read or len(self._read) == MOST_KINDS:
+            return
+        self._read.add(key)
+        path = actions.collection(of.api, of.plural, self._namespace if of.namespaced else "")
+        # Only metadata: a tenant may name a Secret as the owner of a pod.
+        pages = actions.pages(self._client, path, _Owned, {}, accept=actions.ONLY_METADATA)
+        try:
+            async for page in pages:
+                found = (item.metadata for item in page.items)
+                self._owners |= {each.uid: each.owner_references or () for each in found}
+        except ApiError as error:
+            self.gaps.append(gap(error, f"list {of.plural}"))
 
 
 def _where(namespace: str) -> str:
@@ -300,49 +321,3 @@ def _childless(body: bytes) -> str:
     if job.run_policy.suspend:
         return "it is suspended"
     return "its controller has not made them yet, or has deleted them"
-
-
-async def _climb(
-    client: Client, namespace: str, types: Sequence[ServedType], parents: _Parents
-) -> list[str]:
-    """Add to ``parents`` the owners of the owners; returns what could not be read.
-
-    Each kind is listed once, so references in a circle end.
-    """
-    by_kind: Mapping[tuple[str, str], ServedType] = {
-        (each.group, each.kind): each for each in reversed(types)
-    }
-    done, refused, gaps = {("", "Pod")}, list[str](), list[str]()
-    while True:
-        kinds = {(owners.group(each), each.kind) for above in parents.values() for each in above}
-        # A kind that is not served has no objects.
-        due = sorted(kinds.intersection(by_kind) - done)[: MOST_KINDS - len(done) + 1]
-        if not due:
-            return [*gaps, *([f"this account may not list {listed(refused)}"] if refused else [])]
-        for kind in due:
-            done.add(kind)
-            of = by_kind[kind]
-            path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
-            try:
-                # Only metadata: a tenant may name a Secret as the owner of a pod.
-                pages = actions.pages(client, path, _Owned, {}, accept=actions.ONLY_METADATA)
-                async for page in pages:
-                    for item in page.items:
-                        parents[item.metadata.uid] = item.metadata.owner_references or ()
-            except ApiError as error:
-                if error.code == 403:
-                    refused.append(of.plural)
-                else:
-                    gaps.append(gap(error, f"list {of.plural}"))
-
-
-def _ancestors(uid: str, parents: _Parents) -> list[OwnerReference]:
-    """All owners of an object, and theirs; references may form circles."""
-    above, known, due = list[OwnerReference](), {uid}, [uid]
-    while due:
-        for owner in parents.get(due.pop(), ()):
-            if owner.uid not in known:
-                known.add(owner.uid)
-                above.append(owner)
-                due.append(owner.uid)
-    return above

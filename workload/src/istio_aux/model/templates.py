@@ -64,11 +64,14 @@ class PodTemplate(NamedTuple):
 
 
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
-    """Yield the pod templates of a manifest, which is of a kind of `WORKLOADS`.
+    """Yield the pod templates of a manifest, which is of a kind of `WORKLOADS`; of a Pod, itself.
 
     Raises:
         ValueError: one line with the part of the manifest that cannot be used.
     """
+    if kind == "Pod":
+        yield PodTemplate(manifest, manifest, only_metadata=False)
+        return
     if kind == "TrainJob":
         raise ValueError("a TrainJob has no pod template: give its TrainingRuntime")
     path, metadata = WORKLOADS[group, kind], _map(manifest, "metadata")
