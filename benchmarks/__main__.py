@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lab.errors import LabError
-from msgspec import structs
 
-from benchmarks import admission, attack, burst, hooks, scale, scale_knobs
+from benchmarks import attack, burst, scale, scale_rows
 from benchmarks import quit as quitting
-from benchmarks.conversation import MeasurementError
+from benchmarks.driver import MeasurementError
 
 RESULTS = Path(__file__).parent / "results"
 FEWEST = 100  # Pods of which there are some of each kind.
@@ -47,21 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     kinds = parser.add_subparsers(required=True, metavar="BENCHMARK")
     for name, run, parent in (
-        ("quit", _quit, compared),
-        ("admission", _admission, every),
-        ("scale", _scale, compared),
-        ("burst", _burst, every),
-        ("hooks", _hooks, compared),
+        ("quit", _quit, compared), ("scale", _scale, compared), ("burst", _burst, every),
         ("attack", _attack, compared),
-    ):
+    ):  # fmt: skip
         kind = kinds.add_parser(name, parents=[parent], help=f"see README.md, {name}")
         kind.set_defaults(run=run)
         if run is _scale:
-            at_least = _number(FEWEST)
-            kind.add_argument("--pods", type=at_least, metavar="N", help="how many pods")
-            kind.add_argument(
-                "--knob", choices=scale_knobs.LADDERS, help="turn it until something gives"
-            )
+            kind.add_argument("--pods", type=_number(FEWEST), metavar="N", help="how many pods")
         if run is _burst:
             up_to = _number(1, burst.MOST)
             kind.add_argument("--jobs", type=up_to, metavar="N", help="Jobs that end at once")
@@ -92,25 +84,14 @@ def _quit(options: argparse.Namespace) -> None:
     quitting.main(sizes, options.results, options.before)
 
 
-def _admission(options: argparse.Namespace) -> None:
-    admission.main(admission.QUICK if options.quick else admission.WHOLE, options.results)
-
-
 def _scale(options: argparse.Namespace) -> None:
-    if options.knob:
-        scale_knobs.main(options.knob, options.results, quick=options.quick)
-        return
-    whole = scale.sized(options.pods) if options.pods else scale.WHOLE
-    scale.main(scale.QUICK if options.quick else whole, options.results, options.before)
+    whole = scale.sized(options.pods) if options.pods else scale_rows.WHOLE
+    scale.main(scale_rows.QUICK if options.quick else whole, options.results, options.before)
 
 
 def _burst(options: argparse.Namespace) -> None:
     sizes = burst.QUICK if options.quick else burst.WHOLE
-    burst.main(structs.replace(sizes, jobs=options.jobs or sizes.jobs), options.results)
-
-
-def _hooks(options: argparse.Namespace) -> None:
-    hooks.main(quick=options.quick, results=options.results, before=options.before)
+    burst.main(replace(sizes, jobs=options.jobs or sizes.jobs), options.results)
 
 
 def _attack(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ those of pods do, and asks again as soon as it is answered.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from lab import creation, meshed
 from lab.fixtures import make_namespace
 from lab.workload import Workload
 
-from benchmarks import document, machine
+from benchmarks import machine, tables
 from benchmarks.flood import bodies, flooding
-from benchmarks.numbers import BEFORE, OURS, Numbers, Verdict, percentile
-from benchmarks.quitters import installed
+from benchmarks.programs import installed
+from benchmarks.tables import BEFORE, OURS, percentile
 
 CONNECTIONS = (60, 120, 200)
 PODS, RATE = 70, 5.0  # Pods of another tenant that are created meanwhile, and how many a second.
@@ -28,73 +28,31 @@ HELD = b"istio-aux.io/started-with"
 SETTLE = 2.0  # Seconds for which the flood runs before the first of them.
 
 
-class Flooded(Numbers, frozen=True, kw_only=True):
-    """What one flood did to a program."""
-
-    flood: str
-    connections: int
-    program: str
-    late: int
-    milliseconds: list[float]
-    """How long each creation took."""
-    answered: int
-    """Reviews of the flood that got an answer."""
+HEAD = ("flood", "late", "creation p50 ms", "p99 ms", "reviews of the flood")
 
 
-class Results(Numbers, frozen=True, kw_only=True):
-    """All floods, and the machine."""
-
-    machine: dict[str, str]
-    floods: list[Flooded]
-
-    def verdicts(self) -> Iterator[Verdict]:
-        """One for each flood of this revision."""
-        for one in self.floods:
-            if one.program == OURS:
-                what = f"late of {PODS}, {one.connections} connections, {one.flood}"
-                yield Verdict(what, str(one.late), "0", one.late == 0)
-
-
-def main(results: Path | None, before: Path | None, *, quick: bool) -> None:
-    """Measure, print the table, and keep ``attack.md`` and ``.json`` in ``results``.
+def main(results: Path | None, before: Path | None, *, quick: bool) -> list[tuple[str, ...]]:
+    """Measure, print the table, keep ``attack.md`` in ``results``, and return the table's lines.
 
     Raises MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
     """
     on, pods = machine.describe(), 5 if quick else PODS
     programs: dict[str, Path | None] = {**({BEFORE: before} if before else {}), OURS: None}
-    floods: list[Flooded] = []
+    lines: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder, lab.cluster("api") as cluster:
         for flood in bodies():
             for connections in CONNECTIONS[:1] if quick else CONNECTIONS:
                 for program, checkout in programs.items():
-                    print(f"benchmarks: {flood}, {connections}, {program}", flush=True)
-                    name = f"attacked-{len(floods)}"
+                    what, name = f"{flood}, {connections} connections, {program}", f"a-{len(lines)}"
+                    print(f"benchmarks: {what}", flush=True)
                     with _published(cluster, Path(folder) / name, name, checkout) as workload:
-                        floods.append(_flooded(workload, program, flood, connections, pods))
-    measured = Results(machine=on, floods=floods)
-    print(markdown(measured))
+                        lines.append((what, *_flooded(workload, flood, connections, pods)))
+    described = ", ".join(f"{name} {value}" for name, value in on.items())
+    text = "\n\n".join(["# Attack benchmark", described, tables.table(HEAD, lines)])
+    print(text)
     if results:
-        document.write(results, "attack", measured, markdown(measured))
-
-
-def markdown(measured: Results) -> str:
-    """A line for each flood."""
-    lines = [
-        (
-            f"{one.flood}, {one.connections} connections, {one.program}", f"{one.late}",
-            *(f"{percentile(sorted(one.milliseconds), part):.0f}" for part in (50, 99)),
-            f"{one.answered:,}",
-        )
-        for one in measured.floods
-    ]  # fmt: skip
-    head = ("flood", f"late of {PODS}", "creation p50 ms", "p99 ms", "reviews of the flood")
-    return "\n\n".join(
-        [
-            "# Attack benchmark",
-            ", ".join(f"{name} {value}" for name, value in measured.machine.items()),
-            document.table(head, lines),
-        ]
-    )
+        tables.write(results, "attack", text)
+    return lines
 
 
 @contextmanager
@@ -118,17 +76,17 @@ def _published(
         workload.process.wait(30)
 
 
-def _flooded(workload: Workload, program: str, flood: str, connections: int, pods: int) -> Flooded:
+def _flooded(workload: Workload, flood: str, connections: int, pods: int) -> tuple[str, ...]:
+    """The rest of the flood's line."""
     pod = meshed.nameless(f"{workload.name}-honest", sidecar=None)
     port = workload.webhook_port
     with (
-        flooding(workload.cluster.host, port, connections, flood) as answered,
+        flooding(workload.cluster.host, port, connections, bodies()[flood]) as answered,
         creation.Stream(workload.cluster, pod, rate=RATE, dry_run=True) as stream,
     ):
         stream.await_more(int(SETTLE * RATE))
         made = stream.await_more(pods)[:pods]
     late = sum(each.status == 201 and HELD not in each.body for each in made)
-    return Flooded(
-        flood=flood, connections=connections, program=program, late=late,
-        milliseconds=[each.seconds * 1e3 for each in made], answered=answered[0],
-    )  # fmt: skip
+    took = [each.seconds * 1e3 for each in made]
+    spread = (f"{percentile(took, part):.0f}" for part in (50, 99))
+    return f"{late} of {pods}", *spread, f"{len(answered):,}"

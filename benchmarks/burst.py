@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import lab
 from lab import images, node_config, workloads
-from lab.creation import audited, send
+from lab.creation import audited
 from lab.fixtures import make_namespace
 from lab.istio.sidecar import Template, inject
 from lab.meshed import is_ready
@@ -32,18 +32,9 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 from lightkube.types import CascadeType
 
 from benchmarks import burst_report as report
-from benchmarks import machine
-from benchmarks.burst_numbers import (
-    CLASSIC,
-    NATIVE,
-    Burst,
-    Observed,
-    Results,
-    Sizes,
-    join,
-    kubelet,
-)
-from benchmarks.conversation import MeasurementError
+from benchmarks import machine, tables
+from benchmarks.burst_numbers import CLASSIC, NATIVE, Burst, Observed, Sizes, join
+from benchmarks.driver import MeasurementError
 from benchmarks.processes import Meter
 
 NAME = "istio-aux-burst"
@@ -63,7 +54,7 @@ LAB = ("kube-apiserver", "etcd", "kube-controller-manager", "kubelet", "containe
 
 
 def main(sizes: Sizes, results: Path | None) -> None:
-    """Measure on a cluster of its own, print the table, and keep the files in ``results``.
+    """Measure on a cluster of its own, print the tables, and keep ``burst.md`` in ``results``.
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
@@ -71,14 +62,14 @@ def main(sizes: Sizes, results: Path | None) -> None:
     """
     on = machine.describe()
     with lab.cluster("node") as cluster:
-        measured = measure(cluster, sizes, on)
-    print(report.markdown(measured))
+        text = report.markdown(sizes, on, measure(cluster, sizes))
+    print(text)
     if results:
-        report.write(measured, results)
+        tables.write(results, "burst", text)
 
 
-def measure(cluster: lab.Cluster, sizes: Sizes, on: dict[str, str]) -> Results:
-    """All bursts, the kinds by turns. Raises as `main` does; ``on`` describes the machine."""
+def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
+    """All bursts, the kinds by turns. Raises as `main` does."""
     for image in (images.proxyv2(), images.busybox()):
         cluster.load(image)
     key, _, value = SELECTOR.partition("=")
@@ -94,11 +85,7 @@ def measure(cluster: lab.Cluster, sizes: Sizes, on: dict[str, str]) -> Results:
         try:
             bench = _Bench(cluster, client, sizes, workload, events.log)
             kinds = [CLASSIC, NATIVE, NATIVE, CLASSIC] * sizes.rounds
-            return Results(
-                sizes=sizes,
-                machine=on,
-                bursts=[bench.play(n, kind) for n, kind in enumerate(kinds[: 2 * sizes.rounds])],
-            )
+            return [bench.play(n, kind) for n, kind in enumerate(kinds[: 2 * sizes.rounds])]
         finally:
             events.kill()
             client.delete(Namespace, NAME)
@@ -168,30 +155,19 @@ class _Bench:
             pids["istio-aux"] = self._workload.process.pid
         with _watched(self._cluster) as lines:
             lab.until(lambda: len(lines) >= sizes.jobs, what="the watch", timeout=sizes.limit)
-            before = self._kubelet()
-            meter, busy = Meter(pids), _busy()
+            meter = Meter(pids)
             os.close(gate)
             succeeded = b'"phase":"Succeeded"'
             lab.until(
                 lambda: sum(succeeded in line for _, line in list(lines)) >= sizes.jobs,
                 what=f"{sizes.jobs} pods to end", timeout=sizes.limit, every=0.2,
             )  # fmt: skip
-            cpu, rest = meter.read(), _busy() - busy
-            cpu["pods, shims and all else"] = rest - sum(cpu[name] for name in pids)
-            counted = {what: count - before[what] for what, count in self._kubelet().items()}
+            cpu = meter.read()
             spread, pods = lab.until(
                 lambda: join(self._observed(kind, lines)),
                 what="all that is observed of a burst", ignoring=(MeasurementError,), every=0.5,
             )  # fmt: skip
-        return Burst(kind=kind, spread=spread, pods=pods, cpu=cpu, kubelet=counted)
-
-    def _kubelet(self) -> dict[str, float]:
-        """What the kubelet has counted since its start."""
-        path = f"/api/v1/nodes/{node_config.NODE_NAME}/proxy/metrics"
-        status, body = send(self._cluster, "GET", path)
-        if status != 200:
-            raise MeasurementError(f"the kubelet's metrics: {status} {body[:200]!r}")
-        return kubelet(body.decode())
+        return Burst(kind=kind, spread=spread, pods=pods, cpu=cpu)
 
     def _observed(self, kind: str, lines: Iterable[tuple[float, bytes]]) -> Observed:
         """What is there so far."""
@@ -214,12 +190,6 @@ class _Bench:
 def _whole(log: Path) -> list[str]:
     """The lines of a file that are whole."""
     return log.read_text().rpartition("\n")[0].splitlines()
-
-
-def _busy() -> float:
-    """Seconds of CPU that the whole machine has used."""
-    user, nice, system, _, _, *irqs = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + sum(irqs)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

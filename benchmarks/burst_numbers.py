@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from demo.observe import moment
 
-from benchmarks.conversation import MeasurementError
-from benchmarks.numbers import Numbers, Verdict, percentile
+from benchmarks.driver import MeasurementError
 
 CLASSIC, NATIVE = "classic with istio-aux", "native"
 """The two kinds of sidecar."""
@@ -20,18 +19,8 @@ CLASSIC, NATIVE = "classic with istio-aux", "native"
 PAYLOAD, PROXY = "main", "istio-proxy"
 
 
-KUBELET = {
-    "requests": "rest_client_rate_limiter_duration_seconds_count",
-    "s that requests waited for the rate limit": "rest_client_rate_limiter_duration_seconds_sum",
-    "lists of all containers (PLEG)": "kubelet_pleg_relist_duration_seconds_count",
-    "s of these lists": "kubelet_pleg_relist_duration_seconds_sum",
-    "statuses stored": "kubelet_pod_status_sync_duration_seconds_count",
-}
-"""Metrics of the kubelet (k8s@1.36 pkg/kubelet/metrics, component-base/metrics/prometheus).
-It sends two requests for a status, one status after another (status_manager.go syncBatch)."""
-
-
-class Sizes(Numbers, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
     """How much of everything.
 
     Attributes:
@@ -47,7 +36,8 @@ class Sizes(Numbers, frozen=True, kw_only=True):
     limit: float
 
 
-class Freed(Numbers, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Freed:
     """One pod, in seconds since containerd saw its payload exit.
 
     Attributes:
@@ -70,7 +60,8 @@ class Freed(Numbers, frozen=True, kw_only=True):
     execs: int
 
 
-class Burst(Numbers, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Burst:
     """Pods whose payloads ended at once.
 
     Attributes:
@@ -78,40 +69,12 @@ class Burst(Numbers, frozen=True, kw_only=True):
         spread: seconds from the first exit of a payload to the last.
         pods: in the order in which their payloads ended.
         cpu: seconds of CPU by process, and ``elapsed``.
-        kubelet: what the kubelet's metrics counted meanwhile, by the words of `KUBELET`.
     """
 
     kind: str
     spread: float
     pods: list[Freed]
     cpu: dict[str, float]
-    kubelet: dict[str, float]
-
-
-class Results(Numbers, frozen=True, kw_only=True):
-    """Everything of one run."""
-
-    sizes: Sizes
-    machine: dict[str, str]
-    bursts: list[Burst]
-
-    def of(self, kind: str) -> list[Freed]:
-        """All pods of a kind."""
-        return [pod for burst in self.bursts if burst.kind == kind for pod in burst.pods]
-
-    def exited(self, kind: str, percent: float) -> float:
-        """That percentile of the seconds from a payload's exit to its proxy's."""
-        return percentile([pod.exited for pod in self.of(kind)], percent)
-
-    def verdicts(self) -> Iterator[Verdict]:
-        """The target with what was measured."""
-        ratio = self.exited(CLASSIC, 90) / self.exited(NATIVE, 90)
-        yield Verdict(
-            what="payload's exit to proxy's exit, p90, native's = 1",
-            measured=f"{ratio:.2f}",
-            target="at most 1",
-            met=ratio <= 1,
-        )
 
 
 @dataclass
@@ -209,17 +172,6 @@ def join(observed: Observed) -> tuple[float, list[Freed]]:
         found.append((ended, pod))
     found.sort(key=lambda each: each[0])
     return found[-1][0] - found[0][0], [pod for _, pod in found]
-
-
-def kubelet(metrics: str) -> dict[str, float]:
-    """The sums of `KUBELET` over all labels."""
-    found = dict.fromkeys(KUBELET, 0.0)
-    for line in metrics.splitlines():
-        series, _, value = line.rpartition(" ")
-        for what, name in KUBELET.items():
-            if series.partition("{")[0] == name:
-                found[what] += float(value)
-    return found
 
 
 def _containers(lines: Iterable[str]) -> _Containers:

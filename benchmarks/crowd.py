@@ -11,11 +11,13 @@ from pathlib import Path
 import lab
 import lab.istio
 from lab.workload import Workload
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 from benchmarks import driver as driving
 from benchmarks import pods
 from benchmarks.driver import Driver, Where
-from benchmarks.scale_numbers import Sizes
+from benchmarks.scale_rows import Sizes
 
 NAME = "scale"
 """Of the node, of applications, and the beginning of the namespaces' names."""
@@ -28,7 +30,7 @@ def crowded(sizes: Sizes) -> Generator[Crowd]:
     with lab.cluster("api") as cluster, tempfile.TemporaryDirectory() as folder:
         # It follows every pod, and would delete those whose controllers do not exist.
         cluster.process("kube-controller-manager").kill()
-        bodies = pods.crowd(NAME, {KEY: "yes"})
+        bodies = pods.crowd(NAME)
         with driving.running(cluster, NAME, NAME, sizes.exit_delay, bodies) as driver:
             crowd = Crowd(cluster, driver, sizes, Path(folder))
             crowd.make()
@@ -45,36 +47,23 @@ class Crowd:
     def __init__(self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, folder: Path) -> None:
         self.cluster, self.driver, self.sizes, self._folder = cluster, driver, sizes, folder
         self.made = 0.0
-        self._istio: lab.istio.Istio | None = None
         self._prefixes = 0
         half = sizes.namespaces // 2
         self.mesh = Where(0, half)
         self.plain = Where(half, sizes.namespaces - half)
         self.large = Where(sizes.namespaces, 1)
-        self._forms = {
-            form: Where(sizes.namespaces + number, 1)
-            for number, form in enumerate(("neither", "webhook"), 1)
-        }
 
     def make(self) -> None:
-        """Make namespaces and pods."""
-        sizes, driver = self.sizes, self.driver
-        for where, kind in (
-            (self.mesh, "mesh"), (self.plain, "plain"), (self.large, "plain"),
-            (self._forms["neither"], "plain"), (self._forms["webhook"], "selected"),
-        ):  # fmt: skip
-            driver.namespaces(kind, where)
-        self.fill(sizes, "")
-
-    def fill(self, sizes: Sizes, batch: str | None = None) -> None:
-        """Make so many pods in the namespaces that there are; ``batch``: the end of their names.
-
-        Istio comes after them, and injects none.
-        """
-        if self._istio:
-            self._istio.remove()
-        driver = self.driver
-        batch = f"-{self.prefix()}" if batch is None else batch
+        """Make namespaces, then pods, then Istio, which injects none of them."""
+        sizes, mesh = self.sizes, {KEY: "yes", "istio-injection": "enabled"}
+        with self.cluster.client() as client:
+            for number in range(sizes.namespaces + 1):
+                labels = mesh if number < self.mesh.spread else {}
+                client.create(Namespace(metadata=ObjectMeta(name=named(number), labels=labels)))
+            for where in (self.mesh, self.plain, self.large):
+                # Of each kind the API server makes one pod, which goes to the first namespace.
+                account = ObjectMeta(name="default", namespace=named(where.first))
+                client.create(ServiceAccount(metadata=account))
         say(f"{sizes.pods:,} pods are made")
         began, refusing = time.monotonic(), sizes.others // 2
         for kind, count, status, pod, where in (
@@ -84,10 +73,9 @@ class Crowd:
             ("other", sizes.others - refusing, "alone", "other", self.plain),
             ("large", sizes.large, "alone", "other", self.large),
         ):
-            driver.copy(kind + batch, count, status, pod=pod, where=where)
+            self.driver.create(kind, count, status, pod=pod, where=where)
         self.made = time.monotonic() - began
-        say(f"made in {self.made:.0f} s, {sizes.pods / self.made:.0f} a second")
-        self._istio = lab.istio.install(self.cluster)
+        lab.istio.install(self.cluster)
 
     def prefix(self) -> str:
         """A new one, for names of pods."""
@@ -104,9 +92,10 @@ class Crowd:
         workload.deploy()
         return workload
 
-    def form(self, form: str) -> Where:
-        """Where pods of a form of admission go."""
-        return self._forms[form]
+
+def named(number: int) -> str:
+    """The name of a namespace."""
+    return f"{NAME}-{number:05}"
 
 
 def say(what: str) -> None:

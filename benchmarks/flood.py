@@ -12,8 +12,11 @@ import json
 import ssl
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 KIND = {"group": "", "version": "v1", "kind": "Pod"}
 MARK = "a-mark"
@@ -40,58 +43,71 @@ def bodies() -> dict[str, bytes]:
 
 
 @contextmanager
-def flooding(host: str, port: int, connections: int, flood: str) -> Generator[list[int]]:
-    """Flood the webhook in the block; in the end the list has how many reviews were answered."""
-    attacker = subprocess.Popen(
-        [sys.executable, __file__, host, str(port), str(connections), flood],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    answered: list[int] = []
-    with attacker:
-        assert attacker.stdout
-        attacker.stdout.readline()
-        try:
-            yield answered
-        finally:
-            answered.append(int(attacker.communicate("")[0]))
+def flooding(
+    host: str, port: int, connections: int, body: bytes, rate: float = 0
+) -> Generator[list[float]]:
+    """Send reviews in the block; in the end the list has how many seconds each answer took.
+
+    ``rate``: so many a second, on a schedule that slow answers do not shift: from when a review was
+    due. 0: as fast as they are answered.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(body)
+        file.flush()
+        attacker = subprocess.Popen(
+            [sys.executable, __file__, host, str(port), str(connections), file.name, str(rate)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        answered: list[float] = []
+        with attacker:
+            assert attacker.stdout
+            attacker.stdout.readline()
+            try:
+                yield answered
+            finally:
+                answered += json.loads(attacker.communicate("")[0])
 
 
-async def _attack(host: str, port: int, connections: int, body: bytes) -> int:
-    """Flood until stdin ends; returns how many reviews were answered."""
+async def _attack(host: str, port: int, connections: int, body: bytes, rate: float) -> list[float]:
+    """Send reviews until stdin ends; returns how long each answer took."""
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     sent = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
-    answered = 0
+    took: list[float] = []
+    start = time.monotonic()
 
-    async def ask(address: str) -> None:
-        nonlocal answered
+    async def ask(number: int) -> None:
+        address, due = f"127.9.{number // 250}.{number % 250 + 1}", start
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=tls, local_addr=(address, 0)
                 )
                 while True:
+                    due = start + number / rate if rate else time.monotonic()
+                    await asyncio.sleep(due - time.monotonic())
                     writer.write(sent)
                     answer = await reader.readuntil(b"\r\n\r\n")
                     length = answer.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
                     await reader.readexactly(int(length))
-                    answered += 1
-                    if answered == 1:
+                    took.append(time.monotonic() - due)
+                    number += connections
+                    if len(took) == 1:
                         print("begun", flush=True)
             await asyncio.sleep(0.1)  # It was closed.
 
-    tasks = [
-        asyncio.create_task(ask(f"127.9.{number // 250}.{number % 250 + 1}"))
-        for number in range(connections)
-    ]
+    tasks = [asyncio.create_task(ask(number)) for number in range(connections)]
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return answered
+    return took
 
 
 if __name__ == "__main__":
-    _host, _port, _connections, _flood = sys.argv[1:]
-    print(asyncio.run(_attack(_host, int(_port), int(_connections), bodies()[_flood])))
+    _host, _port, _connections, _body, _rate = sys.argv[1:]
+    _sent = Path(_body).read_bytes()
+    print(
+        json.dumps(asyncio.run(_attack(_host, int(_port), int(_connections), _sent, float(_rate))))
+    )

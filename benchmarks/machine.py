@@ -5,31 +5,42 @@ from __future__ import annotations
 import os
 import platform
 import re
-import ssl
+import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import lab.tools
+from lab import toolchain
+
+from benchmarks.programs import SOURCE
 
 
-def describe(*more: str) -> dict[str, str]:
-    """What a reader needs in order to compare numbers, in words; ``more`` names packages."""
+def describe(*, go: bool = False) -> dict[str, str]:
+    """What a reader needs in order to compare numbers, in words; ``go``: of Go programs, too."""
     memory = int(re.findall(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[0])
     built = "the system's" if sys.base_prefix == "/usr" else "not the system's"
     models = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    git = ["git", "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(
+        git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    beside = {
+        "Go": toolchain.version(SOURCE).removeprefix("go"),
+        "controller-runtime": pinned(SOURCE, "sigs.k8s.io/controller-runtime"),
+    }
     return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "revision": found.stdout.strip() or "not known",
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": models[0].strip() if models else platform.machine(),
         "memory": f"{memory / (1 << 20):.0f} GiB",
-        "system": f"Linux {platform.release().split('-')[0]}",
         "load before": f"{os.getloadavg()[0]:.1f}",
-        "GOGC": os.environ.get("GOGC", "100"),
         "Kubernetes": pinned(lab.tools.KUBERNETES, "k8s.io/kubernetes"),
-        "etcd": pinned(lab.tools.KUBERNETES, "go.etcd.io/etcd/server/v3"),
         "Python": f"{platform.python_version()} ({built})",
-        "OpenSSL": ssl.OPENSSL_VERSION.split()[1],
-        **{name: version(name) for name in ("istio-aux", "aiohttp", "msgspec", *more)},
+        **{name: version(name) for name in ("aiohttp", "msgspec")},
+        **(beside if go else {}),
     }
 
 

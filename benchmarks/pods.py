@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ OWNER = "@OWNER@"
 INJECT = "sidecar.istio.io/inject"
 
 PROXY, PAYLOAD = "istio-proxy", "main"
-HOSTILE = 250_000  # Bytes; all annotations of an object may have 256 KiB.
 _LEFT_OUT = frozenset(
     {
         "creationTimestamp", "finalizers", "generateName", "generation", "managedFields",
@@ -70,33 +68,23 @@ def bodies(node: str) -> dict[str, str]:
     }
 
 
-def crowd(node: str, selected: Mapping[str, str]) -> dict[str, str]:
+def crowd(node: str) -> dict[str, str]:
     """What a large cluster has beside `bodies`, as JSON by name.
 
-    Namespaces: ``mesh`` is selected and injected, ``selected`` is not injected, ``plain`` neither;
-    ``account`` is the account of each. Pods, each of a controller: ``job`` has a proxy,
-    ``unmeshed`` lacks it, ``other`` is no Job's and needs none, ``refusing`` needs none in a
-    namespace that is injected. ``alone``: the status of those without a proxy. ``hostile``: the
-    largest annotation that a pod may have, another one each time.
+    Pods, each of a controller: ``job`` has a proxy, ``unmeshed`` lacks it, ``other`` is no Job's
+    and needs none, ``refusing`` needs none in a namespace that is injected. ``alone``: the status
+    of those without a proxy.
     """
     made = json.loads(bodies(node)["pod"])
     status = json.loads(bodies(node)["running"])["status"]
     alone = {k: v for k, v in status.items() if k not in {"qosClass", "initContainerStatuses"}}
     alone["containerStatuses"] = [c for c in status["containerStatuses"] if c["name"] != PROXY]
-    mesh = {**selected, "istio-injection": "enabled"}
-    labels = {"mesh": mesh, "selected": dict(selected), "plain": {}}
     objects: dict[str, Object] = {
-        "account": {"metadata": {"name": "default"}},
         "job": _owned(made, "batch/v1", "Job"),
         "unmeshed": _owned(_without_proxy(made), "batch/v1", "Job"),
         "other": _owned(_without_proxy(made), "apps/v1", "ReplicaSet"),
         "refusing": _owned(_without_proxy(made), "apps/v1", "ReplicaSet"),
         "alone": {"status": alone},
-        "hostile": {"metadata": {"annotations": {"hostile": NUMBER + "x" * HOSTILE}}},
-        **{
-            name: {"metadata": {"name": NAMESPACE, "labels": given}}
-            for name, given in labels.items()
-        },
     }
     for name in ("other", "refusing"):
         objects[name]["spec"]["restartPolicy"] = "Always"

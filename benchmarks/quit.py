@@ -2,44 +2,32 @@
 
 A real etcd and API server, a lean stand-in for the kubelet, and one program after another that
 quits: a controller on controller-runtime, the leanest client, then the workload as it ships.
-Nothing here is asserted: numbers stand beside targets.
+Nothing here is asserted: numbers stand beside goals.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lab
 from istio_aux.model.policy import QuitLimits
-from lab import creation, toolchain
+from lab import creation
 from lab.fixtures import make_namespace
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace, Node
 
 from benchmarks import driver as driving
-from benchmarks import machine, report
-from benchmarks.conversation import MeasurementError
-from benchmarks.driver import Driver
-from benchmarks.numbers import (
-    BEFORE,
-    OURS,
-    PROGRAM,
-    Flatness,
-    Freed,
-    Latency,
-    Measured,
-    Quits,
-    Results,
-    Sizes,
-    Watched,
-)
+from benchmarks import machine, tables
+from benchmarks.driver import Driver, MeasurementError
 from benchmarks.processes import Meter, Usage, usage
-from benchmarks.quitters import SOURCE, GoProgram, IstioAux, Quitter
+from benchmarks.programs import GoProgram, IstioAux, Unit
+from benchmarks.tables import BEFORE, FLOOR, MIB, OURS, Measured, Row, percentile
 
 NAME = "istio-aux-bench"
 """Of the node, and of the namespace of the pods."""
@@ -47,45 +35,128 @@ NAME = "istio-aux-bench"
 SELECTOR = "bench.istio-aux.io/pods=yes"
 """Not the default one: other workloads of the cluster, if any, leave these pods alone."""
 
+SERVER = "kube-apiserver"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much of everything.
+
+    Attributes:
+        start: pods that are finished when the workload starts.
+        steady: pods that finish one after another, ``rate`` a second; then as many again.
+        rate: see there.
+        paced: pods that finish ``pace`` a second: so few that none waits for another one.
+        pace: see there.
+        watched: numbers of running pods for which watching is measured, ascending.
+        events: changes of these pods, ``event_rate`` a second.
+        event_rate: see there.
+        idle: seconds for which a workload is watched that has nothing to do.
+        exit_delay: seconds from a quit to the proxy's end in the API.
+        settle: seconds after the last quit before memory and descriptors are counted.
+        limit: seconds after which something counts as broken.
+    """
+
+    start: int
+    steady: int
+    rate: float
+    paced: int
+    pace: float
+    watched: tuple[int, ...]
+    events: int
+    event_rate: float
+    idle: float
+    exit_delay: float
+    settle: float
+    limit: float
+
+
 WHOLE = Sizes(
-    start=1000, steady=1000, rate=50.0, paced=50, pace=5.0, again=1000, late=1000,
-    watched=(1000, 10000), events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
+    start=1000, steady=1000, rate=50.0, paced=50, pace=5.0, watched=(1000, 10000),
+    events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
     exit_delay=1.0,  # A real kubelet takes 0.8 to 1.1.
 )  # fmt: skip
 QUICK = Sizes(
-    start=5, steady=5, rate=50.0, paced=5, pace=25.0, again=5, late=5,
-    watched=(10,), events=10, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
-    exit_delay=0.05,
+    start=5, steady=5, rate=50.0, paced=5, pace=25.0, watched=(10,),
+    events=10, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0, exit_delay=0.05,
 )  # fmt: skip
 
 
+def rows(sizes: Sizes) -> Iterator[tuple[str, list[Row]]]:
+    """The tables by title."""
+    freed = f"{sizes.start} finished pods at start-up freed"
+    yield (
+        f"{freed}, since the start of the process",
+        [
+            Row("first", "first quit arrived at the node, s"),
+            Row("freed", f"{freed}, s", most=10, beside=1.3, of=FLOOR),
+            Row("start-cpu", "CPU a quit at start-up, ms", 1e3, 2, beside=1),
+            Row("start-server", "API server's CPU a quit, ms", 1e3),
+            Row("execs", "commands sent", digits=0),
+        ],
+    )
+    for key, pods, rate in (
+        ("steady", sizes.steady, sizes.rate),
+        ("paced", sizes.paced, sizes.pace),
+    ):
+        quit_, judged = f"quit at {rate:g}/s", key == "steady"
+        half, most, cpu = (50, 250, 1) if judged else (None, None, None)
+        yield (
+            f"{pods} pods finish, {rate:g} a second",
+            [
+                Row(f"{key}-p50", f"status sent to {quit_}, p50 ms", 1e3, most=half),
+                Row(f"{key}-p99", f"status sent to {quit_}, p99 ms", 1e3, most=most),
+                Row(f"{key}-stored", f"status stored to {quit_}, p50 ms", 1e3),
+                Row(f"{key}-cpu", f"CPU a {quit_}, ms", 1e3, 2, beside=cpu),
+                Row(f"{key}-server", "API server's CPU a quit, ms", 1e3),
+            ],
+        )
+    for pods in sizes.watched:
+        most, late = 80 if pods == sizes.watched[-1] else None, f"{sizes.steady:,} quits"
+        yield (
+            f"{pods:,} pods to which nothing happens that matters",
+            [
+                Row(f"ready-{pods}", "process start to all known, s"),
+                Row(f"rss-{pods}", "resident then, MiB", 1 / MIB),
+                Row(f"most-{pods}", f"most memory watching {pods:,}, MiB", 1 / MIB, most=most),
+                Row(f"event-{pods}", "CPU of an event, µs", 1e6, 0),
+                Row(f"idle-{pods}", "CPU when nothing happens, %", 100),
+                Row(f"late-{pods}", f"resident after {late}, MiB", 1 / MIB, most=most),
+            ],
+        )
+    yield (
+        f"What {sizes.steady:,} more quits leave behind",
+        [
+            Row("gained", "memory gained, MiB", 1 / MIB, most=1),
+            Row("opened", "descriptors gained", digits=0, most=2),
+        ],
+    )
+
+
 def main(sizes: Sizes, results: Path | None, before: Path | None) -> None:
-    """Measure on a cluster of its own, print the table, and keep the files in ``results``.
+    """Measure on a cluster of its own, print the tables, and keep ``quit.md`` in ``results``.
 
     ``before``: a checkout whose workload is measured as well.
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
     """
+    on = machine.describe(go=True)
     with lab.cluster("api") as cluster:
         measured = measure(cluster, sizes, alone=True, before=before)
-    print(report.markdown(measured))
+    text = tables.markdown("Quit benchmark", on, rows(sizes), measured)
+    print(text)
     if results:
-        report.write(measured, results)
+        tables.write(results, "quit", text)
 
 
 def measure(
     cluster: lab.Cluster, sizes: Sizes, *, alone: bool, before: Path | None = None
-) -> Results:
+) -> list[Measured]:
     """All numbers. ``alone``: nobody else uses the cluster, so what only disturbs may be ended.
 
     Raises as `main` does.
     """
-    on = {
-        **machine.describe(),
-        "Go": toolchain.version(SOURCE).removeprefix("go"),
-        "controller-runtime": machine.pinned(SOURCE, "sigs.k8s.io/controller-runtime"),
-    }
     with (
         _played(cluster, sizes.exit_delay, alone=alone) as driver,
         tempfile.TemporaryDirectory() as folder,
@@ -96,9 +167,9 @@ def measure(
             if checkout or name is OURS
         )
         # It has our rights, and as many quits at once as ours.
-        floor = GoProgram(cluster, SELECTOR, ours.kubeconfig, floor=QuitLimits().at_once)
+        floor = GoProgram(cluster, NAME, ours.kubeconfig, floor=QuitLimits().at_once)
         yardstick = GoProgram(cluster, SELECTOR)
-        return _Bench(cluster, driver, sizes, floor, [yardstick, *others, ours]).run(on)
+        return _Bench(cluster, driver, sizes).run([yardstick, floor, *others, ours])
 
 
 def _deployed(cluster: lab.Cluster, folder: Path) -> Workload:
@@ -128,133 +199,103 @@ def _played(cluster: lab.Cluster, exit_delay: float, *, alone: bool) -> Generato
 class _Bench:
     """The scenes, each played for every program before the next one."""
 
-    def __init__(
-        self,
-        cluster: lab.Cluster,
-        driver: Driver,
-        sizes: Sizes,
-        floor: Quitter,
-        quitters: Sequence[Quitter],
-    ) -> None:
+    def __init__(self, cluster: lab.Cluster, driver: Driver, sizes: Sizes) -> None:
         self._driver, self._sizes, self._cluster = driver, sizes, cluster
-        self._floor, self._quitters = floor, quitters
-        self._lab = {
-            "kube-apiserver": cluster.process("kube-apiserver").pid,
-            "etcd": cluster.process("etcd").pid,
-            "kubelet stand-in": driver.pid,
-        }
+        self._server = cluster.process(SERVER).pid
 
-    def run(self, on: dict[str, str]) -> Results:
+    def run(self, units: Sequence[Unit]) -> list[Measured]:
         """Measure everything."""
-        first, *others = self._quitters
-        order = (first, self._floor, *others)
-        quits = [self._quits(quitter, number) for number, quitter in enumerate(order)]
-        floor, _ = quits.pop(1)
-        watched: list[list[Watched]] = [[] for _ in self._quitters]
-        late: list[Usage] = []
+        measured = [Measured(unit.name) for unit in units]
+        for number, unit in enumerate(units):
+            self._quits(unit, number, measured[number].numbers)
         for size in self._sizes.watched:
             made = size - max((known for known in self._sizes.watched if known < size), default=0)
             self._driver.create(f"watched-{size}", made, "running")
-            for number, quitter in enumerate(self._quitters):
-                with self._watching(quitter, size, made) as found:
-                    watched[number].append(found)
-                    if size == self._sizes.watched[-1]:
-                        late.append(self._late(quitter, number, size))
-        return Results(
-            sizes=self._sizes,
-            machine=on,
-            floor=floor,
-            programs=[
-                Measured(
-                    name=done.name, freed=done.freed, latency=done.latency, paced=done.paced,
-                    flatness=rows, watched=watched[number], late=late[number],
-                )
-                for number, (done, rows) in enumerate(quits)
-            ],
-        )  # fmt: skip
+            for number, unit in enumerate(units):
+                # The floor watches no large cluster: it takes part in the quits only.
+                if unit.name != FLOOR:
+                    self._watch(unit, size, made, number, measured[number].numbers)
+        return measured
 
-    def _quits(self, quitter: Quitter, number: int) -> tuple[Quits, list[Flatness]]:
-        """Quits at start-up, at a steady rate, one at a time, and what they leave behind.
-
-        What the floor leaves behind is of no interest.
-        """
-        sizes, rows = self._sizes, list[Flatness]()
-        freed = self._start_up(quitter, number)
-        if quitter is not self._floor:
-            rows.append(self._settled("after the first quits, at start-up", sizes.start, quitter))
-        latency = self._steady(quitter, f"steady-{number}", sizes.steady, sizes.rate)
-        if quitter is not self._floor:
-            rows.append(self._settled("after those of the latency", sizes.steady, quitter))
-            self._steady(quitter, f"again-{number}", sizes.again, sizes.rate)
-            rows.append(self._settled("after as many again", sizes.again, quitter))
-        paced = self._steady(quitter, f"paced-{number}", sizes.paced, sizes.pace)
-        quitter.stop()
+    def _quits(self, unit: Unit, number: int, numbers: dict[str, float]) -> None:
+        """Quits at start-up, at a steady rate, one at a time, and what they leave behind."""
+        sizes = self._sizes
+        numbers |= self._start_up(unit, f"start-{number}")
+        self._settled(unit)
+        numbers |= self._steady(unit, f"steady-{number}", sizes.steady, sizes.rate)
+        if unit.name != FLOOR:
+            # Those before have warmed the process up: pools, caches, the allocator's arenas.
+            first = self._settled(unit)
+            self._steady(unit, f"again-{number}", sizes.steady, sizes.rate)
+            last = self._settled(unit)
+            numbers["gained"] = last.rss - first.rss
+            numbers["opened"] = last.descriptors - first.descriptors
+        numbers |= self._steady(unit, f"paced-{number}", sizes.paced, sizes.pace)
+        unit.stop()
         self._clear()
-        return Quits(name=quitter.name, freed=freed, latency=latency, paced=paced), rows
 
-    def _start_up(self, quitter: Quitter, number: int) -> Freed:
+    def _start_up(self, unit: Unit, prefix: str) -> dict[str, float]:
         """Pods that finished while nobody looked, then the program starts."""
-        count, prefix = self._sizes.start, f"start-{number}"
-        _say(f"{quitter.name}: {count} finished pods, then it starts")
+        count = self._sizes.start
+        _say(f"{unit.name}: {count} finished pods, then it starts")
         self._driver.create(prefix, count, "finished", light=True)
-        meter, began, before = Meter(self._lab), time.time(), self._driver.execs
-        quitter.start()
-        meter.add(PROGRAM, quitter.process.pid)
-        reply = self._exits(quitter, prefix, count)
+        meter, began, before = Meter({SERVER: self._server}), time.time(), self._driver.execs
+        unit.start()
+        meter.add("own", unit.process.pid)
+        reply = self._exits(unit, prefix, count)
         cpu = meter.read()
-        ended = sorted(at - began for at in reply["ended"])
-        return Freed(
-            seconds=ended[-1],
-            told=sorted(at - began for at in reply["told"]),
-            ended=ended,
-            execs=reply["execs"] - before,
-            cpu=cpu,
-        )
+        return {
+            "first": min(reply["told"]) - began,
+            "freed": max(reply["ended"]) - began,
+            "execs": reply["execs"] - before,
+            "start-cpu": cpu["own"] / count,
+            "start-server": cpu[SERVER] / count,
+        }
 
     def _steady(
-        self, quitter: Quitter, prefix: str, count: int, rate: float, running: int = 0
-    ) -> Latency:
+        self, unit: Unit, prefix: str, count: int, rate: float, running: int = 0
+    ) -> dict[str, float]:
         """Pods finish at a steady rate, beside others that run on."""
-        _say(f"{quitter.name}: {count} pods finish, {rate:g} a second")
+        _say(f"{unit.name}: {count} pods finish, {rate:g} a second")
         self._driver.create(prefix, count, "running", light=True)
-        quitter.await_pods(count + running, self._sizes.limit)
-        meter = Meter({PROGRAM: quitter.process.pid, **self._lab})
+        unit.await_pods(count + running, self._sizes.limit)
+        meter = Meter({"own": unit.process.pid, SERVER: self._server})
         times = self._driver.patch(prefix, count, "finish", rate=rate)
-        cpu = meter.read()
-        told = self._exits(quitter, prefix, count)["told"]
-        return Latency(
-            from_sent=[end - start for start, end in zip(times["sent"], told, strict=True)],
-            from_stored=[end - start for start, end in zip(times["stored"], told, strict=True)],
-            seconds=times["stored"][-1] - times["sent"][0],
-            cpu=cpu,
+        told = self._exits(unit, prefix, count)["told"]
+        cpu, key = meter.read(), prefix.partition("-")[0]
+        sent, stored = (
+            [end - start for start, end in zip(times[when], told, strict=True)]
+            for when in ("sent", "stored")
         )
+        return {
+            f"{key}-p50": percentile(sent, 50),
+            f"{key}-p99": percentile(sent, 99),
+            f"{key}-stored": percentile(stored, 50),
+            f"{key}-cpu": cpu["own"] / count,
+            f"{key}-server": cpu[SERVER] / count,
+        }
 
-    def _settled(self, when: str, quits: int, quitter: Quitter, running: int = 0) -> Flatness:
+    def _settled(self, unit: Unit, running: int = 0) -> Usage:
         """What the program uses once the quits are over and pooled connections are closed.
 
         aiohttp keeps an idle connection for 15 s.
         """
-        quitter.await_pods(running, self._sizes.limit)
+        unit.await_pods(running, self._sizes.limit)
         # Nothing tells when the client closes its idle connections: only time does.
         time.sleep(self._sizes.settle)
-        return Flatness(when, quits, usage(quitter.process.pid))
+        return usage(unit.process.pid)
 
-    def _late(self, quitter: Quitter, number: int, running: int) -> Usage:
-        """What the program uses after quits while it watches many pods."""
+    def _watch(
+        self, unit: Unit, size: int, made: int, number: int, numbers: dict[str, float]
+    ) -> None:
+        """A new process watches ``size`` pods, whose events decide nothing; then others finish."""
         sizes = self._sizes
-        self._steady(quitter, f"late-{number}", sizes.late, sizes.rate, running)
-        return self._settled("late", sizes.late, quitter, running).used
-
-    @contextmanager
-    def _watching(self, quitter: Quitter, size: int, made: int) -> Generator[Watched]:
-        """A new process watches ``size`` pods, whose events decide nothing; it ends after it."""
-        sizes = self._sizes
-        _say(f"{quitter.name}: {size} watched pods")
+        _say(f"{unit.name}: {size} watched pods")
         began = time.time()
-        quitter.start()
-        quitter.await_pods(size, sizes.limit)
-        ready, pid = time.time() - began, quitter.process.pid
-        listed = usage(pid)
+        unit.start()
+        unit.await_pods(size, sizes.limit)
+        numbers[f"ready-{size}"], pid = time.time() - began, unit.process.pid
+        numbers[f"rss-{size}"] = usage(pid).rss
         # What is measured is that nothing happens for so long.
         idle = _during(pid, lambda: time.sleep(sizes.idle))
         events = _during(
@@ -263,23 +304,20 @@ class _Bench:
                 f"watched-{size}", made, "touched", events=sizes.events, rate=sizes.event_rate
             ),
         )
-        own = events["cpu"] - idle["cpu"] / idle["elapsed"] * events["elapsed"]
-        yield Watched(
-            pods=size,
-            ready=ready,
-            listed=listed,
-            after=usage(pid),
-            idle=idle["cpu"] / idle["elapsed"],
-            per_event=own / sizes.events,
-        )
-        quitter.stop()
+        share = numbers[f"idle-{size}"] = idle["cpu"] / idle["elapsed"]
+        numbers[f"event-{size}"] = (events["cpu"] - share * events["elapsed"]) / sizes.events
+        numbers[f"most-{size}"] = usage(pid).peak
+        if size == sizes.watched[-1]:
+            self._steady(unit, f"late-{number}", sizes.steady, sizes.rate, size)
+            numbers[f"late-{size}"] = self._settled(unit, size).rss
+        unit.stop()
 
-    def _exits(self, quitter: Quitter, prefix: str, count: int) -> dict[str, Any]:
+    def _exits(self, unit: Unit, prefix: str, count: int) -> dict[str, Any]:
         """What the driver saw of these quits; raises ChildProcessError for a dead program."""
         try:
             return self._driver.await_exits(prefix, count, self._sizes.limit)
         except MeasurementError:
-            quitter.process.check()
+            unit.process.check()
             raise
 
     def _clear(self) -> None:
@@ -294,7 +332,7 @@ class _Bench:
         )
 
 
-def _during(pid: int, act: Any) -> Mapping[str, float]:
+def _during(pid: int, act: Callable[[], Any]) -> Mapping[str, float]:
     meter = Meter({"cpu": pid})
     act()
     return meter.read()

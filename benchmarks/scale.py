@@ -7,7 +7,6 @@ another. A scene that fails is named in the results, which keep what the others 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -15,96 +14,77 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lab
-import lab.istio
-from lab import creation, toolchain
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace
 
-from benchmarks import machine, reviews, scale_numbers, units
-from benchmarks.admission_numbers import SMALL
-from benchmarks.conversation import Conversation, MeasurementError, started
-from benchmarks.crowd import KEY, NAME, Crowd, crowded, say
-from benchmarks.driver import Driver, Where
-from benchmarks.numbers import BEFORE, CONTROLLER, OURS, percentile
+from benchmarks import machine, tables
+from benchmarks.crowd import KEY, Crowd, crowded, named, say
+from benchmarks.driver import Driver, MeasurementError, Where
+from benchmarks.flood import flooding
 from benchmarks.processes import Meter, cpu, usage
-from benchmarks.quitters import SOURCE, installed
-from benchmarks.scale_numbers import Measured, Results, Sizes
-from benchmarks.units import Unit
+from benchmarks.programs import GoProgram, IstioAux, Unit, installed
+from benchmarks.scale_rows import WHOLE, Sizes, rows
+from benchmarks.tables import BEFORE, CONTROLLER, MIB, OURS, Measured, percentile
 from probe import connect
 
-LEASES = "default"
-"""Namespace of the yardstick's Lease."""
-ROUNDS = 10  # Of creations, in each form of admission.
-
-WHOLE = Sizes(
-    namespaces=1000, jobs=10_000, unmeshed=2_000, others=33_000, large=5_000,
-    finished=20, rates=(100, 500), seconds=5.0, quits=300, rate=50.0, looks=20, units=3,
-    exit_delay=1.0, limit=300.0,
-)  # fmt: skip
-QUICK = Sizes(
-    namespaces=10, jobs=40, unmeshed=10, others=40, large=20,
-    finished=3, rates=(20, 50), seconds=0.5, quits=5, rate=50.0, looks=3, units=3,
-    exit_delay=0.05, limit=60.0,
-)  # fmt: skip
+REVIEW = Path(__file__).parent / "data/review-6k.json"
+"""What an API server (Kubernetes 1.36) sent of a pod as the training-operator makes it."""
 
 
 def sized(count: int) -> Sizes:
     """`WHOLE` for another number of pods, with as many of each kind in proportion."""
+    kinds = ("namespaces", "jobs", "unmeshed", "others", "large")
     part = count / WHOLE.pods
-    numbers = {
-        name: max(2, round(getattr(WHOLE, name) * part))
-        for name in ("namespaces", "jobs", "unmeshed", "others", "large")
-    }
-    return Sizes(**{**{f: getattr(WHOLE, f) for f in WHOLE.__struct_fields__}, **numbers})
+    return replace(WHOLE, **{kind: max(2, round(getattr(WHOLE, kind) * part)) for kind in kinds})
 
 
-def main(sizes: Sizes, results: Path | None, before: Path | None = None) -> Results:
-    """Measure on a cluster of its own, print the tables, and keep the files in ``results``.
+def main(sizes: Sizes, results: Path | None, before: Path | None = None) -> list[Measured]:
+    """Measure on a cluster of its own, print the tables, and keep ``scale.md`` in ``results``.
 
     ``before``: a checkout whose workload is measured as well. Raises MeasurementError,
     TimeoutError, ChildProcessError: the cluster could not be made.
     """
-    began = time.monotonic()
-    on = {
-        **machine.describe(),
-        "Go": toolchain.version(SOURCE).removeprefix("go"),
-        "controller-runtime": machine.pinned(SOURCE, "sigs.k8s.io/controller-runtime"),
-    }
+    on = machine.describe(go=True)
     with crowded(sizes) as crowd:
-        etcd = sum(f.stat().st_size for f in crowd.cluster.state.glob("**/member/snap/db"))
         server = usage(crowd.cluster.process("kube-apiserver").pid).rss
         programs = [
             _measure(crowd, name, before)
             for name in (CONTROLLER, BEFORE, OURS)
             if before or name is not BEFORE
         ]
-    measured = Results(
-        sizes=sizes, machine=on, made=crowd.made, etcd=etcd, server=server, programs=programs,
-        seconds=time.monotonic() - began,
-    )  # fmt: skip
-    print(scale_numbers.markdown(measured))
+    made = (
+        f"{sizes.pods:,} pods in {sizes.namespaces + 1:,} namespaces: {sizes.jobs:,} with a proxy,"
+        f" {sizes.unmeshed:,} without the sidecar that they should have. They were stored in"
+        f" {crowd.made:.0f} s. Then the API server had {server / MIB:,.0f} MiB resident."
+    )
+    text = tables.markdown("Scale benchmark", on, rows(sizes), programs, made)
+    print(text)
     if results:
-        scale_numbers.write(measured, results)
-    return measured
+        tables.write(results, "scale", text)
+    return programs
 
 
 def _measure(crowd: Crowd, name: str, before: Path | None) -> Measured:
     """All scenes of one program, which ends with them."""
     checkout = before if name is BEFORE else None
-    workload = None if name is CONTROLLER else crowd.deploy(checkout)
-    if workload:
-        all_units = units.ours(workload, crowd.sizes.units, checkout)
+    workload, count = None, crowd.sizes.units
+    units: Sequence[Unit]
+    if name is CONTROLLER:
+        units = [GoProgram(crowd.cluster, f"{KEY}=yes") for _ in range(count)]
     else:
-        all_units = units.yardsticks(crowd.cluster, crowd.sizes.units, f"{KEY}=yes", LEASES)
-    scenes = Scenes(crowd, name, all_units, workload, checkout)
+        workload = crowd.deploy(checkout)
+        others = [workload.replica(f"{workload.name}-{number}") for number in range(1, count)]
+        units = [IstioAux(one, name, checkout) for one in (workload, *others)]
+    scenes = Scenes(crowd, name, units, workload, checkout)
     try:
         return scenes.play()
     finally:
-        for unit in all_units:
+        for unit in units:
             with suppress(Exception):
                 unit.stop()
 
@@ -113,51 +93,45 @@ class Scenes:
     """What is measured of one program."""
 
     def __init__(
-        self, crowd: Crowd, name: str, all_units: Sequence[Unit], workload: Workload | None,
+        self, crowd: Crowd, name: str, units: Sequence[Unit], workload: Workload | None,
         checkout: Path | None,
     ) -> None:  # fmt: skip
-        self._crowd, self._name, self._units = crowd, name, all_units
+        self._crowd, self._name, self._units = crowd, name, units
         self._workload, self._checkout = workload, checkout
         self._driver, self._sizes = crowd.driver, crowd.sizes
-        self._unit = all_units[0]
-        self.numbers: dict[str, float] = {}
-        self._failed: dict[str, str] = {}
+        self._unit = units[0]
+        self.measured = Measured(name)
+        self.numbers = self.measured.numbers
 
     def play(self) -> Measured:
         """All of them, each in its own time."""
-        with self._generator() as generator:
-            self._load = generator
-            for scene, limit in (
-                (self.start, 400), (self.events, 300), (self.answers, 180), (self.quits, 240),
-                (self.admission, 300), (self.relabel, 240), (self.relist, 400),
-                (self.remains, 180), (self.commands, 400), (self.leaders, 500),
-            ):  # fmt: skip
-                what = scene.__name__
-                known = set(self.numbers)
-                try:
-                    with within(limit, what):
-                        scene()
-                except (MeasurementError, TimeoutError, OSError, ValueError) as error:
-                    self._failed[what] = str(error)
-                    say(f"{self._name}: {what}: not measured: {error}")
-                new = {key: round(n, 6) for key, n in self.numbers.items() if key not in known}
-                say(f"{self._name}: {what}: {new}")
-        return Measured(name=self._name, numbers=self.numbers, failed=self._failed)
+        for scene, limit in (
+            (self.start, 400), (self.events, 300), (self.answers, 180), (self.quits, 240),
+            (self.reviews, 300), (self.relabel, 240), (self.relist, 400),
+            (self.remains, 180), (self.commands, 400), (self.leaders, 500),
+        ):  # fmt: skip
+            what = scene.__name__
+            say(f"{self._name}: {what}")
+            try:
+                with within(limit, what):
+                    scene()
+            except (MeasurementError, TimeoutError, OSError, ValueError) as error:
+                self.measured.failed[what] = str(error)
+                say(f"{self._name}: {what}: not measured: {error}")
+        return self.measured
 
     def start(self) -> None:
         """A process starts, and pods have finished before."""
-        sizes, finished = self._sizes, self._crowd.prefix()
-        mesh = self._crowd.mesh
-        self._driver.create(finished, sizes.finished, "finished", pod="job", where=mesh)
+        sizes, finished, unit = self._sizes, self._crowd.prefix(), self._unit
+        self._driver.create(finished, sizes.finished, "finished", pod="job", where=self._crowd.mesh)
         began = time.time()
-        self._unit.start()
-        self._until(lambda: self._unit.ready, "to be ready")
+        unit.start()
+        self._until(lambda: unit.ready, "to be ready")
         self.numbers["ready"] = time.time() - began
-        self._until(lambda: self._unit.unmeshed >= sizes.unmeshed, "to judge all pods")
-        self.numbers["judged"] = time.time() - began
-        told = self._exits(finished, sizes.finished)
-        self.numbers["first-quit"] = min(told) - began
-        self.numbers["last-quit"] = max(told) - began
+        if isinstance(unit, IstioAux):
+            self._until(lambda: unit.unmeshed >= sizes.unmeshed, "to judge all pods")
+            self.numbers["judged"] = time.time() - began
+        self.numbers["first-quit"] = min(self._exits(finished, sizes.finished)) - began
         self._settle()
         used = usage(self._pid)
         self.numbers["start-cpu"], self.numbers["rss"] = used.cpu, used.rss
@@ -182,7 +156,7 @@ class Scenes:
                 spent = meter.read()
                 own = spent["cpu"] - idle * spent["elapsed"]
                 self.numbers[f"event-{kind}-{rate}"] = own / events
-                self.numbers[f"achieved-{kind}-{rate}"] = events / (
+                self.numbers[f"taken-{kind}-{rate}"] = events / (
                     max(times["stored"]) - min(times["sent"])
                 )
 
@@ -208,55 +182,26 @@ class Scenes:
         took = [end - start for start, end in zip(times["sent"], told, strict=True)]
         self.numbers["quit-p50"], self.numbers["quit-p99"] = (percentile(took, p) for p in (50, 99))
 
-    def admission(self) -> None:
-        """Reviews and creations, when nothing happens and while events come."""
-        if not (workload := self._workload):
-            return
-        crowd, sizes = self._crowd, self._sizes
-        with self._reviewed("idle", sizes.seconds):
+    def reviews(self) -> None:
+        """Reviews when nothing happens, and while events come."""
+        seconds = self._sizes.seconds
+        with self._reviewed("idle"):
+            time.sleep(seconds)  # What is measured is that nothing else happens for so long.
+        with self._reviewed("events"), self._eventful(self._sizes.rates[-1], seconds):
             pass
-        with (
-            self._reviewed("events", sizes.seconds),
-            self._eventful(sizes.rates[-1], sizes.seconds),
-        ):
-            pass
-        workload.publish()
-        workload.await_admission(f"{NAME}-{crowd.form('webhook').first:05}")
-        events = round(sizes.seconds * 100 / ROUNDS)
-        took: dict[str, list[float]] = {"neither": [], "webhook": []}
-        collected = self._collected()
-        try:
-            with self._driver.twin() as twin, self._eventful(sizes.rates[0], 4 * sizes.seconds):
-                # In turns: a garbage collection of the API server delays all forms alike.
-                for form in (*took,) * ROUNDS:
-                    took[form] += twin.admit(
-                        crowd.prefix(), events, "unmeshed", rate=100, where=crowd.form(form)
-                    )
-            for form, times in took.items():
-                self._spread(f"creation-{form}", times)
-            self.numbers["creation-gc"] = self._collected() - collected
-        finally:
-            workload.withdraw()
-
-    def _collected(self) -> float:
-        """Seconds of CPU that the API server's garbage collections have taken."""
-        _, text = creation.send(self._crowd.cluster, "GET", "/metrics")
-        found = re.search(rb"^go_cpu_classes_gc_total_cpu_seconds_total (\S+)$", text, re.MULTILINE)
-        if not found:
-            raise MeasurementError("the API server's /metrics: no CPU of garbage collections")
-        return float(found[1])
 
     def relabel(self) -> None:
         """A large namespace is selected, and no longer."""
-        sizes, unit = self._sizes, self._unit
-        name = f"{NAME}-{self._crowd.large.first:05}"
+        sizes, unit, name = self._sizes, self._unit, named(self._crowd.large.first)
+        if not isinstance(unit, IstioAux):
+            return
 
         def label(value: str | None) -> None:
             with self._crowd.cluster.client() as client:
                 labels = {KEY: value and "yes", "istio-injection": value}
                 client.patch(Namespace, name, {"metadata": {"labels": labels}})
 
-        with self._reviewed("relabel", sizes.seconds):
+        with self._reviewed("relabel"):
             meter, began = Meter({"cpu": self._pid}), time.monotonic()
             label("enabled")
             most = sizes.unmeshed + sizes.large
@@ -269,11 +214,10 @@ class Scenes:
 
     def relist(self) -> None:
         """The API server has forgotten what was seen last, as after its restart."""
-        sizes, unit, prefix = self._sizes, self._unit, self._crowd.prefix()
+        unit, prefix = self._unit, self._crowd.prefix()
         self._driver.create(prefix, 1, "running", pod="job", where=self._crowd.mesh)
         self._settle()
         meter = Meter({"cpu": self._pid})
-        expired = unit.metric('istio_aux_watch_restarts_total{reason="expired"}')
         server = self._crowd.cluster.process("kube-apiserver")
         server.kill()
         server.wait(30)
@@ -287,19 +231,14 @@ class Scenes:
             meter = Meter({})
             meter.add("cpu", self._pid)
         self.numbers["ended"] = float(ended)
-        with self._reviewed("relist", 2 * sizes.seconds):
+        with self._reviewed("relist"):
             self._driver.patch(prefix, 1, "finish", where=self._crowd.mesh)
             told = self._exits(prefix, 1)
             self.numbers["relist-quit"] = told[0] - ready
-            if expired >= 0:
-                metric = 'istio_aux_watch_restarts_total{reason="expired"}'
-                with suppress(TimeoutError):
-                    lab.until(lambda: unit.metric(metric) > expired, timeout=10, what="a 410")
-                self.numbers["expired"] = unit.metric(metric) - expired
-            self._until(lambda: unit.ready and unit.unmeshed >= sizes.unmeshed, "to be ready again")
-            self._settle()
-            self.numbers["relist"] = time.monotonic() - began
-            self.numbers["relist-cpu"] = meter.read()["cpu"]
+            self._until(lambda: unit.ready, "to be ready again")
+        self._settle()
+        self.numbers["relist"] = time.monotonic() - began
+        self.numbers["relist-cpu"] = meter.read()["cpu"]
 
     def _compact(self) -> None:
         """Make etcd forget what changed, as it does every five minutes."""
@@ -322,7 +261,7 @@ class Scenes:
             return
         access = ("--kubeconfig", str(self._crowd.cluster.kubeconfig))
         for command, more in (
-            ("audit", ("-A",)), ("explain", ("-n", f"{NAME}-00000", "pod/job-000000")),
+            ("audit", ("-A",)), ("explain", ("-n", named(0), "pod/job-000000")),
         ):  # fmt: skip
             argv = [*installed([self._workload.argv[0]], self._checkout), command, *access, *more]
             began = time.monotonic()
@@ -358,7 +297,7 @@ class Scenes:
             self._driver.create(prefix, 1, "running", pod="job", where=self._crowd.mesh)
             time.sleep(1)  # Nothing tells when the watches of all units have the pod: time does.
             began = time.time()
-            leader.end(number)
+            leader.process.kill(number)
             self._driver.patch(prefix, 1, "finish", where=self._crowd.mesh)
             told = self._driver.await_exits(prefix, 1, self._sizes.limit, where=self._crowd.mesh)[
                 "told"
@@ -425,45 +364,16 @@ class Scenes:
                 thread.join()
 
     @contextmanager
-    def _reviewed(self, when: str, seconds: float) -> Generator[None]:
-        """Reviews come during the block, 100 a second, for at least so many seconds."""
+    def _reviewed(self, when: str) -> Generator[None]:
+        """Reviews come during the block, 100 a second."""
         if not (workload := self._workload):
             yield
             return
-        body = self._crowd.cluster.state / "review.json"
-        body.write_text(reviews.bodies()[SMALL])
-        replies: list[dict[str, Any]] = []
-
-        def run() -> None:
-            with suppress(MeasurementError):
-                replies.append(
-                    self._load.order(
-                        address=f"{workload.cluster.host}:{workload.webhook_port}",
-                        name=f"{workload.name}.{workload.model}.svc",
-                        certificate=str(workload.config.with_name("tls.crt")),
-                        pid=self._pid, body=str(body), connections=16, rate=100, warm=1,
-                        seconds=seconds,
-                    )
-                )  # fmt: skip
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        port, review = workload.webhook_port, REVIEW.read_bytes()
+        with flooding(workload.cluster.host, port, 16, review, 100) as took:
             yield
-        finally:
-            thread.join()
-        if not replies:
-            raise MeasurementError(f"reviews {when}: no answer")
-        self._spread(f"review-{when}", [micros / 1e6 for micros in replies[0]["latencies"]])
-
-    def _spread(self, key: str, took: Sequence[float]) -> None:
         for much, percent in (("p50", 50), ("p99", 99), ("most", 100)):
-            self.numbers[f"{key}-{much}"] = percentile(took, percent)
-
-    @contextmanager
-    def _generator(self) -> Generator[Conversation]:
-        with started("bench-load") as program:
-            yield program
+            self.numbers[f"review-{when}-{much}"] = percentile(took, percent)
 
 
 @contextmanager

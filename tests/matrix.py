@@ -4,7 +4,7 @@
 
 What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them. A row with
 a report does not run: `1.36/node=test-results/node.xml` takes what `make test` wrote. What comes
-out: `docs/reference/versions.md` and its numbers in `benchmarks/results/matrix.json`, where rows
+out: `docs/reference/versions.md` and its numbers in `tests/matrix.json`, where rows
 that do not run now stay as they were. Exits with 1 if a test failed.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 import summary
 
 ROOT = Path(__file__).resolve().parents[1]
-NUMBERS = ROOT / "benchmarks/results/matrix.json"
+NUMBERS = ROOT / "tests/matrix.json"
 TABLE = ROOT / "docs/reference/versions.md"
 BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
 RUNS = """| Kubernetes | Python | tier | passed | failed | left out | time | day |

@@ -1,9 +1,8 @@
-// Bench-kubelet plays the kubelet's part for many pods at once, cheaply: it creates pods that are
+// Bench-kubelet plays the kubelet's part for many pods at once, cheaply: it makes pods that are
 // bound to its node, moves their status from prepared JSON bodies, and answers exec over WebSocket.
 //
-// It does what the benchmark needs and no more: no watch, no lease, no port-forward, no
-// misbehaviour. The lab's scripted kubelet does those; this one exists because the measuring must
-// not take the cores from what is measured.
+// It does what the benchmarks need and no more: no watch, no lease, no port-forward, no misbehaviour.
+// The lab's scripted kubelet does those; the measuring must not take the cores from what is measured.
 //
 //	bench-kubelet PLAN
 //
@@ -12,7 +11,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -21,16 +19,14 @@ import (
 
 // plan is what the benchmark says before the first order.
 type plan struct {
-	Server      string `json:"server"`      // URL of the API server
-	Etcd        string `json:"etcd"`        // URL, for copies
-	CA          string `json:"ca"`          // PEM file
-	Certificate string `json:"certificate"` // PEM file, of an administrator and of this server
-	Key         string `json:"key"`         // PEM file
-	Namespace   string `json:"namespace"`
-	// Connections to the API server.
-	Connections int `json:"connections"`
-	// ExitDelay is the time in seconds from a quit to the proxy's end in the API.
-	ExitDelay float64 `json:"exit-delay"`
+	Server      string  `json:"server"`      // URL of the API server
+	Etcd        string  `json:"etcd"`        // URL, for copies
+	CA          string  `json:"ca"`          // PEM file
+	Certificate string  `json:"certificate"` // PEM file, of an administrator and of this server
+	Key         string  `json:"key"`         // PEM file
+	Namespace   string  `json:"namespace"`
+	Connections int     `json:"connections"` // to the API server
+	ExitDelay   float64 `json:"exit-delay"`  // seconds from a quit to the proxy's end in the API
 	// Bodies by name, as text in which @NAME@, @NAMESPACE@, @OWNER@, @NOW@ and @NUMBER@ are replaced:
 	// objects to create, and strategic merge patches of pods; "exited" is the one that ends the proxy.
 	Bodies map[string]string `json:"bodies"`
@@ -38,14 +34,13 @@ type plan struct {
 
 // order is one line of stdin; which fields count depends on do.
 type order struct {
-	Do     string  `json:"do"`     // namespaces, create, copy, patch, dry or await
+	Do     string  `json:"do"`     // create, patch or await
 	Prefix string  `json:"prefix"` // pods are named <prefix>-<number from 0>
 	Count  int     `json:"count"`  // of pods
 	First  int     `json:"first"`  // number of the first namespace, see spread
 	Spread int     `json:"spread"` // pods go to <namespace>-<number> in turn, so many; 0: <namespace>
 	Pod    string  `json:"pod"`    // which body to create
-	Body   string  `json:"body"`   // which body to patch with
-	Whole  bool    `json:"whole"`  // patch the pod, not its status
+	Body   string  `json:"body"`   // which body to patch the status with
 	Light  bool    `json:"light"`  // create pods without managedFields, see api.lighten
 	Events int     `json:"events"` // patches to make, round and round the pods; 0: one a pod
 	Rate   float64 `json:"rate"`   // patches a second on a fixed schedule; 0: as fast as it goes
@@ -64,23 +59,20 @@ type reply struct {
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-kubelet:", err)
 		os.Exit(1)
 	}
 }
 
-func run(arguments []string) error {
-	if len(arguments) != 1 {
-		return fmt.Errorf("arguments: %d, expected 1: the file of the plan", len(arguments))
-	}
-	text, err := os.ReadFile(arguments[0])
+func run(file string) error {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	var given plan
 	if err := json.Unmarshal(text, &given); err != nil {
-		return fmt.Errorf("%s: %w", arguments[0], err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	server, err := newAPI(given)
 	if err != nil {
@@ -91,26 +83,20 @@ func run(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	replies := json.NewEncoder(os.Stdout)
-	if err := replies.Encode(reply{Port: port}); err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		var what order
-		answer := reply{}
-		err := json.Unmarshal(lines.Bytes(), &what)
-		if err == nil {
-			answer, err = pods.obey(what)
-		}
-		if err != nil {
-			answer = reply{Error: err.Error()}
-		}
+	orders, replies := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	answer := reply{Port: port}
+	for {
 		if err := replies.Encode(answer); err != nil {
 			return err
 		}
+		var what order
+		if err := orders.Decode(&what); err != nil {
+			return nil // The end of stdin.
+		}
+		if answer, err = pods.obey(what); err != nil {
+			answer = reply{Error: err.Error()}
+		}
 	}
-	return lines.Err()
 }
 
 func seconds(at time.Time) float64 {

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    parser.add_argument("--report", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--report", type=Path, default=Path("build"))
     options = parser.parse_args()
     again = f"--minutes {options.minutes:g} --jobs {options.jobs} --seed {options.seed}"
     print(f"again: {again}", flush=True)

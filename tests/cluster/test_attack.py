@@ -462,7 +462,7 @@ def test_a_flood_of_reviews_makes_no_other_one_late(
 ):
     """200 connections, each from another address, ask for the slowest small reviews there are."""
     where = attacked.cluster.host, attacked.webhook_port
-    with flooding(*where, 200, flood), bystanders:
+    with flooding(*where, 200, bodies()[flood]), bystanders:
         bystanders.burst()
 
 

@@ -1,15 +1,12 @@
 """Alerts and the dashboard, by promtool and a real Prometheus from Debian's package `prometheus`.
 
 Each alert fires for the series that it is about and stays silent for others. Each panel has an
-answer about a real workload. With DRAW_DASHBOARD=1 in the environment, the picture of
-docs/observability.md is drawn again.
+answer about a real workload.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 import subprocess
 import time
@@ -27,7 +24,6 @@ from lab.fixtures import lack
 from lab.scene import Scene
 from lab.workload import Workload
 
-from benchmarks.svg import Line, Panel, document
 from relations import cos
 
 
@@ -296,14 +292,7 @@ DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_tex
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 # Series that exist only after something went wrong, which it does not here.
 QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
-# Grafana's units, as the picture has them, and by what it multiplies.
-UNITS = {
-    "short": ("", 1.0), "s": ("seconds", 1.0), "reqps": ("a second", 1.0),
-    "percentunit": ("%", 100.0), "bytes": ("MB", 1e-6),
-}  # fmt: skip
-# For the picture; fewer give each panel an answer, too.
-DRAW = bool(os.environ.get("DRAW_DASHBOARD"))
-JOBS = 30 if DRAW else 6
+JOBS = 6
 
 
 def query(target: dict[str, str]) -> str:
@@ -368,33 +357,11 @@ def test_every_panel_has_an_answer_and_shows_what_happens(
     prometheus: Prometheus, story: tuple[float, float]
 ) -> None:
     start, end = story
-    drawn: list[Panel] = []
     assert {panel["title"] for panel in PANELS} > QUIET
     for panel in PANELS:
-        lines: list[Line] = []
-        for target in panel["targets"]:
-            found = prometheus.history(query(target), start=start, end=end)
-            lines += [line(series, target, start) for series in found]
-        assert lines or panel["title"] in QUIET, panel["title"]
-        if panel["type"] == "timeseries" and (lines := strongest(lines)):
-            unit, scale = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
-            shown = [Line(e.name, [(x, y * scale) for x, y in e.points]) for e in lines]
-            drawn.append(Panel(panel["title"], "seconds", unit, shown))
-    if DRAW:
-        (ROOT / "docs/dashboard.svg").write_text(document(drawn, columns=3))
-
-
-def line(series: dict[str, Any], target: dict[str, str], start: float) -> Line:
-    """A series as Grafana names and draws it."""
-    name = target["legendFormat"]
-    for label, value in series["metric"].items():
-        name = name.replace(f"{{{{{label}}}}}", value)
-    points = [(moment - start, float(value)) for moment, value in series["values"]]
-    return Line(name, [point for point in points if not math.isnan(point[1])])
-
-
-def strongest(lines: list[Line]) -> list[Line]:
-    """The three lines that a small panel has room for, without those that stay at zero."""
-    most = {each.name: max((y for _, y in each.points), default=0.0) for each in lines}
-    risen = [each for each in lines if most[each.name] > 0]
-    return sorted(risen, key=lambda each: -most[each.name])[:3]
+        found = [
+            series
+            for target in panel["targets"]
+            for series in prometheus.history(query(target), start=start, end=end)
+        ]
+        assert found or panel["title"] in QUIET, panel["title"]

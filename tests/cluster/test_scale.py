@@ -32,8 +32,8 @@ def test_a_quit_among_two_thousand_pods_takes_less_than_a_third_more_requests_th
     make_namespace(client, namespace, {f"lab.test/{NAME}": "yes"})
     try:
         with driver.running(cluster, namespace, NAME, 0.05) as node:
-            node.copy("watched", PODS - QUITS, "running")
-            node.copy("ends", QUITS, "running")
+            node.create("watched", PODS - QUITS, "running")
+            node.create("ends", QUITS, "running")
             workload.start()
             watched = "all pods to be watched"  # Other files may have left more.
             lab.until(lambda: workload.status().get("watched-pods", 0) >= PODS, what=watched)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from benchmarks.burst_numbers import Freed, Observed, join, kubelet
-from benchmarks.conversation import MeasurementError
+from benchmarks.burst_numbers import Freed, Observed, join
+from benchmarks.driver import MeasurementError
 
 NOON = 1795867200.0  # 2026-11-28T12:00:00Z
 DAY = "2026-11-28"
@@ -119,16 +120,5 @@ def test_a_pod_of_which_something_is_missing_or_whose_proxy_failed_is_no_number(
         join(Observed(CLASSIC.watch, lines))
 
 
-def test_the_kubelets_requests_of_all_verbs_are_counted_together() -> None:
-    name = "rest_client_rate_limiter_duration_seconds_count"
-    text = f'# TYPE x counter\n{name}{{verb="GET"}} 3\n{name}{{verb="PATCH"}} 2e+00\nother 9\n'
-
-    assert kubelet(text)["requests"] == 5
-
-
 def rounded(pod: Freed) -> Freed:
-    return Freed(**{name: value and round(value, 3) for name, value in _fields(pod).items()})
-
-
-def _fields(pod: Freed) -> dict[str, Any]:
-    return {name: getattr(pod, name) for name in pod.__struct_fields__}
+    return Freed(**{name: value and round(value, 3) for name, value in asdict(pod).items()})

@@ -48,7 +48,7 @@ NEVER = (
 
 def cluster(count: float) -> Iterator[dict[str, Any]]:
     """The benchmark's pods, in namespaces of fifty, each with a controller of its own."""
-    bodies = {**pods.bodies(NODE), **pods.crowd(NODE, OURS)}
+    bodies = {**pods.bodies(NODE), **pods.crowd(NODE)}
     for kind, share in SHARES.items():
         for number in range(int(share * count)):
             place = f"{'plain' if kind == 'other' else 'mesh'}-{number // 50}"
