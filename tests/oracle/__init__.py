@@ -1,6 +1,6 @@
 """The kubelet as oracle: `python -m oracle.play` (`tox -e oracle`).
 
-Whether a container is finished is the kubelet's decision; `quit/facts.py` only repeats it. So
+Whether a container is finished is the kubelet's decision; `model/kubelet.py` only repeats it. So
 a million generated pods are shown to both: to the rules of three kubelets, as Go programs that
 import them, and to `istio-aux explain`. Both must agree about each container and each pod.
 

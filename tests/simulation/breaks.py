@@ -14,14 +14,14 @@ from unittest.mock import patch
 
 from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
 from istio_aux.kube.lease import Lease
-from istio_aux.quit import facts
+from istio_aux.model import kubelet
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import End, Task
 from istio_aux.repair import rollout, suspension
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
+from istio_aux.tasks import Slots
 from msgspec import structs
 
 from simulation.play import play
@@ -147,7 +147,7 @@ _REPEATED = "restart that did not help is repeated"
 
 BREAKS = {
     "a restart policy does not count": _break(
-        partial(_replace, facts, "should_restart", lambda _: lambda *_args: (False, "")),
+        partial(_replace, kubelet, "should_restart", lambda _: lambda *_args: (False, "")),
         _TOLD,
     ),
     "evictions have no preconditions": _break(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from istio_aux.kube.access import Access
 from istio_aux.model.moment import Moment
-from istio_aux.serve import IN_FLIGHT, LINGER, endless_task
+from istio_aux.serve import IN_FLIGHT, LINGER
 from istio_aux.settings import Settings
+from istio_aux.tasks import endless_task
 from istio_aux.wiring import Wiring
 from msgspec import structs
 

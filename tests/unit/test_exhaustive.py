@@ -50,15 +50,15 @@ def deletes_any_version(_version: str) -> quit_state.Delete:
 AWAKE, DELETE = Task.awake, quit_state.Delete
 DEFECTS = [
     pytest.param(
-        FAILS, "facts.should_restart", never_started_again,
+        FAILS, "model.kubelet.should_restart", never_started_again,
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "state.Task.awake", believes_answers,
+        ENDS, "quit.state.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        DELETED, "state.Delete", deletes_any_version,
+        DELETED, "quit.state.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
 ]  # fmt: skip
@@ -68,7 +68,7 @@ DEFECTS = [
 def test_a_defect_is_found_and_told_as_a_story(
     life: str, place: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"istio_aux.quit.{place}", defect)
+    monkeypatch.setattr(f"istio_aux.{place}", defect)
     report.cache_clear()
 
     found = search(BY_NAME[life])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import QuitLimits
+from istio_aux.tasks import Slots
 from unit.asynchronous import VirtualLoop
 from unit.steps import steps
 

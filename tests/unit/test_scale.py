@@ -25,7 +25,7 @@ from istio_aux.quit.controller import Controller
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Watches
+from istio_aux.watches import Watches
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.repairing import mesh

@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from istio_aux import wiring
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -33,10 +32,11 @@ from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.state import Task
-from istio_aux.serve import endless_task
 from istio_aux.settings import DEFAULTS
+from istio_aux.tasks import endless_task
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Watches, Wiring
+from istio_aux.watches import LEADING, Watches
+from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
@@ -118,9 +118,9 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A watch that was alive once does not make its old data valid."""
-    assert wiring.LEADING - 30 >= SILENCE >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
-    monkeypatch.setattr(wiring, "LEADING", 1.0)
-    monkeypatch.setattr(wiring, "READY", 2.0)
+    assert LEADING - 30 >= SILENCE >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
+    monkeypatch.setattr("istio_aux.watches.LEADING", 1.0)
+    monkeypatch.setattr("istio_aux.watches.READY", 2.0)
     async with ApiServer() as api, Client(api.access()) as client:
         watches = Watches(client, Telemetry())
         watches.add("pods", "/api/v1/pods", Namespace, Seen())
@@ -377,7 +377,7 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
         assert wired._repair._save == wired._save
-        monkeypatch.setattr(wiring, "LEADING", 0.0)
+        monkeypatch.setattr("istio_aux.watches.LEADING", 0.0)
         leases = [(lease._unfit(), lease._identity) for lease in [wired._lease] if lease]
         assert leases == [("watch namespaces: nothing heard for 0 min", identity(8443))]
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pytest
+from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import Kubelet, PodFacts
+from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job
 
 POLICY = Policy()

@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, SIDECARS
+from istio_aux.model.kubelet import depends_on_kubelet, finished, obeys, should_restart
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import (
-    depends_on_kubelet,
-    finished,
-    obeys,
-    should_restart,
-)
 from unit.rules.pods import (
     EMPTY,
     MISSING,

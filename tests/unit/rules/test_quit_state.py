@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model import sidecars
+from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
 from istio_aux.model.sidecars import AttemptResult
-from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     Action,
     Delete,

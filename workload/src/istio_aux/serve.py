@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,12 @@ from aiohttp import web
 from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.kube import access
-from istio_aux.kube.errors import AccessError, Backoff
+from istio_aux.kube.errors import AccessError
 from istio_aux.model.webhooks import Address
 from istio_aux.serving import Listener, ServingLimits, raise_descriptors
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import Certificate, CertificateError
+from istio_aux.tasks import endless_task
 from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ about a second later that this process is no longer an endpoint, and keep using 
 (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
 charm's layer has 10 s."""
 
-RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 STATUS = ServingLimits(connections=128, memory=16 << 20, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
@@ -143,27 +142,6 @@ class _Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         return stop
-
-
-async def endless_task(
-    name: str,
-    work: Callable[[], Coroutine[Any, Any, None]],
-    failed: Callable[[str, BaseException | None], None],
-    pauses: tuple[float, float] = RESTART,
-) -> None:
-    """Run ``work`` until cancelled, and again whenever it ends, which ``failed`` is told."""
-    backoff = Backoff(*pauses)
-    clock = asyncio.get_running_loop().time
-    while True:
-        began, error = clock(), None
-        try:
-            await work()
-        except Exception as caught:
-            error = caught
-        failed(name, error)
-        if clock() - began > 2 * pauses[1]:
-            backoff.reset()
-        await asyncio.sleep(backoff.next())
 
 
 async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:

@@ -33,7 +33,7 @@ from istio_aux.model.policy import Capability, DeadProxy, QuitMode, RacePolicy, 
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Surroundings
+from istio_aux.watches import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
 AGAIN = 2.0  # Seconds between two rounds of all checks.

@@ -27,13 +27,13 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import Key, Reader
 from istio_aux.model import kept
+from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.quit.facts import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.repair import rules as repair
 from istio_aux.start.native_sidecars import COUNTED
 

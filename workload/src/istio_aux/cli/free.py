@@ -35,8 +35,9 @@ from istio_aux.quit.controller import Controller
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from istio_aux.quit.state import End, QuitOutcome
+from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import PATIENCE, Watches, running, until
+from istio_aux.watches import PATIENCE, Watches
 
 STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
 _GONE = "it ended without a quit"

@@ -14,6 +14,7 @@ import msgspec
 from istio_aux import settings
 from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.pod import Pod
@@ -21,7 +22,7 @@ from istio_aux.model.policy import Policy, QuitMode
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import QuitScope
 from istio_aux.settings import Settings
 

@@ -30,8 +30,9 @@ from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
+from istio_aux.tasks import until
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import PATIENCE, Surroundings, until
+from istio_aux.watches import PATIENCE, Surroundings
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.

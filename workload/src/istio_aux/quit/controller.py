@@ -30,14 +30,14 @@ from istio_aux.model.annotations import SIDECARS, not_native_because
 from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.documents import Work
+from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
-from istio_aux.quit.facts import Kubelet, PodFacts, depends_on_kubelet, obeys
-from istio_aux.quit.slots import Slots, end_tasks
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import (
     STUCK_AFTER,
     Action,
@@ -54,6 +54,7 @@ from istio_aux.quit.state import (
     Trouble,
     TroubledPod,
 )
+from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import KEEPERS, NO_RUNG, Recorder, Telemetry
 
 FRESH = 1.0

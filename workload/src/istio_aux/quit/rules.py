@@ -22,13 +22,14 @@ from msgspec import structs
 
 from istio_aux.model import kept
 from istio_aux.model.annotations import LONGEST_GRACE
+from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitMode, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
-from istio_aux.quit.facts import PodFacts, should_restart
+from istio_aux.quit.facts import PodFacts
 
 KATIB_FIX = (
     "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "

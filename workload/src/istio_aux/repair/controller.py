@@ -31,7 +31,6 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.quit.slots import end_tasks
 from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
@@ -40,6 +39,7 @@ from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
+from istio_aux.tasks import end_tasks
 from istio_aux.telemetry import Telemetry
 
 FRESH = 1.0  # Seconds from a list of pods to the restart that rests on it.

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from istio_aux.injector.injection import Expectation, reasons_against
-from istio_aux.model import kept, owners
+from istio_aux.model import kept, kubelet, owners
 from istio_aux.model.annotations import INJECTED, injected, mirrors, text_label
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.quit import facts
 from istio_aux.start.plan import admitted
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
@@ -112,7 +111,7 @@ def decide(
 def containers_finished(pod: Pod) -> bool:
     """Whether the kubelet is done with every container of a whole pod."""
     return bool(pod.containers) and all(
-        facts.finished(each, pod).finished for each in pod.containers
+        kubelet.finished(each, pod).finished for each in pod.containers
     )
 
 

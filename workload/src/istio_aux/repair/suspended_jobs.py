@@ -28,7 +28,6 @@ from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
-from istio_aux.quit.slots import Slots, end_tasks
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.store import NotRestartedError
@@ -41,6 +40,7 @@ from istio_aux.repair.suspension import (
     SuspensionLimits,
     Unmark,
 )
+from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

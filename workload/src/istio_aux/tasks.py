@@ -1,7 +1,7 @@
-"""Slots: how many attempts run at once, and whose turn is next.
+"""Tasks: endless ones, how they end, and slots for attempts.
 
-A node may hang, and so may the agents of tenants, in any number of namespaces. No other pod is to
-wait for them, so
+`Slots` say how many attempts run at once, and whose turn is next. A node may hang, and so may the
+agents of tenants, in any number of namespaces. No other attempt is to wait for them, so
 
 * an attempt that waits for a slot holds nothing;
 * a node has at most half of the slots, and a namespace a quarter;
@@ -18,9 +18,15 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from math import inf, log2
+from typing import Any
+
+from istio_aux.kube.errors import Backoff
+
+RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
+_POLL = 0.1  # Seconds between two checks of a condition.
 
 HALF_LIFE = 30.0
 """Seconds after which slot time counts half. An attempt that hung puts its namespace behind one
@@ -204,6 +210,49 @@ class Slots:
             or (busy and self._lately(key, now) >= self._expected)
         }
         self._many = 2 * len(self._used)
+
+
+async def endless_task(
+    name: str,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    failed: Callable[[str, BaseException | None], None],
+    pauses: tuple[float, float] = RESTART,
+) -> None:
+    """Run ``work`` until cancelled, and again whenever it ends, which ``failed`` is told."""
+    backoff = Backoff(*pauses)
+    clock = asyncio.get_running_loop().time
+    while True:
+        began, error = clock(), None
+        try:
+            await work()
+        except Exception as caught:
+            error = caught
+        failed(name, error)
+        if clock() - began > 2 * pauses[1]:
+            backoff.reset()
+        await asyncio.sleep(backoff.next())
+
+
+@asynccontextmanager
+async def running(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run endless tasks while the context lasts."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool], patience: float) -> bool:
+    """Wait for ``patience`` seconds at most; return whether the condition is met."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            # No single event says it: several watches, probes and controllers have a part in it.
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL)
+    return condition()
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[None]], patience: float) -> None:

@@ -1,0 +1,230 @@
+"""What is watched: one watch for each collection, which feeds every handler that needs its objects.
+
+`Surroundings` has the namespaces, the webhook configurations and Istio's injectors. Commands use it
+alone, `wiring` beside the controllers of ``serve``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Generic
+
+from istio_aux.injector.probe import DRY_RUN
+from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import Namespaces, Watcher
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.objects import Key, T, key_of
+from istio_aux.kube.watch import Handler, HandlerError, Watch
+from istio_aux.model import answers
+from istio_aux.model.moment import Clock
+from istio_aux.model.webhooks import Configuration, Namespace
+from istio_aux.settings import Settings
+from istio_aux.tasks import running, until
+from istio_aux.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+LEADING = 120.0
+"""Seconds of silence after which a watch counts as dead, and a leader lets a process lead whose
+watches are alive. Such a watch is silent for 90 s at most; a failed one is tried again after 30 s
+at most."""
+
+READY = 600.0
+"""Seconds of silence after which a watch makes the unit unready. A silent watch makes reviews use
+older facts, but without a ready unit no pod is held at all. So it is long: the restart of an API
+server must not make all units unready at once."""
+
+PATIENCE = 2 * DRY_RUN
+"""Seconds after which a command goes on with what is known. A probe of an injector, and the dry
+runs that follow, take up to `DRY_RUN` each."""
+
+
+class Surroundings:
+    """The namespaces, the webhook configurations and Istio's injectors. This class only watches.
+
+    A command or a controller adds to ``watches`` what else it needs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        telemetry: Telemetry,
+        *,
+        changed: Callable[[ControlPlanes], None] = lambda _control_planes: None,
+        relabelled: Callable[[str], None] = lambda _namespace: None,
+        clock: Clock = system_clock,
+        ordered: bool = False,
+    ) -> None:
+        """Prepare `work` and `watched`; ``client`` is open while they run.
+
+        ``changed`` is called with everything that is known of the injectors, after each change;
+        ``relabelled`` with the name of a namespace that is relabelled or gone. ``ordered``: whether
+        readiness needs to know which configurations are called before ours.
+        """
+        self.namespaces = Namespaces(relabelled)
+        self.injectors = Watcher(
+            client, self.namespaces, telemetry, changed=changed,
+            ours=settings.webhook_configuration, root=settings.root_namespace,
+            selectors=settings.namespace_selectors, clock=clock,
+        )  # fmt: skip
+        self.watches = Watches(client, telemetry)
+        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
+        self._listed = self.watches.add(
+            "order" if ordered else "injectors",
+            actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
+            need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
+        ).synced  # fmt: skip
+
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the endless tasks by name."""
+        injectors = functools.partial(self.injectors.run, self._listed)
+        return {**self.watches.work(), "injectors": injectors}
+
+    @asynccontextmanager
+    async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+        """Watch while the context lasts, and run ``more``.
+
+        The context begins when all is known, when a right is missing, or after `PATIENCE`.
+        """
+        async with running(*(work() for work in self.work().values()), *more):
+            await until(lambda: self._known or self.watches.refused, PATIENCE)
+            yield
+
+    @property
+    def _known(self) -> bool:
+        planes = self.injectors.control_planes
+        return planes.known and all(each.native_why for each in planes.injectors if each.live)
+
+
+class Need(Enum):
+    """Whether readiness waits for a collection."""
+
+    ALWAYS = auto()
+    UNLESS_REFUSED = auto()
+    """If missing RBAC made the pod unready, the rollout that adds the RBAC would deadlock."""
+    NEVER = auto()
+    """Reviews do not need it."""
+
+
+class Watches:
+    """All watches, by the name that `/readyz` shows."""
+
+    def __init__(self, client: Client, telemetry: Telemetry) -> None:
+        """Begin without watches; ``telemetry`` counts restarts, unreadable objects and errors."""
+        self._client, self._telemetry = client, telemetry
+        self._watches: dict[str, tuple[Watch[Any], Need]] = {}
+        telemetry.unreadable_objects.set_function(lambda: len(self.unreadable()))
+
+    def add(
+        self,
+        name: str,
+        path: str,
+        kind: type[T],
+        *handlers: Handler[T],
+        need: Need = Need.ALWAYS,
+        selection: Mapping[str, str] | None = None,
+        touched: Sequence[Callable[[T], None]] = (),
+    ) -> Watch[T]:
+        """Add a collection; the handlers receive each change in this order.
+
+        For ``touched`` see `Watch`.
+        """
+        fan_out = _FanOut(handlers, touched, self._telemetry)
+        watch = Watch(
+            self._client, path, kind, fan_out, selection=selection,
+            restarted=self._count_restart, touched=fan_out.touch if touched else None,
+        )  # fmt: skip
+        self._watches[name] = watch, need
+        return watch
+
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the endless tasks by name."""
+        return {f"watch {name}": watch.run for name, (watch, _) in self._watches.items()}
+
+    def unreadable(self) -> list[answers.UnreadableObject]:
+        """Return the objects that cannot be decoded, a bounded number of each watch."""
+        return [
+            answers.UnreadableObject(watch.path, key.namespace, key.name, why)
+            for watch, _ in self._watches.values()
+            for key, why in watch.unreadable.items()
+        ]
+
+    def missing(self) -> dict[str, str]:
+        """Return why collections are not up to date, by name."""
+        return {
+            name: why + (f": {watch.trouble}" if watch.trouble else "")
+            for name, (watch, _) in self._watches.items()
+            if (why := _outdated(watch))
+        }
+
+    def dead(self) -> str:
+        """Return which watch counts as dead, and why; empty if each of them is alive."""
+        dead = (name for name, (watch, _) in self._watches.items() if watch.silent >= LEADING)
+        return next((f"watch {name}: {_unheard(self._watches[name][0])}" for name in dead), "")
+
+    @property
+    def ready(self) -> bool:
+        """Whether every collection that readiness needs was listed and is up to date."""
+        return all(
+            (watch.synced.is_set() and watch.silent < READY)
+            or need is Need.NEVER
+            or (need is Need.UNLESS_REFUSED and watch.refused)
+            for watch, need in self._watches.values()
+        )
+
+    @property
+    def refused(self) -> bool:
+        """Whether the API server refuses a collection, as it does when a right is missing."""
+        return any(watch.refused for watch, _ in self._watches.values())
+
+    def _count_restart(self, reason: str) -> None:
+        self._telemetry.watch_restarts.labels(reason).inc()
+
+
+def _outdated(watch: Watch[Any]) -> str:
+    """Why the collection is not up to date; empty if it is."""
+    if not watch.synced.is_set():
+        return "no complete list yet"
+    return _unheard(watch) if watch.silent >= LEADING else ""
+
+
+def _unheard(watch: Watch[Any]) -> str:
+    return f"nothing heard for {watch.silent // 60:.0f} min"
+
+
+@dataclass
+class _FanOut(Generic[T]):
+    """Passes changes to several handlers; one that raises does not stop the others."""
+
+    handlers: Sequence[Handler[T]]
+    touched: Sequence[Callable[[T], None]]
+    telemetry: Telemetry
+
+    def apply(self, resource: T) -> None:
+        self._each([handler.apply for handler in self.handlers], key_of(resource), resource)
+
+    def touch(self, resource: T) -> None:
+        self._each(self.touched, key_of(resource), resource)
+
+    def delete(self, key: Key, last: T | None) -> None:
+        self._each([handler.delete for handler in self.handlers], key, key, last)
+
+    def _each(self, calls: Iterable[Callable[..., None]], key: Key, *what: object) -> None:
+        failed = False
+        for call in calls:
+            try:
+                call(*what)
+            except Exception:  # One pod must not stop the watch.
+                failed = True
+                self.telemetry.internal_errors.inc()
+                _log.exception("%s", key, extra={"event": "internal-error"})
+        if failed:
+            raise HandlerError(str(key))
