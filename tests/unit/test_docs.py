@@ -332,6 +332,16 @@ def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
     assert "{{" not in shown
 
 
+def test_each_word_of_the_glossary_is_one_of_the_code_or_the_documents() -> None:
+    rows = table((pages.DOCS / "glossary.md").read_text())
+    known = [word.strip() for row in rows for word in row[0].split(",")]
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workload/src").rglob("*.py")]
+    files += [file for file in DOCUMENTS if file.name != "glossary.md"]
+    said = "\n".join(file.read_text() for file in files)
+    assert known
+    assert [word for word in known if not re.search(rf"\b{word}", said, re.IGNORECASE)] == []
+
+
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))

@@ -220,12 +220,12 @@ def test_every_module_of_the_workload_is_described() -> None:
     assert unknown == set()
 
 
-def test_the_table_of_the_architecture_has_every_module_on_its_floor() -> None:
+def test_the_table_of_the_architecture_has_every_module_in_its_layer() -> None:
     """In the order of the contract that `tox -e lint` checks."""
-    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    floors = {
-        name.removeprefix("istio_aux."): floor
-        for floor, names in enumerate(layers["contracts"][0]["layers"])
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = {
+        name.removeprefix("istio_aux."): layer
+        for layer, names in enumerate(linter["contracts"][0]["layers"])
         for name in names.split(" | ")
     }
     package, shown = "", list[str]()
@@ -237,7 +237,7 @@ def test_the_table_of_the_architecture_has_every_module_on_its_floor() -> None:
     assert sorted(shown) == sorted(
         str(path.relative_to(WORKLOAD)).removesuffix(".py") for path in modules()
     )
-    order = [floors[floor] for each in shown if (floor := each.partition("/")[0]) in floors]
+    order = [layers[layer] for each in shown if (layer := each.partition("/")[0]) in layers]
     assert order == sorted(order)
 
 

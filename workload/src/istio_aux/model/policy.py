@@ -130,8 +130,8 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
     at_once: int = 48  # First attempts: 12 in a namespace, for Jobs of which many end together.
     slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
-    retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
-    # Before the second check of a dead proxy: a payload that ends with its proxy is no loss. The
+    retries_at_once: int = 8  # Apart, with lost pods: they must not delay first attempts.
+    # Before the second check of a lost pod: a payload that ends with its proxy is no loss. The
     # kubelet reports the two about a second apart.
     lost_after: float = 2.0
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.

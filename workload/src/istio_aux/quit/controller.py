@@ -365,7 +365,7 @@ class Controller:
         return await execute(client, pod, what.command, deadline, not_after=not_after)
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
-        """Delete a pod with a dead proxy as it was read."""
+        """Delete a pod that lost its proxy as it was read."""
         try:
             await actions.delete_pod(self._client, state.key, version)
         except KubeError as error:
@@ -446,12 +446,12 @@ class QuitRecorder(Recorder):
                 pass
 
     def lost(self, state: PodState) -> None:
-        """A second check confirmed that the proxy is dead and a payload container is not."""
+        """A second check confirmed that the pod is lost: its proxy ended before its payload."""
         if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
             self._telemetry.dead_proxies.labels("reported").inc()
 
     def not_deleted(self) -> None:
-        """The deletion of a pod with a dead proxy failed; `failed` says why."""
+        """The deletion of a pod that lost its proxy failed; `failed` says why."""
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
     def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:

@@ -101,8 +101,8 @@ class QuitOutcome(StrEnum):
     SUPERSEDED = "superseded"  # Nothing is due any more.
     GONE = "gone"  # The pod no longer exists, or another pod has its name.
     DRY_RUN = "dry-run"  # The proxy would be told to exit now.
-    REPORTED = "reported"  # A second check confirmed that the proxy is dead and the payload is not.
-    DELETED = "deleted"  # The pod with the dead proxy is deleted.
+    REPORTED = "reported"  # A second check confirmed that the pod is lost.
+    DELETED = "deleted"  # The pod that lost its proxy is deleted.
     BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
 
 
@@ -401,7 +401,7 @@ class Task:
         return Sleep(seconds if answer.sent else 0.0)
 
     def deleted(self) -> Action:
-        """The pod with the dead proxy was deleted."""
+        """The pod that lost its proxy was deleted."""
         self.state.settled = True
         return End(QuitOutcome.DELETED, self.state.decision.reason)
 
@@ -464,7 +464,7 @@ class Task:
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
-        """The second check of a pod with a dead proxy."""
+        """The second check of a pod that lost its proxy."""
         if not self.is_due(scope):
             return End()
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:
