@@ -120,7 +120,7 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds in seconds, and in numbers at once."""
 
-    deadline: float = 10.0  # Of an attempt. Twelve at once took 1.6 s each on a busy node.
+    deadline: float = 10.0  # Of an attempt. Twelve attempts at once took 1.6 s each on a busy node.
     # After an attempt that seems to have worked, until the pod is read: Istio <=1.25 drains for 5 s
     # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
     confirm: float = 8.0

@@ -27,7 +27,7 @@ A Job that cannot be suspended keeps its pods: an eviction may fail it.
 
 The annotation outlives the suspension. It keeps every leader from suspending the Job again within
 `AGAIN`, whatever has become of its pods: the work of a Job is lost once. It is on the Job that is
-suspended, because the Jobs that a JobSet or a TrainJob makes anew have other UIDs.
+suspended, because the Jobs that a JobSet or a TrainJob makes again have other UIDs.
 """
 
 from __future__ import annotations
