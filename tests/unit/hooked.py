@@ -218,6 +218,11 @@ class Hook:
         assert self.webhook._listener
         return self.webhook._listener
 
+    @property
+    def held(self) -> int:
+        """Bytes that all its connections hold."""
+        return sum(one.held for one in self.listener.connections)
+
     async def server_side(self, **state: object) -> Connection:
         """Its only connection, once that has these attributes."""
 

@@ -8,14 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import web
-from istio_aux import serving, shedding
+from istio_aux import serving
 from istio_aux.serving import Listener, ServingLimits
-from istio_aux.shedding import ADDRESSES, STARTED, Connections, available_memory
+from istio_aux.shedding import ADDRESSES, CONNECTION, Connections, available_memory
 from unit.asynchronous import until
 
 MOST = 4
@@ -28,6 +27,8 @@ class Peer:
 
     address: str
     took: float = 0.0
+    held: int = 0
+    answered: bool = False
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def accept(connections: Connections[Peer], *addresses: str) -> list[Peer]:
     """Accept one connection from each of these addresses."""
     peers = [Peer(address) for address in addresses]
     for peer in peers:
-        connections.add(peer)
+        connections[peer] = None
     return peers
 
 
@@ -48,7 +49,7 @@ def closed(connections: Connections[Peer]) -> list[Peer]:
     """Those that are closed until there is room for the others."""
     found = list[Peer]()
     while peer := connections.surplus():
-        connections.remove(peer)
+        del connections[peer]
         found.append(peer)
     return found
 
@@ -104,7 +105,7 @@ def test_strangers_are_closed_before_connections_of_an_address_that_was_answered
     strangers = accept(connections, *"abcdefgh")
 
     assert closed(connections) == strangers[:-1]
-    assert [*connections] == [strangers[-1], early, *late, known]
+    assert [*connections] == [early, known, *late, strangers[-1]]
 
 
 def test_an_address_that_was_answered_long_ago_is_a_stranger(
@@ -113,7 +114,7 @@ def test_an_address_that_was_answered_long_ago_is_a_stranger(
     for address in ("api", *map(str, range(ADDRESSES))):
         (peer,) = accept(connections, address)
         connections.answer(peer)
-        connections.remove(peer)
+        del connections[peer]
 
     (again, *_) = accept(connections, "api", *"abcd")
 
@@ -162,22 +163,20 @@ def test_what_costs_too_much_closes_those_that_have_waited_longest(
 ) -> None:
     first, second, third = accept(connections, *"abc")
     for peer in (first, second, third):
-        connections.charge(peer, MIB // 3)
+        peer.held = MIB // 3
     assert closed(connections) == []
 
-    connections.charge(third, MIB // 2)
+    third.held = MIB // 2
 
     assert closed(connections) == [first]
-    assert connections.cost == MIB // 3 + MIB // 2
 
 
 def test_one_that_alone_costs_too_much_is_closed(connections: Connections[Peer]) -> None:
     (peer,) = accept(connections, "a")
 
-    connections.charge(peer, MIB + 1)
+    peer.held = MIB + 1
 
     assert closed(connections) == [peer]
-    assert (len(connections), connections.cost) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +254,10 @@ async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> No
         await until(lambda: not listener.connections, "it is gone")
 
 
-async def test_connections_take_an_eighth_of_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "available_memory", lambda: 8 * 3 * STARTED)
+async def test_how_many_connections_there_are_follows_from_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "available_memory", lambda: 16 * 3 * CONNECTION)
     async with opened() as (listener, host, port):
         with ExitStack() as stack:
             for _ in range(6):
@@ -266,12 +267,9 @@ async def test_connections_take_an_eighth_of_all_memory(monkeypatch: pytest.Monk
 
 
 async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed = list[int]()
-    monkeypatch.setattr(shedding, "TRIM", STARTED // 2)
-    library = SimpleNamespace(malloc_trim=trimmed.append)
-    monkeypatch.setattr(shedding.ctypes, "CDLL", lambda _: library)
-    async with opened() as (listener, host, port):
-        with socket.create_connection((host, port)) as client:
-            client.send(GET[:9])
-            await until(lambda: listener.connections.cost > STARTED, "it has begun")
-        await until(lambda: trimmed, "it is given back", within=10)
+    given = list[bool]()
+    monkeypatch.setattr(serving, "ENDED", 1)
+    monkeypatch.setattr(serving, "give_back_memory", lambda: given.append(True))
+    async with opened() as (_, host, port):
+        assert await answered(host, port) == 200
+        await until(lambda: given, "it is given back", within=10)

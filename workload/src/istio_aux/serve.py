@@ -40,7 +40,7 @@ about a second later that this process is no longer an endpoint, and keep using 
 (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
 charm's layer has 10 s."""
 
-STATUS = ServingLimits(connections=128, memory=16 << 20, idle=10.0)
+STATUS = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
