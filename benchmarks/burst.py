@@ -75,7 +75,7 @@ def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
     key, _, value = SELECTOR.partition("=")
     with cluster.client() as client, tempfile.TemporaryDirectory() as folder:
         make_namespace(client, NAME, {key: value})
-        # The proxies mount it; nobody reads it.
+        # The proxies mount it, and do not read it.
         root = ObjectMeta(name="istio-ca-root-cert", namespace=NAME)
         client.create(ConfigMap(metadata=root, data={"root-cert.pem": ""}))
         workload = Workload(cluster, Path(folder), name=NAME, model=NAME, selector=SELECTOR)
@@ -110,7 +110,7 @@ class _Bench:
         if kind is CLASSIC:
             self._workload.start()
             self._workload.await_ready()
-        # Payloads that read it wait as long as somebody may write.
+        # Payloads that read it wait as long as it is open for writing.
         gate = os.open(self._gate, os.O_RDWR)
         try:
             self._start(number, kind)

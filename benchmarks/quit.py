@@ -153,7 +153,7 @@ def main(sizes: Sizes, results: Path | None, before: Path | None) -> None:
 def measure(
     cluster: lab.Cluster, sizes: Sizes, *, alone: bool, before: Path | None = None
 ) -> list[Measured]:
-    """All numbers. ``alone``: nobody else uses the cluster, so what only disturbs may be ended.
+    """All numbers. ``alone``: no other test uses the cluster, so what disturbs may be ended.
 
     Raises as `main` does.
     """
@@ -235,7 +235,7 @@ class _Bench:
         self._clear()
 
     def _start_up(self, unit: Unit, prefix: str) -> dict[str, float]:
-        """Pods that finished while nobody looked, then the program starts."""
+        """Pods are finished, then the program starts."""
         count = self._sizes.start
         _say(f"{unit.name}: {count} finished pods, then it starts")
         self._driver.create(prefix, count, "finished", light=True)

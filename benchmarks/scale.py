@@ -137,7 +137,7 @@ class Scenes:
         self.numbers["start-cpu"], self.numbers["rss"] = used.cpu, used.rss
 
     def events(self) -> None:
-        """Changes that decide nothing, of pods that concern nobody and of those with a proxy."""
+        """Changes that decide nothing, of pods without a proxy and of those with one."""
         sizes, crowd = self._sizes, self._crowd
         meter = Meter({"cpu": self._pid})
         time.sleep(sizes.seconds)  # What is measured is that nothing happens for so long.

@@ -83,7 +83,7 @@ def rows(sizes: Sizes) -> Iterator[tuple[str, list[Row]]]:
             Row("rss-follower", "resident without the Lease, MiB", mib, most=200, beside=0.25),
         ],
     )
-    kinds = {"other": "that concerns nobody", "job": "of a pod with a proxy"}
+    kinds = {"other": "without a proxy", "job": "of a pod with a proxy"}
     each = [(kind, rate) for kind in kinds for rate in sizes.rates]
     yield (
         "Events",

@@ -26,6 +26,7 @@ from lab.errors import LabError
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "interfaces/istio-sidecar/src"
 # All that goes into the charm or steers its build.
 FILES = (
     "charmcraft.yaml",
@@ -75,8 +76,11 @@ def pack(root: Path = ROOT, *, python: str = "") -> Path:
 
 
 def _sources(root: Path) -> dict[str, Path]:
-    """The charm's files by their place in it; a charm without a library gets this checkout's."""
-    return {**_listed(ROOT, "lib"), **_listed(root, *FILES, "src", "lib")}
+    """The charm's files by their place in it; a charm without `lib` gets the library's package."""
+    own = _listed(root, *FILES, "src", "lib")
+    if any(name.startswith("lib/") for name in own):
+        return own
+    return {**own, **{f"lib/{name}": path for name, path in _listed(PACKAGE, ".").items()}}
 
 
 def _listed(root: Path, *names: str) -> dict[str, Path]:

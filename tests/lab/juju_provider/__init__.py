@@ -1,4 +1,4 @@
-"""The Terraform modules, and OpenTofu with a stand-in for Juju's provider to read them."""
+"""The Terraform module, and OpenTofu with a stand-in for Juju's provider to read it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from lab import tools
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "tests/data/inclusion/terraform-provider-juju.json"
-MODULES: Final = {
-    "terraform": ("v0.23.3",),
-    "terraform/provider-1": ("v1.5.6", "v2.2.1"),
-    "terraform/product": ("v1.5.6", "v2.2.1"),
-}
-"""Each module, and the versions of Juju's provider that it is for."""
+MODULE: Final = "terraform"
+VERSION: Final = "v0.23.3"
+"""The newest one of Juju's provider that the module is for."""
 ANSWER = 300  # Seconds; an answer takes 3 on 2 busy cores.
 
 
 @dataclass(frozen=True)
 class OpenTofu:
-    """OpenTofu in a folder, with one version of the provider and no registry."""
+    """OpenTofu in a folder, with the stand-in for the provider and no registry."""
 
     folder: Path
     environment: dict[str, str]
@@ -60,15 +57,12 @@ def _resources(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _resources(inner)
 
 
-def opentofu(folder: Path, version: str, within: str = "") -> OpenTofu:
-    """A copy of the modules in a folder, and OpenTofu for ``within`` it, with one provider.
-
-    The modules are in ``terraform``; the stand-in answers as ``version`` of the provider.
-    """
-    shutil.copytree(ROOT / "terraform", folder / "terraform")
+def opentofu(folder: Path, within: str = "") -> OpenTofu:
+    """A copy of the module in a folder, and OpenTofu for ``within`` it."""
+    shutil.copytree(ROOT / MODULE, folder / MODULE)
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    place = f"registry.opentofu.org/juju/juju/{version[1:]}/linux_{machine}"
-    program = folder / "mirror" / place / f"terraform-provider-juju_{version}"
+    place = f"registry.opentofu.org/juju/juju/{VERSION[1:]}/linux_{machine}"
+    program = folder / "mirror" / place / f"terraform-provider-juju_{VERSION}"
     program.parent.mkdir(parents=True)
     shutil.copy(tools.path("terraform-provider-juju"), program)
     mirror = f'filesystem_mirror {{\n path = "{folder}/mirror"\n }}'

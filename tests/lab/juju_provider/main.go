@@ -2,7 +2,7 @@
 // that the documents of a version list (tests/data/inclusion), and it plans what the configuration
 // says. It knows no model: it applies nothing, and an argument's value is never looked at.
 //
-//	TF_SCHEMAS=terraform-provider-juju.json terraform-provider-juju_v2.2.1
+//	TF_SCHEMAS=terraform-provider-juju.json terraform-provider-juju_v0.23.3
 package main
 
 import (

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from istio_aux.model.answers import PAGE
 from istio_aux.model.names import WEBHOOK_PORT
-from lab.juju_provider import MODULES, SCHEMAS
+from lab.juju_provider import MODULE, SCHEMAS, VERSION
 from lab.options import configured
 
 import certificates
@@ -38,7 +38,7 @@ OVERLAYS = {
     "istio-aux": ("bundle-1.11-stable", ()),
     "istio-aux-ambient": ("bundle-latest-edge", ("istio-k8s:istio-metadata",)),
 }
-PROVIDERS = json.loads(SCHEMAS.read_text())
+PROVIDER = json.loads(SCHEMAS.read_text())[VERSION]
 FILES = {"main.tf", "outputs.tf", "variables.tf", "versions.tf"}
 
 
@@ -111,10 +111,6 @@ def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(ove
     assert name == deployed["charm"] == METADATA["name"]
     assert name not in recorded["applications"]
     assert deployed["trust"] is True
-    (product,) = (each for each in module("terraform/product")["variable"] if "istio_aux" in each)
-    assert f"units = optional(number, {deployed['scale']})" in " ".join(
-        str(product["istio_aux"]["type"]).split()
-    )
     options = deployed.get("options", {})
     assert set(options) <= set(OPTIONS)
     configured("m", options)
@@ -124,10 +120,10 @@ def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(ove
         assert ours.removeprefix(f"{name}:") in METADATA["requires"]
 
 
-def module(folder: str) -> dict[str, Any]:
-    """All blocks of a module, by kind; names and texts without their quotes."""
+def module() -> dict[str, Any]:
+    """All blocks of the Terraform module, by kind; names and texts without their quotes."""
     blocks: dict[str, Any] = {}
-    for path in sorted((ROOT / folder).glob("*.tf")):
+    for path in sorted((ROOT / MODULE).glob("*.tf")):
         for kind, found in hcl2.loads(path.read_text()).items():
             blocks.setdefault(kind, []).extend(unquoted(found))
     return blocks
@@ -148,50 +144,38 @@ def names(blocks: list[dict[str, Any]]) -> set[str]:
     return {name for block in blocks for name in block}
 
 
-@pytest.mark.parametrize("folder", MODULES)
-def test_a_module_sets_what_each_of_its_providers_knows_and_needs(folder: str) -> None:
-    for version in MODULES[folder]:
-        for resource in module(folder)["resource"]:
-            ((kind, found),) = resource.items()
-            known = PROVIDERS[version][kind]
-            for block in found.values():
-                given = block.keys() - {"for_each"}
-                assert given <= known[""].keys(), version
-                assert {n for n, how in known[""].items() if how.startswith("required")} <= given
-                nested = [
-                    (n, each) for n in given if isinstance(block[n], list) for each in block[n]
-                ]
-                assert all(each.keys() <= known[name].keys() for name, each in nested), version
+def test_the_module_sets_what_its_provider_knows_and_needs() -> None:
+    ((kind, found),) = module()["resource"][0].items()
+    known = PROVIDER[kind]
+    for block in found.values():
+        assert block.keys() <= known[""].keys()
+        needed = {name for name, how in known[""].items() if how.startswith("required")}
+        assert needed <= block.keys()
+        nested = [(n, each) for n in block if isinstance(block[n], list) for each in block[n]]
+        assert all(each.keys() <= known[name].keys() for name, each in nested)
 
 
-@pytest.mark.parametrize("folder", MODULES)
-def test_a_module_takes_the_providers_that_its_resources_are_written_for(folder: str) -> None:
-    (wanted,) = module(folder)["terraform"][0]["required_providers"]
-    least, below = re.findall(r"\d+\.\d+\.\d+", wanted["juju"]["version"])
-    majors = {int(version[1:].partition(".")[0]) for version in MODULES[folder]}
-    assert majors == set(range(int(least[0]), int(below[0])))
+def test_the_module_takes_the_provider_of_charmed_kubeflows_solutions() -> None:
+    (wanted,) = module()["terraform"][0]["required_providers"]
+    assert wanted["juju"]["version"] == ">= 0.14.0, < 1.0.0"
 
 
-@pytest.mark.parametrize("folder", MODULES)
-def test_a_module_uses_every_variable_that_it_has_and_describes_each(folder: str) -> None:
-    blocks, text = module(folder), (ROOT / folder / "main.tf").read_text()
+def test_the_module_uses_every_variable_that_it_has_and_describes_each() -> None:
+    blocks, text = module(), (ROOT / MODULE / "main.tf").read_text()
     inputs, outputs = names(blocks["variable"]), names(blocks["output"])
 
-    assert {path.name for path in (ROOT / folder).glob("*.tf")} == FILES
+    assert {path.name for path in (ROOT / MODULE).glob("*.tf")} == FILES
     assert set(re.findall(r"\bvar\.(\w+)", text)) == inputs
     assert all(each["description"] for block in blocks["variable"] for each in block.values())
-    readme = (ROOT / "terraform/README.md").read_text()
+    readme = (ROOT / MODULE / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in inputs | outputs)
 
 
-@pytest.mark.parametrize(
-    ("folder", "model"), [("terraform", "name"), ("terraform/provider-1", "uuid")]
-)
-def test_the_module_is_one_of_charmed_kubeflow(folder: str, model: str) -> None:
-    """`terraform` takes what Charmed Kubeflow's solutions give each of their modules."""
-    blocks = module(folder)
+def test_the_module_is_one_of_charmed_kubeflow() -> None:
+    """It takes what Charmed Kubeflow's solutions give each of their modules."""
+    blocks = module()
     assert names(blocks["variable"]) == {
-        "app_name", "base", "channel", "config", f"model_{model}", "resources", "revision", "units",
+        "app_name", "base", "channel", "config", "model_name", "resources", "revision", "units",
     }  # fmt: skip
     assert names(blocks["output"]) == {"app_name", "provides", "requires"}
     (application,) = [found["juju_application"] for found in blocks["resource"]]
@@ -200,16 +184,6 @@ def test_the_module_is_one_of_charmed_kubeflow(folder: str, model: str) -> None:
     values = {name: each["value"] for block in blocks["output"] for name, each in block.items()}
     for role in ("provides", "requires"):
         assert values[role] == {name.replace("-", "_"): name for name in METADATA[role]}
-
-
-def test_the_product_relates_every_endpoint_but_the_one_for_other_charms() -> None:
-    """The relation `sidecar` is for the applications that ask for one."""
-    (known,) = module("terraform/product")["locals"]
-    related = {**known["applications"], **known["offers"]}
-    endpoints = {
-        name.replace("-", "_") for role in ("provides", "requires") for name in METADATA[role]
-    }
-    assert related.keys() == endpoints - {"sidecar"}
 
 
 def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:

@@ -79,9 +79,6 @@ from dataclasses import dataclass
 import ops
 
 # Made by interfaces/istio-sidecar/module.py of the package there: change that.
-LIBAPI = 0
-LIBPATCH = 6
-PYDEPS: list[str] = []
 
 # The names become the value of a label and the name of a namespace (apimachinery
 # pkg/util/validation IsDNS1123Label). Juju's own rules are stricter, except for the length.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ops
-from charms.istio_aux.v0.sidecar import SidecarRequirer
+from charmlibs.interfaces.istio_sidecar import SidecarRequirer
 
 
 class AskingCharm(ops.CharmBase):
