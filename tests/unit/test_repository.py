@@ -82,6 +82,13 @@ def test_tests_workload_and_charm_do_not_grow(folder: str) -> None:
     assert more <= 0, f"{folder}: {more} lines too many: take away what nobody needs any more"
 
 
+def test_the_documents_do_not_grow() -> None:
+    """The goals are 40,000 words and 60 files, without those about the tests."""
+    texts = [path for path in tracked("*.md") if not path.is_relative_to(ROOT / "tests")]
+    assert sum(len(path.read_text().split()) for path in texts) <= 41_000
+    assert len(texts) <= 60
+
+
 def test_the_contributing_page_knows_how_many_lines_of_tests_there_are() -> None:
     """To one decimal, or nearly so."""
     said = re.search(r"([0-9.]+) lines of tests", (ROOT / "CONTRIBUTING.md").read_text())
