@@ -42,7 +42,6 @@ class IstioAuxCharm(ops.CharmBase):
     # Where HTTP goes, None for the network; for tests.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
-    patience = objects.Patience()
     _stored = ops.StoredState()
 
     def __init__(self, framework: ops.Framework) -> None:
@@ -172,9 +171,11 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         stop = partial(workload.stop, self._container)
-        tell = partial(status.tell_leaving, self.unit)
+        resume = partial(
+            workload.resume_jobs, self._container, partial(status.tell_leaving, self.unit)
+        )
         with cluster.connect(self.kubernetes_transport) as client:
-            left = objects.remove(client, self.app.name, self.patience, stop=stop, tell=tell)
+            left = objects.remove(client, self.app.name, stop=stop, resume=resume)
         # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
         self._stored.removed = bool(self._stored.removed or not left)
         self._left = [] if self._stored.removed else left

@@ -106,8 +106,6 @@ class Found(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     namespace: str = ""
-    resource_version: str = ""
-    deletion_grace_period_seconds: int = 0  # Zero until it is deleted.
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -302,13 +300,12 @@ def listed(
     client: Client,
     kind: type[Any],
     labels: Mapping[str, Any] = MappingProxyType({}),
-    fields: Mapping[str, Any] = MappingProxyType({}),
     namespace: str | None = None,
 ) -> Iterator[Found]:
-    """Yield objects with these labels and fields; the namespace `*` stands for all."""
+    """Yield objects with these labels; the namespace `*` stands for all."""
     with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
-            kind, namespace=namespace, labels=dict(labels), fields=dict(fields)
+            kind, namespace=namespace, labels=dict(labels)
         ):
             found: dict[str, Any] = each.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  the same
             yield msgspec.convert(found["metadata"], Found)

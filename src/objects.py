@@ -12,13 +12,12 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from istio_aux.model import owners
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
-from lightkube import Client, operators
+from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import admissionregistration_v1 as admission
@@ -44,35 +43,16 @@ INJECTION: Final = "istio-injection"
 # The application that set the label, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
 
-# How often a Job is patched that changes at the same time, or that may not be changed.
-_ATTEMPTS: Final = 5
+# Seconds until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
+WEBHOOK_GONE: Final = 1.0
 # The kinds of Job that the workload can suspend.
 _JOBS: Final[dict[str, type[Any]]] = {
     kind: create_namespaced_resource(group, version, kind, owners.resource(kind))
     for kind, api in owners.KINDS.items()
     for group, _, version in [api.version.partition("/")]
 }
-# A generic resource: lightkube checks the fields of its own Pod, and only metadata is needed.
-_POD: Final = create_namespaced_resource("", "v1", "Pod", "pods")
-# Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
-_UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Patience:
-    """How long a removal waits, in seconds."""
-
-    # Between two looks at the pods of suspended Jobs. A Job is resumed when two in a row find none:
-    # its controller learns of the last pod's end before.
-    pause: float = 2.0
-    # A Job is resumed then even if it has pods left, counted from the end of their grace periods.
-    longest: float = 30.0
-    # How much of a grace period is waited for, as by the workload: its author chooses it.
-    grace: float = 3600.0
-    # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
-    webhook_gone: float = 1.0
 
 
 def resolve(client: Client, inputs: Inputs) -> Inputs:
@@ -242,17 +222,12 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
 
 
 def remove(
-    client: Client,
-    app: str,
-    patience: Patience,
-    *,
-    stop: Callable[[], None],
-    tell: Callable[[list[str]], None],
+    client: Client, app: str, *, stop: Callable[[], None], resume: Callable[[], None]
 ) -> list[str]:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    This may fail and begin again at any point. `stop` stops the workload, and `tell` gets the Jobs
-    whose pods it waits for.
+    This may fail and begin again at any point. `stop` stops the workload, and `resume` has it
+    resume Jobs, each when its pods are gone.
 
     Returns:
         Kinds of objects that it leaves, because the API server does not let it see or delete them.
@@ -262,19 +237,19 @@ def remove(
     # long as pods take to end.
     if _delete(client, app, model, cluster.CHANGING_PODS, []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
-        time.sleep(patience.webhook_gone)
-    # It suspends no more Jobs.
+        time.sleep(WEBHOOK_GONE)
+    # It suspends no more Jobs, and still has the right to resume them.
     stop()
-    # The workload still has its rights: if this hook never gets further, a workload that runs again
-    # can resume them.
-    resume_jobs(client, patience, tell)
+    if any(_suspended(client)):
+        resume()
     # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED, left)
     # The workload created its Lease, without labels, and can no longer create another.
     with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
-    # Until then, another unit's workload may have suspended one more.
-    resume_jobs(client, patience, tell)
+    # Those that the workload could not resume, or another unit's has suspended meanwhile.
+    for kind, job in _suspended(client):
+        _resume(client, kind, job)
     # Another operator's webhook may refuse that.
     take_back_labels(client, app, model, left)
     return left
@@ -319,57 +294,12 @@ def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
             logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
 
 
-def resume_jobs(client: Client, patience: Patience, tell: Callable[[list[str]], None]) -> None:
-    """Resume every Job that the workload has suspended, each when its pods are gone.
-
-    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
-    pods are waited for, whenever they change. A Job stays suspended if the API server refuses each
-    of some attempts, and the log names it.
-    """
-    begun: dict[str, float] = {}  # The time of the first look at a Job, by its UID.
-    attempts = Counter[str]()
-    bare: set[str] = set()  # UIDs of the Jobs that had no pods at the last look.
-    told: list[str] = []
-    while jobs := [each for each in _suspended(client) if attempts[each[1].uid] < _ATTEMPTS]:
-        had_none, bare = bare, set[str]()
-        waits: list[str] = []
-        for kind, job in jobs:
-            periods, now = _grace_periods(client, kind, job), time.monotonic()
-            # By this clock: a deletionTimestamp is by the API server's.
-            grace = min(max(periods, default=0), patience.grace)
-            late = now >= begun.setdefault(job.uid, now) + grace + patience.longest
-            if late or (not periods and job.uid in had_none):
-                attempts[job.uid] += 1
-                _resume(client, kind, job, len(periods))
-            elif periods:
-                waits.append(f"{kind} {job.namespace}/{job.name}")
-            if not periods:
-                bare.add(job.uid)
-        if waits and waits != told:
-            tell(waits)
-            told = waits
-        # The hook has to wait here: the last unit is removed when it returns.
-        time.sleep(patience.pause)
-
-
-def _grace_periods(client: Client, kind: str, job: Found) -> list[int]:
-    """Return of each pod that the Job deletes how long it may take to end, in seconds.
-
-    Zero stands for a pod that is not being deleted.
-    """
-    api = owners.KINDS[kind]
-    fields = _UNFINISHED if api.keeps_finished else {}
-    pods = cluster.listed(client, _POD, {api.job_name: job.name}, fields, job.namespace)
-    return [pod.deletion_grace_period_seconds for pod in pods]
-
-
-def _resume(client: Client, kind: str, job: Found, pods: int) -> None:
-    """Resume the Job, which had so many pods, if it has not changed; the log says why not."""
+def _resume(client: Client, kind: str, job: Found) -> None:
+    """Resume the Job, whatever its pods do; the log says why it is not, and what to do."""
     nothing = {SUSPENDED: None}
-    metadata = {"uid": job.uid, "resourceVersion": job.resource_version}
     suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
     patch = {
-        "metadata": {**metadata, "labels": nothing, "annotations": nothing},
+        "metadata": {"uid": job.uid, "labels": nothing, "annotations": nothing},
         "spec": {policy: suspend} if policy else suspend,
     }
     name = f"{kind} {job.namespace}/{job.name}"
@@ -378,17 +308,11 @@ def _resume(client: Client, kind: str, job: Found, pods: int) -> None:
             client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
                 _JOBS[kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
             )
+        logger.warning("%s: resumed; some of its pods may still end", name)
     except ReconcileError as error:
-        if error.code in {404, 409}:  # It is gone or has changed; the next look finds out.
-            logger.warning("%s: gone or changed meanwhile", name)
+        if error.code in {404, 409}:  # It is gone, or another one has its name.
             return
         path = ".".join(filter(None, ("spec", policy, "suspend")))
         logger.error("%s: set %s to false", error, path)
         if not 400 <= error.code < 500:
             raise
-        return
-    if pods:
-        # A training job may fail if it is resumed while one of its pods terminates.
-        logger.warning("%s: resumed although %d of its pods still exist", name, pods)
-    else:
-        logger.info("%s: resumed", name)

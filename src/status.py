@@ -111,8 +111,8 @@ def _skew(inputs: Inputs) -> str:
     return f"image is of revision {answer.revision}, charm of {ours}: {do}{lacks}"
 
 
-def of_leaving(jobs: Sequence[str] = (), left: Sequence[str] = ()) -> ops.StatusBase:
-    """Return the status of a unit that stops or is removed, and waits for the pods of `jobs`.
+def of_leaving(left: Sequence[str] = (), waits: str = "") -> ops.StatusBase:
+    """Return the status of a unit that stops or is removed, and `waits` for something.
 
     `left`: kinds of objects that it could not delete, which the log names, too.
     """
@@ -122,13 +122,13 @@ def of_leaving(jobs: Sequence[str] = (), left: Sequence[str] = ()) -> ops.Status
         )
         logger.error("%s", every)
         return ops.BlockedStatus(f"the unit is being removed; {some}")
-    waits = f": waits for the pods of suspended Jobs: {_some(jobs)}" if jobs else ""
-    return ops.WaitingStatus(f"the unit is being removed{waits}")
+    said = ": ".join(filter(None, ("the unit is being removed", waits)))
+    return ops.WaitingStatus(shortened(said, _LONGEST))
 
 
-def tell_leaving(unit: ops.Unit, jobs: Sequence[str]) -> None:
-    """Show while the hook runs which Jobs it waits for: their pods may have an hour."""
-    unit.status = of_leaving(jobs)
+def tell_leaving(unit: ops.Unit, waits: str) -> None:
+    """Show while the hook runs what it waits for: pods of Jobs may have an hour."""
+    unit.status = of_leaving(waits=waits)
     logger.info("%s", unit.status.message)
 
 

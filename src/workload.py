@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from string import Template
@@ -146,6 +146,21 @@ def stop(container: ops.Container) -> None:
         container.stop(SERVICE)
     except ops.pebble.Error as error:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
+
+
+def resume_jobs(container: ops.Container, tell: Callable[[str], None]) -> None:
+    """Have the workload's command resume what it has suspended; `tell` gets what it waits for.
+
+    That takes as long as pods have to end. What it cannot resume, the log says.
+    """
+    argv = ["istio-aux", "resume-jobs", "--kubeconfig", KUBECONFIG]
+    try:
+        process = container.exec(argv, combine_stderr=True)
+        for line in process.stdout or ():
+            tell(line.strip())
+        process.wait()
+    except ops.pebble.Error as error:
+        logger.warning("suspended Jobs: not all resumed by the workload: %s", error)
 
 
 def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import re
 import secrets
-import threading
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
+from lab.workload import PROGRAM
 from lightkube.codecs import from_dict
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -42,7 +43,6 @@ import objects
 from certificates import Issuers, make_authority
 from cluster import Found, ReconcileError
 from inputs import Inputs
-from objects import Patience
 
 APP = "istio-aux"
 OWNED = [kind for kind in of_charm.OWNED if kind not in of_charm.NO_LONGER_MADE]
@@ -116,12 +116,12 @@ def left(client: lightkube.Client, model: str) -> list[str]:
 
 def versions(client: lightkube.Client, model: str) -> dict[str, str]:
     """The version of each object that has the application's labels."""
-    found: dict[str, str] = {}
-    for kind in OWNED:
-        owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
-        assert owned is not None
-        found |= {f"{kind.__name__} {each.name}": each.resource_version for each in owned}
-    return found
+    labels: Any = manifests.labels(APP, model)
+    return {
+        f"{kind.__name__} {each.metadata.name}": each.metadata.resourceVersion
+        for kind in OWNED
+        for each in client.list(kind, namespace=model, labels=labels)
+    }
 
 
 def await_nothing_left(client: lightkube.Client, model: str) -> None:
@@ -225,9 +225,6 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
 
 
 MARK = {manifests.SUSPENDED: "sidecar"}
-PATIENCE = Patience(longest=30.0, pause=0.1)
-# Shorter than the grace period of the pods, a minute.
-HASTY = dataclasses.replace(PATIENCE, longest=1.0)
 
 
 def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
@@ -241,12 +238,17 @@ def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **sp
 
 
 def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
-    """Whether the Job is suspended, and whether it has our mark, as a label or an annotation."""
+    """Whether the Job is suspended, and whether it has our mark."""
     job = client.get(Job, "job", namespace=namespace)
     assert job.metadata
     assert job.spec
-    marks = {**(job.metadata.labels or {}), **(job.metadata.annotations or {})}
-    return bool(job.spec.suspend), manifests.SUSPENDED in marks
+    return bool(job.spec.suspend), manifests.SUSPENDED in (job.metadata.labels or {})
+
+
+def resuming(cluster: lab.Cluster) -> subprocess.Popen[str]:
+    """What the charm runs in the workload's container before it takes the rights away."""
+    argv = [PROGRAM, "resume-jobs", "--kubeconfig", cluster.kubeconfig]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def begin(client: lightkube.Client, namespace: str) -> Pod:
@@ -272,37 +274,39 @@ def is_ending(client: lightkube.Client, pod: Pod) -> bool:
 
 @pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])
 def test_a_job_that_we_suspended_is_resumed_and_no_other(
-    client: lightkube.Client, namespace: str, marks: dict[str, str], after: tuple[bool, bool]
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    namespace: str,
+    marks: dict[str, str],
+    after: tuple[bool, bool],
 ):
     """There is no training operator here: its kinds are not served."""
     create(client, namespace, marks, suspend=True)
 
-    objects.resume_jobs(client, PATIENCE, lambda _jobs: None)
+    with resuming(cluster) as command:
+        said, _ = command.communicate(timeout=600)
 
+    assert command.returncode == 0, said
     assert look(client, namespace) == after
 
 
 def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
-    client: lightkube.Client,
-    kubelet: ScriptedKubelet,
-    namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str
 ):
-    """Longer than the charm waits for a pod that nobody deletes; it names the Job meanwhile."""
+    """The command names the Job meanwhile; the charm shows what it says."""
     pod = begin(client, namespace)
     kubelet.run(pod)
     kubelet.linger(pod)
     suspend(client, namespace)
     lab.until(lambda: is_ending(client, pod), what="the Job controller to delete the pod")
-    told: list[list[str]] = []
-    end = threading.Timer(3 * HASTY.longest, kubelet.release, [pod])
-    end.start()
 
-    objects.resume_jobs(client, HASTY, told.append)
-
-    end.join()
-    assert told == [[f"Job {namespace}/job"]]
-    assert "although" not in caplog.text
+    with resuming(cluster) as command:
+        assert command.stdout
+        said = command.stdout.readline()
+        assert said == f"waits for the pods of suspended Jobs: Job {namespace}/job\n"
+        assert look(client, namespace) == (True, True)
+        kubelet.release(pod)
+        assert command.wait(600) == 0
     assert look(client, namespace) == (False, False)
 
 

@@ -135,7 +135,7 @@ class World:
 
     def __init__(self, api: Kubeflow, telemetry: Telemetry, client: Client, events: Events) -> None:
         self.api, self.telemetry = api, telemetry
-        self._client, self._events = client, events
+        self.client, self._events = client, events
         self._processes: list[SuspendedJobs] = []
 
     def process(
@@ -150,7 +150,7 @@ class World:
         recorder = RepairRecorder(self.telemetry, self._events)
         recorder.leading = True
         process = SuspendedJobs(
-            self._client, self.telemetry, recorder,
+            self.client, self.telemetry, recorder,
             allowed=allowed, limits=structs.replace(FAST, **limits),
             clock=clock, leads=leads,
         )  # fmt: skip

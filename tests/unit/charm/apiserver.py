@@ -52,8 +52,6 @@ class ApiServer:
         port: that of the application's Service.
         ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
-        leaving: after how many lists an object is gone, by path.
-        conflicts: how many merge patches find an object that has changed.
         model: the namespace of the model.
         longest_token: how many seconds a token lasts at most.
         labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
@@ -74,8 +72,6 @@ class ApiServer:
         self.port = 8443
         self.ignorant = 0
         self.raw: dict[str, bytes] = {}
-        self.leaving: dict[str, int] = {}
-        self.conflicts = 0
         self.model = "kubeflow"
         self.longest_token = math.inf
         self.labelled_by_juju = False
@@ -183,19 +179,11 @@ class ApiServer:
             return httpx2.Response(200, content=self.raw[path])
         selector = request.url.params.get("labelSelector")
         wanted = set(selector.split(",")) if selector else set[str]()
-        fields = request.url.params.get("fieldSelector", "").split(",")
         found = [
             o
             for at, o in (self.objects | self._standing()).items()
-            if path in self._collections(at)
-            and wanted <= self._selectable(o)
-            # The only field selector that the charm has: phases that it does not want.
-            and f"status.phase!={o.get('status', {}).get('phase')}" not in fields
+            if path in self._collections(at) and wanted <= self._selectable(o)
         ]
-        for at in [at for at in self.leaving if path in self._collections(at)]:
-            self.leaving[at] -= 1
-            if self.leaving[at] <= 0:
-                del self.leaving[at], self.objects[at]
         items = [self._versioned(o) for o in found]
         return httpx2.Response(200, json={"items": items, "metadata": {}})
 
@@ -216,11 +204,7 @@ class ApiServer:
         present = self.objects.get(path)
         if present is None:
             return self._status(404, "NotFound", f"{path} not found")
-        for field in ("uid", "resourceVersion"):
-            assert body["metadata"][field] == present["metadata"][field]
-        if self.conflicts:
-            self.conflicts -= 1
-            return self._status(409, "Conflict", "the object has been modified")
+        assert body["metadata"]["uid"] == present["metadata"]["uid"]
         self.objects[path] = merged(present, body)
         return httpx2.Response(200, json=self.objects[path])
 

@@ -41,7 +41,6 @@ TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())
     for key, name in {"meta": "metadata", "config": "config", "actions": "actions"}.items()
 }
-PATIENCE = objects.Patience(pause=0.05, longest=0.5, webhook_gone=0.02)
 
 ROCK = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
 # What Pebble has when a container starts.
@@ -288,7 +287,6 @@ def set_up(
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
-        patience = PATIENCE
 
     process.certificate = etc / "tls" / "tls.crt"
     # The folder outlives an event, as the container does.
@@ -306,6 +304,7 @@ def set_up(
         # ops.testing writes and reads the charm's YAML for every event: slow without libyaml.
         patch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
         patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+        patch.setattr(objects, "WEBHOOK_GONE", 0.02)
         patch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
         with ctx:
             unit = Unit(ctx, state, api, process, etc, folder / "kubeconfig")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Any
 
-import httpx2
+import ops
 import pytest
 from ops import pebble, testing
 
-import cluster
 import manifests
-import objects
 
 from .apiserver import ApiServer
-from .conftest import PATIENCE, Unit, active
+from .conftest import Unit, active
 
 TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 JOB = "/apis/batch/v1/namespaces/training/jobs/count"
@@ -25,7 +22,6 @@ EACH = pytest.mark.parametrize(
     "path", [TFJOB, JOB, JOBSET, TRAINJOB], ids=lambda path: path.split("/")[-2]
 )
 SUSPENDED = {"jobs", "jobsets", "tfjobs", "trainjobs"}
-POD = "/api/v1/namespaces/training/pods/mnist-worker-0"
 
 
 def suspend(api: ApiServer, path: str = TFJOB, *, marked: bool = True) -> None:
@@ -122,139 +118,74 @@ def test_jobs_are_not_listed_while_the_option_allows_to_suspend_them(restarting:
     assert not [call for call in calls if call.startswith("GET") and call.endswith("jobs")]
 
 
+@pytest.fixture
+def seen(restarting: Unit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the workload's command finds when it runs: its rights, and the state of the service."""
+    found: list[Any] = []
+    start = ops.Container.exec
+
+    def run(container: ops.Container, command: list[str], **named: Any) -> Any:
+        service = container.get_service("istio-aux").current
+        found.append((rights(restarting.api), service))
+        return start(container, command, **named)
+
+    monkeypatch.setattr(ops.Container, "exec", run)
+    return found
+
+
+def answer(unit: Unit, *, code: int = 0, output: str = "") -> None:
+    """What the command `resume-jobs` of the workload prints, and its exit status."""
+    command = ["istio-aux", "resume-jobs", "--kubeconfig", "/etc/istio-aux/kubeconfig"]
+    unit.change_container(execs={testing.Exec(command, return_code=code, stdout=output)})
+
+
 @pytest.mark.parametrize("event", ["stop", "remove"])
-@EACH
-def test_the_last_unit_stops_its_workload_and_resumes_jobs_before_the_permissions_go(
-    path: str, event: str, restarting: Unit
+def test_the_workload_is_stopped_and_its_command_resumes_jobs_before_its_permissions_go(
+    event: str, restarting: Unit, seen: list[Any]
 ) -> None:
-    api = restarting.api
-    suspend(api, path)
-    api.conflicts = 2  # The Job changes meanwhile.
-    api.calls.clear()
+    """The unit says which Jobs the command waits for: their pods may have an hour."""
+    suspend(restarting.api)
+    waits = "waits for the pods of suspended Jobs: TFJob training/mnist"
+    answer(restarting, output=f"{waits}\n")
 
     restarting.remove(event)
 
-    assert state(api, path) == (False, False)
-    assert set(api.objects) == {path}
-    right = next(call for call in api.calls if "/rbac." in call and "DELETE" in call)
-    assert api.calls.index(f"PATCH {path}") < api.calls.index(right)
-    service = restarting.container.service_statuses["istio-aux"]
-    assert service is pebble.ServiceStatus.INACTIVE
-
-
-def test_a_job_is_resumed_only_when_its_controller_has_seen_the_end_of_its_pods(
-    restarting: Unit,
-) -> None:
-    suspend(restarting.api)
-    restarting.api.calls.clear()
-
-    restarting.remove("stop")
-
-    before = restarting.api.calls[: restarting.api.calls.index(f"PATCH {TFJOB}")]
-    assert before.count("GET /api/v1/namespaces/training/pods") == 2
-
-
-def test_a_container_that_is_gone_does_not_stop_the_removal(restarting: Unit) -> None:
-    suspend(restarting.api)
-    restarting.change_container(can_connect=False)
-
-    restarting.remove("stop")
-
-    assert state(restarting.api) == (False, False)
-
-
-@pytest.mark.parametrize(("phase", "left"), [("Running", True), ("Succeeded", False)])
-def test_a_set_is_resumed_when_no_pod_of_its_jobs_is_unfinished(
-    phase: str, left: bool, restarting: Unit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They name other owners, and finished ones stay."""
-    suspend(restarting.api, TRAINJOB)
-    pod = worker(
-        labels={"jobset.sigs.k8s.io/jobset-name": "train"},
-        ownerReferences=[{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
-    )
-    restarting.api.objects[POD] = pod | {"status": {"phase": phase}}
-
-    with caplog.at_level(logging.WARNING):
-        restarting.remove("stop")
-
-    assert state(restarting.api, TRAINJOB) == (False, False)
-    assert ("resumed although 1 of its pods still exist" in caplog.text) is left
-
-
-def worker(**metadata: Any) -> dict[str, Any]:
-    """A pod of the TFJob."""
-    owner = {"kind": "TFJob", "name": "mnist", "uid": "uid-of-mnist", "controller": True}
-    return {
-        "kind": "Pod",
-        "metadata": {
-            "name": "mnist-worker-0", "namespace": "training", "uid": "p",
-            "labels": {"training.kubeflow.org/job-name": "mnist"}, "ownerReferences": [owner],
-            **metadata,
-        },
-    }  # fmt: skip
-
-
-def going(seconds: int) -> dict[str, Any]:
-    """The metadata of a pod that is being deleted with this grace period."""
-    # The clock of an API server that is a day behind.
-    return {"deletionTimestamp": "2026-11-20T09:00:00Z", "deletionGracePeriodSeconds": seconds}
-
-
-@pytest.mark.parametrize("metadata", [{}, going(1)], ids=["kept", "deleted too late"])
-def test_a_job_is_resumed_although_its_pods_stay(
-    metadata: dict[str, Any], restarting: Unit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing else would resume it; the log names the risk."""
-    suspend(restarting.api)
-    restarting.api.objects[POD] = worker(**metadata)
-
-    with caplog.at_level(logging.WARNING):
-        restarting.remove("stop")
-
-    assert state(restarting.api) == (False, False)
-    assert "TFJob training/mnist: resumed although 1 of its pods still exist" in caplog.text
-
-
-def test_the_removal_waits_for_pods_within_their_grace_period_and_names_the_job(
-    restarting: Unit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A TFJob fails if it is resumed while one of its pods terminates."""
-    api = restarting.api
-    suspend(api)
-    api.objects[POD] = worker(**going(600))
-    # Longer than the charm waits for a pod that nobody deletes.
-    api.leaving[POD] = 2 * int(PATIENCE.longest / PATIENCE.pause)
-
-    with caplog.at_level(logging.INFO):
-        restarting.remove("stop")
-
-    assert state(api) == (False, False)
-    assert "although" not in caplog.text
-    said = "waits for the pods of suspended Jobs: TFJob training/mnist"
-    assert said in caplog.text
-    assert testing.WaitingStatus(f"the unit is being removed: {said}") in (
-        restarting.ctx.unit_status_history
-    )
+    assert seen == [(SUSPENDED, pebble.ServiceStatus.INACTIVE)]
+    told = testing.WaitingStatus(f"the unit is being removed: {waits}")
+    assert told in restarting.ctx.unit_status_history
     assert restarting.state.unit_status == testing.WaitingStatus("the unit is being removed")
 
 
-def test_no_grace_period_keeps_a_removal_for_ever(restarting: Unit) -> None:
-    """The author of the pod chose it."""
-    suspend(restarting.api)
-    restarting.api.objects[POD] = worker(**going(2**31 - 1))
-    patience = dataclasses.replace(PATIENCE, grace=0.1)
+def test_no_command_runs_while_no_job_is_suspended(restarting: Unit, seen: list[Any]) -> None:
+    restarting.remove("stop")
 
-    with cluster.connect(httpx2.MockTransport(restarting.api.answer)) as client:
-        objects.resume_jobs(client, patience, lambda _jobs: None)
+    assert seen == []
+    assert not restarting.api.objects
 
-    assert state(restarting.api) == (False, False)
+
+@pytest.mark.parametrize("gone", [False, True], ids=["the command fails", "no container"])
+@EACH
+def test_the_charm_resumes_what_the_workload_does_not(
+    path: str, gone: bool, restarting: Unit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Job never stays suspended; the log names those that may fail by it."""
+    suspend(restarting.api, path)
+    answer(restarting, code=1)
+    restarting.change_container(can_connect=not gone)
+
+    with caplog.at_level(logging.WARNING):
+        restarting.remove("stop")
+
+    assert state(restarting.api, path) == (False, False)
+    assert set(restarting.api.objects) == {path}
+    assert "resumed; some of its pods may still end" in caplog.text
 
 
 def test_a_job_that_may_not_be_resumed_is_named_and_stops_nothing(
     restarting: Unit, caplog: pytest.LogCaptureFixture
 ) -> None:
     suspend(restarting.api)
+    answer(restarting, code=1)
     restarting.api.denied = {"patch tfjobs"}
 
     with caplog.at_level(logging.ERROR):
@@ -267,12 +198,15 @@ def test_a_job_that_may_not_be_resumed_is_named_and_stops_nothing(
 
 def test_juju_retries_the_removal_when_a_webhook_does_not_answer(restarting: Unit) -> None:
     suspend(restarting.api)
+    answer(restarting, code=1)
     restarting.api.broken = {"patch tfjobs"}
 
     with pytest.raises(testing.errors.UncaughtCharmError):
         restarting.remove("stop")
 
-    assert rights(restarting.api) == SUSPENDED
+    restarting.api.broken = set()
+    restarting.remove("stop")
+    assert state(restarting.api) == (False, False)
 
 
 DEEP = 100_000

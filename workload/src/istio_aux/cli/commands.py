@@ -148,6 +148,12 @@ def _restart(args: argparse.Namespace) -> int:
     return restart.restart_unmeshed(_credentials(args), _request(restart.RestartRequest, args))
 
 
+def _resume(args: argparse.Namespace) -> int:
+    from istio_aux.cli import resume  # noqa: PLC0415 - as above
+
+    return resume.resume_jobs(_credentials(args), args.patience)
+
+
 def _request(kind: type[T], args: argparse.Namespace) -> T:
     """Make a request, whose fields have the names of arguments."""
     return kind(**{each.name: getattr(args, each.name) for each in structs.fields(kind)})
@@ -203,8 +209,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Each command has its own --help with examples. Colour is for terminals; NO_COLOR\n"
         "turns it off, FORCE_COLOR on.",
     )
-    about = "show program's version number and exit"
-    root.add_argument("--version", action=_Version, nargs=0, help=about)
+    root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
 
     def command(name: str, run: Callable[[argparse.Namespace], int], *arguments: str) -> _Add:
@@ -223,8 +228,7 @@ def parser() -> argparse.ArgumentParser:
     add_to("sidecars", default=None, metavar=_HOW)
 
     add_to = command("mutate", _mutate)
-    about = "pods and workloads, as for explain, or AdmissionReviews; - is stdin"
-    add_to("file", required=True, help=about)
+    add_to("file", required=True, help="as for explain, or AdmissionReviews; - is stdin")
     about = "diff: what would change (default: yaml); a review is answered in json"
     add_to("output", choices=["yaml", "json", "diff"], default="yaml", help=about)
     add_to("capability", "pod-selector", "inject-selector", "start-mode", "peers")
@@ -260,6 +264,9 @@ def parser() -> argparse.ArgumentParser:
     about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
     add_to("timeout", help=about)
     add_to("yes", "namespace", "all-namespaces", "config", *_CLUSTER, "output")
+
+    about = "when to end, whatever is still suspended (default: 4500)"
+    command("resume-jobs", _resume, "config", *_CLUSTER)("timeout", default=4500.0, help=about)
     return root
 
 

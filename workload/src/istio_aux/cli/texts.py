@@ -151,4 +151,17 @@ follows when the new one is Ready with its sidecar. Outcomes:
 The exit status is 0 when it is done, 1 if pods may not be restarted or not all
 were in time, 2 if settings or credentials cannot be used.""",
     ),
+    "resume-jobs": (
+        "resume the Jobs that istio-aux has suspended, each when its pods are gone",
+        """\
+examples:
+  istio-aux resume-jobs
+
+`serve` does that all the time. The charm runs this command when it is removed;
+by hand it serves where istio-aux was removed and a Job is still suspended. Only
+Jobs with the mark of istio-aux are touched. A line says what is waited for.
+
+The exit status is 0 when no such Job is left, 1 if one is, and why on stderr, 2
+if settings or credentials cannot be used.""",
+    ),
 }

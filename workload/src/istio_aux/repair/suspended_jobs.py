@@ -59,6 +59,7 @@ class _Suspension:
     since: datetime | None = None  # When it was suspended; None until the Job is read.
     gone: float | None = None  # Since when it has no pods; monotonic.
     reason: str = "it was just suspended"
+    failures: int = 0  # In a row.
     reported: bool = False  # Whether it was reported that its pods are late.
     marked: bool = (
         False  # Whether it was read with our mark: the request to suspend it has arrived.
@@ -101,6 +102,7 @@ class SuspendedJobs:
         self._jobs: dict[Key, _Suspension] = {}
         self._slots = Slots(self._limits.at_once, self._limits.usual)
         self._searches: list[asyncio.Task[None]] = []
+        self._searched = set[str]()  # Kinds.
         self._leading = False
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
@@ -120,6 +122,7 @@ class SuspendedJobs:
             task.cancel()
         self._jobs.clear()
         self._searches.clear()
+        self._searched.clear()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [*self._searches, *(job.task for job in self._jobs.values() if job.task)]
@@ -138,6 +141,11 @@ class SuspendedJobs:
             for key, job in self._jobs.items()
         ]
         return sorted(known, key=lambda job: job.since)
+
+    def over(self, attempts: int) -> bool:
+        """Whether all were found, and each was resumed or has failed so many times in a row."""
+        found = self._searched == {*KINDS}
+        return found and all(job.failures >= attempts for job in self._jobs.values())
 
     async def suspend(
         self,
@@ -272,13 +280,16 @@ class SuspendedJobs:
             pause = pauses.next()
             try:
                 await self._find(kind, api)
+                self._searched.add(kind)
                 backoff.reset()
             except KubeError as error:
                 # With another race-policy the permission comes and goes with suspended Jobs.
                 usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})
-                if not usual:
+                if usual:
+                    self._searched.add(kind)
+                else:
                     pause = max(backoff.next(), retry_after(error))
             except Exception:  # Without the search, a suspended Job might never be resumed.
                 self._recorder.unhandled("suspended Jobs")
@@ -324,17 +335,20 @@ class SuspendedJobs:
     async def _check(self, job: _Suspension) -> float | None:
         """Reconcile once; returns seconds until the next time, None if nothing is left to do."""
         try:
-            return await self._reconcile(job)
+            pause = await self._reconcile(job)
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limits.answer:g} s"
             why = f"it is still suspended: {why}"
             if why != job.reason:
                 self._log(logging.WARNING, "job-not-resumed", job, why)
             job.reason = why
+            job.failures += 1
             return max(job.backoff.next(), retry_after(error))
         except Exception:  # One Job's failure must not stop the others.
             self._recorder.unhandled(job.key)
             return job.backoff.next()
+        job.failures = 0
+        return pause
 
     async def _reconcile(self, job: _Suspension) -> float | None:
         """Read, decide, and act; see `_check`."""

@@ -1,0 +1,39 @@
+"""`istio-aux resume-jobs`: which suspended Jobs it waits for, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from istio_aux.cli.resume import resume
+from unit.asynchronous import until
+from unit.test_suspended_jobs import PATCH
+from unit.training import FAST, kubeflow
+
+
+async def test_the_command_says_what_it_waits_for_and_ends_when_no_job_is_suspended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        command = asyncio.create_task(resume(world.client, 600, FAST))
+        said = await until(lambda: capsys.readouterr().out, "it says so")
+        assert said == "waits for the pods of suspended Jobs: TFJob training/mnist\n"
+        assert world.api.suspended
+        await world.api.end()
+        assert await command == 0
+        assert not world.api.suspended
+        assert not world.api.marked
+
+
+async def test_the_command_names_a_job_that_it_may_not_resume_and_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        world.api.refuse(PATCH, 403, "Forbidden", "not you")
+        assert await resume(world.client, 600, FAST) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("TFJob training/mnist: it is still suspended: ")
+        assert "not you" in said
