@@ -247,7 +247,7 @@ def test_a_slow_pattern_is_found(pattern: str, length: int) -> None:
 def test_every_pattern_is_compiled_where_the_tests_find_it() -> None:
     """`re.match` and its like, and patterns within functions, would escape the test above.
 
-    `settings._text` keeps its pattern in a closure, where it is found.
+    `settings.matching` keeps its pattern in a closure, where it is found.
     """
     found = {
         f"{file.name} {function.name}"
@@ -261,4 +261,4 @@ def test_every_pattern_is_compiled_where_the_tests_find_it() -> None:
         and node.value.id == "re"
         and node.attr not in {"Match", "Pattern"}
     }
-    assert found == {"settings.py _text"}
+    assert found == {"settings.py matching"}
