@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import product
 
 from msgspec.structs import replace
 
@@ -39,30 +39,8 @@ FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not
 AGAIN = 2.0  # Seconds between two rounds of all checks.
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
-# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
-QUIT_RIGHTS = tuple(
-    Right(verb, "", f"pods/{way}", "to quit proxies")
-    for verb in ("get", "create")
-    for way in ("exec", "portforward")
-)
-
-INSTALLED = {
-    "": ("configmaps", "secrets", "serviceaccounts", "services"),
-    "admissionregistration.k8s.io": (
-        "mutatingwebhookconfigurations", "validatingadmissionpolicies",
-        "validatingadmissionpolicybindings",
-    ),
-    "apps": ("deployments",),
-    "coordination.k8s.io": ("leases",),
-    "policy": ("poddisruptionbudgets",),
-    "rbac.authorization.k8s.io": (
-        "clusterrolebindings", "clusterroles", "rolebindings", "roles",
-    ),
-}  # fmt: skip
-"""What the chart makes, by group."""
-
-_LEASES = "coordination.k8s.io/v1"
-_ADMISSION = "admissionregistration.k8s.io/v1"
+_LEASES = "coordination.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 
 
 class _Elected(Struct, frozen=True):
@@ -89,7 +67,6 @@ def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
     """Print what was found in time; return 0 if istio-aux works, or would."""
 
     async def work(access: Access) -> int:
-        quiet()
         async with Client(access, patient=True) as client:
             found = await _checked(client, request)
         results = [preflight.finished(each) for each in found]
@@ -115,11 +92,6 @@ async def _checked(client: Client, request: CheckRequest) -> list[CheckResult]:
             return last
         late = f"the other checks were not finished within {request.patience:g} s"
         return [*found, preflight.unknown("time", late, "check again, with more time")]
-
-
-def quiet() -> None:
-    """Log nothing: what `serve` logs is part of a command's answer, or of no interest."""
-    logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
 async def run_checks(client: Client, request: CheckRequest, results: list[CheckResult]) -> None:
@@ -178,19 +150,16 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
 
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     kubelets = await read_kubelets(client)
-    return preflight.versions(server, kubelets, await actions.served(client, _ADMISSION))
+    return preflight.versions(server, kubelets, await actions.served(client, f"{_ADMISSION}/v1"))
 
 
 def needed(settings: Settings) -> Iterator[Right]:
     """The rights that `serve` needs with these settings."""
-    for verb in ("get", "list", "watch"):
-        yield Right(verb, "", "pods", "to see which pods are finished")
-    for verb in ("list", "watch"):
-        yield Right(verb, "", "namespaces", "to know which are selected")
-        yield Right(
-            verb, "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "to find Istio"
-        )
-        yield Right(verb, "discovery.k8s.io", "endpointslices", "to see whether istiod is there")
+    yield from _all("get list watch", "", "pods", "to see which pods are finished")
+    yield from _all("list watch", "", "namespaces", "to know which are selected")
+    yield from _all("list watch", _ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
+    istiod = "to see whether istiod is there"
+    yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
     yield Right("list", "", "nodes", "to know whether sidecars can be native")
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
@@ -206,18 +175,32 @@ def needed(settings: Settings) -> Iterator[Right]:
     if race is RacePolicy.RESTART_JOBS:
         for kind, api in KINDS.items():
             group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
-            for verb in ("get", "list", "patch"):
-                yield Right(verb, group, plural, f"race-policy: {race}")
+            yield from _all("get list patch", group, plural, f"race-policy: {race}")
     if settings.lease:
-        for verb in ("create", "get", "update"):
-            yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
+        yield from _all("create get update", _LEASES, "leases", "to elect", *settings.lease)
 
 
 def installing() -> Iterator[Right]:
-    """The rights that an install needs, beside those that it gives to the workload."""
-    for group, resources in INSTALLED.items():
-        for resource in resources:
-            yield Right("create", group, resource, "to install")
+    """The rights to make what the chart makes, beside those that it gives to the workload."""
+    for group, resources in (
+        ("", "configmaps secrets serviceaccounts services"),
+        (_ADMISSION, "mutatingwebhookconfigurations validatingadmissionpolicies"),
+        (_ADMISSION, "validatingadmissionpolicybindings"),
+        ("apps", "deployments"),
+        (_LEASES, "leases"),
+        ("policy", "poddisruptionbudgets"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings clusterroles rolebindings roles"),
+    ):
+        yield from _all("create", group, resources, "to install")
+
+
+def _all(verbs: str, group: str, resources: str, purpose: str, *where: str) -> Iterator[Right]:
+    for verb, resource in product(verbs.split(), resources.split()):
+        yield Right(verb, group, resource, purpose, *where)
+
+
+# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
+QUIT_RIGHTS = [*_all("get create", "", "pods/exec pods/portforward", "to quit proxies")]
 
 
 async def _rights(
@@ -293,7 +276,7 @@ async def _admission(
 
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
-    path = actions.object_path(_LEASES, "leases", *lease)
+    path = actions.object_path(f"{_LEASES}/v1", "leases", *lease)
     elected = await actions.read(client, path, _lease)
     record = elected.spec if elected else None
     return (preflight.lease("/".join(lease), record, system_clock().date),)

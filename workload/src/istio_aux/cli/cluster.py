@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
@@ -98,7 +99,7 @@ def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None])
                     unlabelled(found, gaps)
                     known[where] = labels.get(where)
                     jobs |= await counting(client, where)
-                kubelet = await _kubelet(client, each, kubelets)
+                kubelet = await kubelet_of(client, each, kubelets)
                 judged = found.judge(
                     each, known[where], system_clock(), chosen.sidecars, kubelet=kubelet
                 )
@@ -240,7 +241,7 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
                     continue
                 seen.add(pod.metadata.uid)
                 owners.update(each.uid for each in pod.metadata.owner_references or ())
-                kubelet = await _kubelet(client, pod, kubelets)
+                kubelet = await kubelet_of(client, pod, kubelets)
                 judged = found.judge(pod, labels.get(namespace), now, kubelet=kubelet)
                 match _audited(pod, labels.get(namespace), judged, mesh):
                     case report.Finding() as finding:
@@ -278,14 +279,14 @@ def _audited(
     return report.audit(new, judged, expectation)
 
 
-async def _kubelet(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
+async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
     """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
-    if not depends_on_kubelet(pod):
+    if not depends_onkubelet_of(pod):
         return OBEYS
     node, version = pod.spec.node_name or "", ""
     if node not in known:
         try:
-            version = await actions.read_kubelet(client, node)
+            version = await actions.readkubelet_of(client, node)
         except (ApiError, InvalidNameError, UnreadableError) as error:
             why = workloads.gap(error, f"get node {node}")
             report.complain(f"restart rules of containers may or may not be obeyed: {why}")
@@ -322,6 +323,8 @@ async def _namespaces(
 def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
     """Do ``work`` with the credentials; return its exit status, or that of a failure."""
     server = ""
+    # What `serve` logs is part of an answer, or of no interest.
+    logging.getLogger("istio_aux").addHandler(logging.NullHandler())
     try:
         access = credentials()
         server = access.server

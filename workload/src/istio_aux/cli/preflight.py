@@ -59,31 +59,24 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     see: str = ""
 
 
-GROUPS = {
-    "the cluster": ("kubernetes", "kubelets", "rights"),
-    "Istio": ("injectors", "injector", "native sidecars"),
-    "istio-aux": (
-        "installation", "webhook", "webhook order", "order", "network", "lease",
-    ),
-    "namespaces and pods": ("namespaces", "pods"),
-    "others": ("time",),
-}  # fmt: skip
-"""The checks in the groups in which they are shown."""
-
-PAGES = {
-    "installation": "docs/reference/commands.md",
-    "injector": "docs/reference/status.md",
-    "kubelets": "docs/reference/versions.md",
-    "kubernetes": "docs/reference/versions.md",
-    "lease": "docs/reference/status.md",
-    "namespaces": "docs/reference/options.md",
-    "network": "docs/how-to/firewalls.md",
-    "native sidecars": "docs/how-to/to-native.md",
-    "rights": "docs/how-to/helm.md",
-    "webhook": "docs/reference/status.md",
-    "webhook order": "docs/reference/status.md",
+CHECKS = {
+    "kubernetes": ("the cluster", "docs/reference/versions.md"),
+    "kubelets": ("the cluster", "docs/reference/versions.md"),
+    "rights": ("the cluster", "docs/how-to/helm.md"),
+    "injectors": ("Istio", ""),
+    "injector": ("Istio", "docs/reference/status.md"),
+    "native sidecars": ("Istio", "docs/how-to/to-native.md"),
+    "installation": ("istio-aux", "docs/reference/commands.md"),
+    "webhook": ("istio-aux", "docs/reference/status.md"),
+    "webhook order": ("istio-aux", "docs/reference/status.md"),
+    "order": ("istio-aux", ""),
+    "network": ("istio-aux", "docs/how-to/firewalls.md"),
+    "lease": ("istio-aux", "docs/reference/status.md"),
+    "namespaces": ("namespaces and pods", "docs/reference/options.md"),
+    "pods": ("namespaces and pods", ""),
+    "time": ("others", ""),
 }
-"""The page of the documents about what a check found."""
+"""The checks as they are shown, each with its group and the page about what it found."""
 
 
 def works(results: Iterable[CheckResult]) -> bool:
@@ -383,7 +376,7 @@ def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
         result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
-        see=PAGES.get(result.check, "") if result.do else "",
+        see=CHECKS[result.check][1] if result.do else "",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement
-from istio_aux.cli.preflight import GROUPS, CheckResult, Verdict, works
+from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
@@ -286,16 +286,15 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
     """A table, group by group, what to do below each line, and a summary."""
-    rows = list[tuple[str | Cell, ...]]()
-    for title, checks in GROUPS.items():
-        members = [each for each in results if each.check in checks]
-        if members:
-            rows.append((Cell(title, Style.FAINT), "", ""))
-        for each in members:
-            rows.append((f"  {each.check}", each.result, each.what))
-            if each.do:
-                page = f" ({each.see})" if each.see else ""
-                rows.append(("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
+    rows, order, group = list[tuple[str | Cell, ...]](), [*CHECKS], ""
+    for each in sorted(results, key=lambda each: order.index(each.check)):
+        if group != CHECKS[each.check][0]:
+            group = CHECKS[each.check][0]
+            rows.append((Cell(group, Style.FAINT), "", ""))
+        rows.append((f"  {each.check}", each.result, each.what))
+        if each.do:
+            page = f" ({each.see})" if each.see else ""
+            rows.append(("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
     counts = Counter[str](each.result for each in results)
     bad = [kind for kind in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[kind]]
     fine = "nothing keeps istio-aux from working here"

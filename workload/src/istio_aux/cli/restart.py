@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import partial
 
 from istio_aux.cli import cluster, report
-from istio_aux.cli.check import quiet
 from istio_aux.cli.installation import Installation
 from istio_aux.cli.report import RestartVerdict
 from istio_aux.injector.rules import ControlPlanes
@@ -54,7 +53,6 @@ def restart_unmeshed(credentials: cluster.Credentials, request: RestartRequest) 
     """Restart pods, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
-        quiet()
         async with Client(access) as client:
             found = await cluster.find(client, request.config)
             cluster.told(found)
