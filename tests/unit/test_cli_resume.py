@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from istio_aux.cli.resume import resume
+from istio_aux.cli.once import resume
 from unit.asynchronous import until
 from unit.test_suspended_jobs import PATCH
 from unit.training import FAST, kubeflow

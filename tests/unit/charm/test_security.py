@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from istio_aux import settings
-from istio_aux.cli import check
+from istio_aux import rights, settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Policy, Rung
@@ -187,7 +186,7 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
 
         asked = {
             ("Role" if right.namespace else "ClusterRole", right.resource, right.verb)
-            for right in check.needed(settings.load(file))
+            for right in rights.needed(settings.load(file))
         }
 
         assert asked == granted(rendered(options)) - UNASKED, options

@@ -248,7 +248,6 @@ def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
 
 
 def test_a_page_of_the_documents_is_named_where_something_is_to_do() -> None:
-    """And all checks with a page are in a group."""
     root = Path(__file__).parents[3]
     assert preflight.finished(CheckResult("network", Verdict.PROBLEM, "a", "b")).see
     assert not preflight.finished(CheckResult("network", Verdict.OK, "a")).see

@@ -1,10 +1,10 @@
 """The command line: arguments in, text or JSON lines out, an exit status.
 
-`commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check`,
-`free`, `restart` and `resume` for a live cluster, in which `workloads` finds the pods that are
-named. They judge by the settings of its `installation`. `preflight` judges what `check` reads,
-`report` makes text or JSON of all answers, for a `terminal` with columns and colours. Only what is
-for a cluster imports the Kubernetes client, and only on demand: `explain` of a file starts fast.
+`commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check` and
+`once` for a live cluster, in which `workloads` finds the pods that are named. They
+judge by the settings of its `installation`. `preflight` judges what `check` reads, `report` makes
+text or JSON of all answers, for a `terminal` with columns and colours. Only what is for a cluster
+imports the Kubernetes client, and only on demand: `explain` of a file starts fast.
 """
 
 from istio_aux.cli.commands import main

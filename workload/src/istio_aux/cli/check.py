@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from itertools import product
 
 from msgspec.structs import replace
 
-from istio_aux.cli import cluster, preflight, report
+from istio_aux import rights
+from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
@@ -25,11 +25,10 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError
-from istio_aux.kube.objects import Reader
+from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model.election import LeaseRecord
-from istio_aux.model.owners import KINDS
-from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import Capability, DeadProxy, QuitMode, RacePolicy, Right
+from istio_aux.model.pod import Struct
+from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
@@ -38,9 +37,6 @@ from istio_aux.watches import Surroundings
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
 AGAIN = 2.0  # Seconds between two rounds of all checks.
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
-
-_LEASES = "coordination.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
 
 
 class _Elected(Struct, frozen=True):
@@ -150,64 +146,16 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
 
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     kubelets = await read_kubelets(client)
-    return preflight.versions(server, kubelets, await actions.served(client, f"{_ADMISSION}/v1"))
-
-
-def needed(settings: Settings) -> Iterator[Right]:
-    """The rights that `serve` needs with these settings."""
-    yield from _all("get list watch", "", "pods", "to see which pods are finished")
-    yield from _all("list watch", "", "namespaces", "to know which are selected")
-    yield from _all("list watch", _ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
-    istiod = "to see whether istiod is there"
-    yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
-    yield Right("list", "", "nodes", "to know whether sidecars can be native")
-    yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
-    yield Right("create", "", "pods", "to try injection by dry runs")
-    yield Right("create", "events.k8s.io", "events", "to report on pods")
-    yield Right("get", "batch", "jobs", "to know which exit codes they count")
-    if settings.quit is QuitMode.ENABLED:
-        yield from QUIT_RIGHTS
-        if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
-            yield Right("delete", "", "pods", "dead-proxy: delete")
-    race = settings.repair_policy.race
-    if race.restarts:
-        yield Right("create", "", "pods/eviction", f"race-policy: {race}")
-    if race is RacePolicy.RESTART_JOBS:
-        for kind, api in KINDS.items():
-            group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
-            yield from _all("get list patch", group, plural, f"race-policy: {race}")
-    if settings.lease:
-        yield from _all("create get update", _LEASES, "leases", "to elect", *settings.lease)
-
-
-def installing() -> Iterator[Right]:
-    """The rights to make what the chart makes, beside those that it gives to the workload."""
-    for group, resources in (
-        ("", "configmaps secrets serviceaccounts services"),
-        (_ADMISSION, "mutatingwebhookconfigurations validatingadmissionpolicies"),
-        (_ADMISSION, "validatingadmissionpolicybindings"),
-        ("apps", "deployments"),
-        (_LEASES, "leases"),
-        ("policy", "poddisruptionbudgets"),
-        ("rbac.authorization.k8s.io", "clusterrolebindings clusterroles rolebindings roles"),
-    ):
-        yield from _all("create", group, resources, "to install")
-
-
-def _all(verbs: str, group: str, resources: str, purpose: str, *where: str) -> Iterator[Right]:
-    for verb, resource in product(verbs.split(), resources.split()):
-        yield Right(verb, group, resource, purpose, *where)
-
-
-# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
-QUIT_RIGHTS = [*_all("get create", "", "pods/exec pods/portforward", "to quit proxies")]
+    return preflight.versions(
+        server, kubelets, await actions.served(client, f"{rights.ADMISSION}/v1")
+    )
 
 
 async def _rights(
     client: Client, settings: Settings, request: CheckRequest
 ) -> Iterable[CheckResult]:
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
-    wanted = [*(installing() if request.pre else ()), *needed(settings)]
+    wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     of_workload = request.config is not None and not request.pre
@@ -223,30 +171,27 @@ async def _pods(
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[CheckResult]:
     """Say what would change about the pods that are there, and which Job-like ones are left out."""
-    now, seen, kept = system_clock(), set[str](), 0
+    now, seen = system_clock(), 0
     changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
-    path = actions.collection("v1", "pods")
-    async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
-        for pod in page.items:
-            about, labels = pod.metadata, namespaces.get(pod.metadata.namespace)
-            if labels is None or about.uid in seen:
-                continue
-            seen.add(about.uid)
-            ours, why = found.of(pod, labels)
-            wanted = expected(pod, labels, mesh.hooks, mesh.policies)
-            settings, how = ours.settings, ours.settings.start(mesh.native.capability)
-            if why:
-                kept += 1
-                if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                    _, number = left_out.get(about.namespace, (why, 0))
-                    left_out[about.namespace] = why, number + 1
-            elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
-                changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
+    async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
+        if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
+            continue
+        about, labels = pod.metadata, namespaces[pod.metadata.namespace]
+        ours, why = found.of(pod, labels)
+        wanted = expected(pod, labels, mesh.hooks, mesh.policies)
+        settings, how = ours.settings, ours.settings.start(mesh.native.capability)
+        seen += not why
+        if why:
+            if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
+                _, number = left_out.get(about.namespace, (why, 0))
+                left_out[about.namespace] = why, number + 1
+        elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+            changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     native = mesh.native.capability is Capability.NATIVE
     jobs = [*(await cluster.counting(client)).values()] if native else []
     counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
     selects = any(map(found.selects, namespaces.values()))
-    pods = preflight.pod_changes(len(seen) - kept, changes) if selects else ()
+    pods = preflight.pod_changes(seen, changes) if selects else ()
     return [*preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting))]
 
 
@@ -276,7 +221,7 @@ async def _admission(
 
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
-    path = actions.object_path(f"{_LEASES}/v1", "leases", *lease)
+    path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
     elected = await actions.read(client, path, _lease)
     record = elected.spec if elected else None
     return (preflight.lease("/".join(lease), record, system_clock().date),)

@@ -26,7 +26,7 @@ from istio_aux.kube.errors import (
     KubeError,
     UnreadableError,
 )
-from istio_aux.kube.objects import Key, Reader
+from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model import kept
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
@@ -180,9 +180,8 @@ def audit(credentials: Credentials, request: AuditRequest) -> int:
             except ApiError as error:
                 if error.code != FORBIDDEN or request.namespace:
                     raise
-                report.complain(
-                    "this account may not list pods in all namespaces: give -n NAMESPACE"
-                )
+                why = workloads.gap(error, "list pods in all namespaces")
+                report.complain(f"{why}: give -n NAMESPACE")
                 return NO_ANSWER
             if last is None or (pods.findings, pods.refused) != (last.findings, last.refused):
                 _show(pods, last, request)
@@ -220,46 +219,41 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
 
     A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
     """
-    findings, now, owners = list[report.Finding](), system_clock(), set[str]()
-    seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
-    kubelets, selects = dict[str, Kubelet](), request.selectors is not None
-    path = actions.collection("v1", "pods", request.namespace or "")
+    findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
+    unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
+    selects, where = request.selectors is not None, request.namespace or ""
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, request.namespace, request.selectors)
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh, found = await survey(client), await find(client, request.config)
-        selection = {**actions.NOT_TERMINAL, "labelSelector": str(request.selector)}
-        async for page in actions.pages(client, path, Pod, selection):
-            for lost in page.unreadable:
-                if not selects or lost.key.namespace in labels:
-                    unreadable[lost.key] = f"cannot read pod {lost}"
-            for pod in page.items:
-                namespace = pod.metadata.namespace
-                # A list that started again shows pods twice.
-                if (selects and namespace not in labels) or pod.metadata.uid in seen:
-                    continue
-                seen.add(pod.metadata.uid)
-                owners.update(each.uid for each in pod.metadata.owner_references or ())
-                kubelet = await kubelet_of(client, pod, kubelets)
-                judged = found.judge(pod, labels.get(namespace), now, kubelet=kubelet)
-                match _audited(pod, labels.get(namespace), judged, mesh):
-                    case report.Finding() as finding:
-                        findings.append(finding)
-                    case str(why):
-                        unknown[why] += 1
-                    case None:
-                        pass
+        unfinished = workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector)
+        async for pod in unfinished:
+            key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
+            if selects and key.namespace not in labels:
+                continue
+            if isinstance(pod, Unreadable):
+                unreadable.append(f"cannot read pod {pod}")
+                continue
+            pods += 1
+            owners.update(each.uid for each in pod.metadata.owner_references or ())
+            kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
+            judged = found.judge(pod, its_labels, now, kubelet=kubelet)
+            outcome = _audited(pod, its_labels, judged, mesh)
+            if isinstance(outcome, str):
+                unknown[outcome] += 1
+            elif outcome:
+                findings.append(outcome)
         refused = [
             f"{each.namespace}: {each.owner}: {each}"
-            for uid, each in (await workloads.refused_pods(client, request.namespace or "")).items()
+            for uid, each in (await workloads.refused_pods(client, where)).items()
             if uid not in owners and (not selects or each.namespace in labels)
             and now.wall - each.at.timestamp() < LATELY
         ]  # fmt: skip
-    named = [listed(unreadable.values(), "; ", most=UNREADABLE_SHOWN)] if unreadable else []
+    named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
     return report.Audit(
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)),
-        len(seen),
+        pods,
         len(labels) if selects else None,
         unknown.total() + len(unreadable),
         (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
@@ -281,12 +275,12 @@ def _audited(
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
     """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
-    if not depends_onkubelet_of(pod):
+    if not depends_on_kubelet(pod):
         return OBEYS
     node, version = pod.spec.node_name or "", ""
     if node not in known:
         try:
-            version = await actions.readkubelet_of(client, node)
+            version = await actions.read_kubelet(client, node)
         except (ApiError, InvalidNameError, UnreadableError) as error:
             why = workloads.gap(error, f"get node {node}")
             report.complain(f"restart rules of containers may or may not be obeyed: {why}")

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
-from istio_aux.cli.installation import Installation, Installations, Judgement, name_of
+from istio_aux.cli.installation import Installation, Installations, Judgement
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, selectors
 from istio_aux.model.answers import STATES
@@ -137,21 +137,21 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _quit(args: argparse.Namespace) -> int:
-    from istio_aux.cli import free  # noqa: PLC0415 - as above
+    from istio_aux.cli import once  # noqa: PLC0415 - as above
 
-    return free.free(_credentials(args), _request(free.QuitRequest, args))
+    return once.free(_credentials(args), _request(once.QuitRequest, args))
 
 
 def _restart(args: argparse.Namespace) -> int:
-    from istio_aux.cli import restart  # noqa: PLC0415 - as above
+    from istio_aux.cli import once  # noqa: PLC0415 - as above
 
-    return restart.restart_unmeshed(_credentials(args), _request(restart.RestartRequest, args))
+    return once.restart_unmeshed(_credentials(args), _request(once.RestartRequest, args))
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from istio_aux.cli import resume  # noqa: PLC0415 - as above
+    from istio_aux.cli import once  # noqa: PLC0415 - as above
 
-    return resume.resume_jobs(_credentials(args), args.patience)
+    return once.resume_jobs(_credentials(args), args.patience)
 
 
 def _request(kind: type[T], args: argparse.Namespace) -> T:
@@ -304,17 +304,15 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
 def _config(path: str) -> Installation:
     """The installation whose settings file this is; its file of applications may be missing."""
     found = settings.load(Path(path), required=())
-    asked, problems = Applications(), ()
-    if file := found.applications:
+    asked, problems, file = Applications(), (), found.applications
+    if file and file.exists():
         try:
             asked, problems = applications.parse(file.read_text(errors="replace"))
-        except FileNotFoundError:
-            pass
         except OSError as error:
             raise ValueError(f"{file}: {error.strerror or error}") from None
     if problems:
-        raise ValueError(f"{found.applications}: {problems[0]}")
-    return Installation(name=name_of(found) or path, settings=found, applications=asked)
+        raise ValueError(f"{file}: {problems[0]}")
+    return Installation(source=path, settings=found, applications=asked)
 
 
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"

@@ -6,12 +6,11 @@ Each document has an answer, or a line on stderr with its file and line.
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -123,7 +122,7 @@ def _read(document: documents.Document, body: bytes) -> tuple[tuple[str, str], d
 def _planned(manifest: dict[str, Any], kind: tuple[str, str], how: Start) -> Iterator[_Planned]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for made, template, only_metadata, counted in templates.read(manifest, *kind):
-        pod = _convert(made)
+        pod = pods.convert(made)
         plan = start.plan(pod, msgspec.structs.replace(how, counted=counted))
         yield _Planned(pod, plan, template, only_metadata)
 
@@ -157,34 +156,6 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
         report.write_diff(
             sys.stdout, difflib.unified_diff(old, new, "given", "admitted", lineterm="")
         )
-
-
-def _convert(pod: dict[str, Any]) -> pods.Pod:
-    try:
-        return pods.convert(pod)
-    except msgspec.ValidationError as error:
-        # YAML reads `off` as a boolean. msgspec names no key of a map.
-        if note := next(_unquoted(pod.get("metadata")), None):
-            raise ValueError(note) from error
-        if _NO_TEXT.search(str(error)):
-            raise ValueError(f"{error}: put it in quotes") from error
-        raise
-
-
-_NO_TEXT = re.compile(r"Expected `str.*got `(bool|int|float)`")
-
-
-def _unquoted(metadata: object) -> Iterator[str]:
-    """Yield labels and annotations that should be in quotes."""
-    for what in ("label", "annotation"):
-        for key, value in _map(_map(metadata).get(f"{what}s")).items():
-            if isinstance(value, bool | int | float):
-                found = msgspec.json.encode(value).decode()
-                yield f"{what} {key}: {found} is no text: put it in quotes"
-
-
-def _map(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:

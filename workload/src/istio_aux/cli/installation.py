@@ -32,15 +32,16 @@ Labels = Mapping[str, str]
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """An installation of istio-aux. ``problem`` says why its settings are not known, if so.
+    """An installation of istio-aux. ``source`` names the object or file with its settings."""
 
-    ``name`` is that of its Lease as NAMESPACE/NAME, or of the file with its settings.
-    """
-
-    name: str = ""
+    source: str = ""
     settings: Settings = settings.DEFAULTS
     applications: Applications = Applications()
-    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its Lease as NAMESPACE/NAME, or its source."""
+        return "/".join(self.settings.lease or ()) or self.source
 
     def policy(self, sidecars: tuple[SidecarRule, ...] | None) -> Policy:
         """How it treats proxies; other ``sidecars`` count, if they are given."""
@@ -95,23 +96,18 @@ class Installations(msgspec.Struct, frozen=True):
     """All of a cluster. ``gap`` says why they are not known; then a default one is assumed."""
 
     found: tuple[Installation, ...] = ()
+    problems: tuple[str, ...] = ()  # Why the settings of others are not known, a line each.
     gap: str = ""
 
     @property
     def first(self) -> Installation:
         """The installation whose settings count where no pod is judged, or the defaults."""
-        return next((each for each in self.found if not each.problem), Installation())
-
-    @property
-    def problems(self) -> list[str]:
-        """Why the settings of some installations are not known, a line each."""
-        return [each.problem for each in self.found if each.problem]
+        return self.found[0] if self.found else Installation()
 
     @property
     def names(self) -> list[str]:
         """The names of the installations, for people, with the option quit unless it is enabled."""
-        known = [(each.name, each.settings.quit) for each in self.found if not each.problem]
-        usual = QuitMode.ENABLED
+        known, usual = [(each.name, each.settings.quit) for each in self.found], QuitMode.ENABLED
         return [name if mode == usual else f"{name} (quit: {mode})" for name, mode in known]
 
     def selects(self, labels: Labels) -> bool:
@@ -120,16 +116,12 @@ class Installations(msgspec.Struct, frozen=True):
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, str]:
         """The installation that looks after a pod; or the first one, and why none does."""
-        candidates = [each for each in self.found if not each.problem]
-        if not candidates and self.gap:
-            return self.first, UNREADABLE
-        reasons = [(each, each.left_out(pod, labels)) for each in candidates]
-        for each, why in reasons:
-            if why is None:
+        reasons = list[str]()
+        for each in self.found:
+            if (why := each.left_out(pod, labels)) is None:
                 return each, ""
-        several = len(reasons) > 1
-        texts = [f"{each.name}: {why}" if several else str(why) for each, why in reasons]
-        return self.first, "; ".join(texts) or NOT_INSTALLED
+            reasons.append(f"{each.name}: {why}" if len(self.found) > 1 else why)
+        return self.first, "; ".join(reasons) or (UNREADABLE if self.gap else NOT_INSTALLED)
 
     def judge(
         self,
@@ -171,31 +163,22 @@ def installations(
 
     An ``unreadable`` configuration may be that of another one.
     """
-    ours = [
-        each
-        for each in sorted(configurations, key=lambda each: each.metadata.name)
-        if any(hook.name == START_WEBHOOK for hook in each.webhooks or ())
-    ]
-    unknown = [Installation(problem=f"cannot read configuration {bad}") for bad in unreadable]
-    return Installations((*map(_read, ours), *unknown))
-
-
-def name_of(found: Settings) -> str:
-    """Return the name of the Lease in the settings, which names the installation; or nothing."""
-    return "/".join(found.lease or ())
-
-
-def _read(configuration: Configuration) -> Installation:
-    name = configuration.metadata.name
-    try:
-        text = _published.of(configuration.metadata)
-        if not text:
-            lacks = f"has no settings in its annotation {SETTINGS}"
-            return Installation(name=name, problem=f"configuration {name} {lacks}: give --config")
-        found, asked = settings.read_published(text)
-    except (BadValueError, settings.SettingsError) as error:
-        return Installation(name=name, problem=f"configuration {name}: {error}")
-    return Installation(name=name_of(found) or name, settings=found, applications=asked)
+    found, problems = list[Installation](), list[str]()
+    for each in sorted(configurations, key=lambda each: each.metadata.name):
+        if not any(hook.name == START_WEBHOOK for hook in each.webhooks or ()):
+            continue
+        name = each.metadata.name
+        try:
+            if text := _published.of(each.metadata):
+                options, asked = settings.read_published(text)
+                found.append(Installation(source=name, settings=options, applications=asked))
+            else:
+                lacks = f"has no settings in its annotation {SETTINGS}: give --config"
+                problems.append(f"configuration {name} {lacks}")
+        except (BadValueError, settings.SettingsError) as error:
+            problems.append(f"configuration {name}: {error}")
+    problems += [f"cannot read configuration {bad}" for bad in unreadable]
+    return Installations(tuple(found), tuple(problems))
 
 
 def _command(

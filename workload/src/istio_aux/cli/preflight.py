@@ -74,8 +74,8 @@ CHECKS = {
     "lease": ("istio-aux", "docs/reference/status.md"),
     "namespaces": ("namespaces and pods", "docs/reference/options.md"),
     "pods": ("namespaces and pods", ""),
-    "time": ("others", ""),
 }
+OTHERS = ("others", "")
 """The checks as they are shown, each with its group and the page about what it found."""
 
 
@@ -376,7 +376,7 @@ def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
         result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
-        see=CHECKS[result.check][1] if result.do else "",
+        see=CHECKS.get(result.check, OTHERS)[1] if result.do else "",
     )  # fmt: skip
 
 

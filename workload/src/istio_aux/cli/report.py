@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement
-from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
+from istio_aux.cli.preflight import CHECKS, OTHERS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
@@ -286,11 +286,16 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
     """A table, group by group, what to do below each line, and a summary."""
-    rows, order, group = list[tuple[str | Cell, ...]](), [*CHECKS], ""
-    for each in sorted(results, key=lambda each: order.index(each.check)):
-        if group != CHECKS[each.check][0]:
-            group = CHECKS[each.check][0]
-            rows.append((Cell(group, Style.FAINT), "", ""))
+    rows, shown, order = (
+        list[tuple[str | Cell, ...]](),
+        "",
+        {it: at for at, it in enumerate(CHECKS)},
+    )
+    for each in sorted(results, key=lambda each: order.get(each.check, len(order))):
+        title, _ = CHECKS.get(each.check, OTHERS)
+        if shown != title:
+            rows.append((Cell(title, Style.FAINT), "", ""))
+        shown = title
         rows.append((f"  {each.check}", each.result, each.what))
         if each.do:
             page = f" ({each.see})" if each.see else ""

@@ -16,7 +16,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, KubeError, UnreadableError
-from istio_aux.kube.objects import Reader
+from istio_aux.kube.objects import Key, Reader, Unreadable
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.selectors import Selector
@@ -121,8 +121,8 @@ async def find(
         found = False
         async for each in _pods(client, target, types, selector):
             found = True
-            if isinstance(each, str):
-                yield each
+            if isinstance(each, str | Unreadable):
+                yield each if isinstance(each, str) else f"cannot read pod {each}"
             elif each.metadata.uid not in seen:
                 seen.add(each.metadata.uid)
                 yield each
@@ -163,7 +163,7 @@ def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
 
 async def _pods(
     client: Client, target: _Target, types: Sequence[ServedType], selector: Selector
-) -> AsyncGenerator[Pod | str]:
+) -> AsyncGenerator[Pod | Unreadable | str]:
     kind, where = target.type, target.namespace
     if kind is None:
         yield target.text
@@ -178,7 +178,7 @@ async def _pods(
             hint = _misspelt(target, types) if missing else ""
             yield f"{where}/{target.name}: {error}{hint}"
     else:
-        async for each in _listed(client, where, selector):
+        async for each in list_pods(client, where, {}, selector):
             yield each
 
 
@@ -191,13 +191,18 @@ def _misspelt(target: _Target, types: Sequence[ServedType]) -> str:
     return f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
 
 
-async def _listed(client: Client, namespace: str, selector: Selector) -> AsyncGenerator[Pod | str]:
-    path = actions.collection("v1", "pods", namespace)
-    async for page in actions.pages(client, path, Pod, {"labelSelector": str(selector)}):
-        for each in page.unreadable:
-            yield f"cannot read pod {each}"
-        for pod in page.items:
-            yield pod
+async def list_pods(
+    client: Client, namespace: str, fields: Mapping[str, str], selector: Selector = _ALL
+) -> AsyncGenerator[Pod | Unreadable]:
+    """List pods, each once: a list that starts again shows pods twice."""
+    path, seen = actions.collection("v1", "pods", namespace), set[Key]()
+    selection = {**fields, "labelSelector": str(selector)}
+    async for page in actions.pages(client, path, Pod, selection):
+        for each in (*page.unreadable, *page.items):
+            key = each.key if isinstance(each, Unreadable) else each.metadata.key
+            if key not in seen:
+                seen.add(key)
+                yield each
 
 
 async def _owned_pods(
@@ -206,7 +211,7 @@ async def _owned_pods(
     kind: ServedType,
     types: Sequence[ServedType],
     selector: Selector,
-) -> AsyncGenerator[Pod | str]:
+) -> AsyncGenerator[Pod | Unreadable | str]:
     """Yield the pods of one object, or of all objects of a type."""
     uid = why = ""
     if target.name:
@@ -227,8 +232,8 @@ async def _owned_pods(
         return owner.uid == uid if uid else kind.is_of(owner) and target.name in {"", owner.name}
 
     above, found = _Owners(client, target.namespace, types), False
-    async for each in _listed(client, target.namespace, selector):
-        if isinstance(each, str):
+    async for each in list_pods(client, target.namespace, {}, selector):
+        if isinstance(each, Unreadable):
             yield each
         elif await above.has(each, wanted):
             found = True

@@ -10,6 +10,7 @@ list.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -345,9 +346,33 @@ def convert(document: object) -> Pod:
     """Make a pod of a parsed document that a person may have written: ``null`` counts as absent.
 
     Raises:
-        msgspec.ValidationError: a field has the wrong type; the message names its path.
+        ValueError: a field has the wrong type; the message names its path, or the key of a label or
+            an annotation: YAML reads `off` as a boolean.
     """
-    return decode(msgspec.json.encode(_without_nulls(document)))
+    try:
+        return decode(msgspec.json.encode(_without_nulls(document)))
+    except msgspec.ValidationError as error:
+        if unquoted := next(_unquoted(_map(document).get("metadata")), None):
+            raise ValueError(unquoted) from error
+        if _NO_TEXT.search(str(error)):
+            raise ValueError(f"{error}: put it in quotes") from error
+        raise
+
+
+_NO_TEXT = re.compile(r"Expected `str.*got `(bool|int|float)`")
+
+
+def _unquoted(metadata: object) -> Iterator[str]:
+    """Name the labels and annotations that should be in quotes: msgspec names no key of a map."""
+    for what in ("label", "annotation"):
+        for key, value in _map(_map(metadata).get(f"{what}s")).items():
+            if isinstance(value, bool | int | float):
+                shown = msgspec.json.encode(value).decode()
+                yield f"{what} {key}: {shown} is no text: put it in quotes"
+
+
+def _map(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _without_nulls(value: object) -> object:

@@ -1,0 +1,64 @@
+"""The rights that `serve` needs, and those that an install needs, as `check` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from istio_aux.model.owners import KINDS
+from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
+from istio_aux.settings import Settings
+
+LEASES = "coordination.k8s.io"
+ADMISSION = "admissionregistration.k8s.io"
+EVICT = Right("create", "", "pods/eviction", "to restart pods")
+
+
+def needed(settings: Settings) -> Iterator[Right]:
+    """The rights that `serve` needs with these settings."""
+    yield from _all("get list watch", "", "pods", "to see which pods are finished")
+    yield from _all("list watch", "", "namespaces", "to know which are selected")
+    yield from _all("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
+    istiod = "to see whether istiod is there"
+    yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
+    yield Right("list", "", "nodes", "to know whether sidecars can be native")
+    yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
+    yield Right("create", "", "pods", "to try injection by dry runs")
+    yield Right("create", "events.k8s.io", "events", "to report on pods")
+    yield Right("get", "batch", "jobs", "to know which exit codes they count")
+    if settings.quit is QuitMode.ENABLED:
+        yield from QUIT_RIGHTS
+        if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
+            yield Right("delete", "", "pods", "dead-proxy: delete")
+    race = settings.repair_policy.race
+    if race.restarts:
+        yield Right("create", "", "pods/eviction", f"race-policy: {race}")
+    if race is RacePolicy.RESTART_JOBS:
+        for kind, api in KINDS.items():
+            group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
+            yield from _all("get list patch", group, plural, f"race-policy: {race}")
+    if settings.lease:
+        yield from _all("create get update", LEASES, "leases", "to elect", *settings.lease)
+
+
+def installing() -> Iterator[Right]:
+    """The rights to make what the chart makes, beside those that it gives to the workload."""
+    for group, resources in (
+        ("", "configmaps secrets serviceaccounts services"),
+        (ADMISSION, "mutatingwebhookconfigurations validatingadmissionpolicies"),
+        (ADMISSION, "validatingadmissionpolicybindings"),
+        ("apps", "deployments"),
+        (LEASES, "leases"),
+        ("policy", "poddisruptionbudgets"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings clusterroles rolebindings roles"),
+    ):
+        yield from _all("create", group, resources, "to install")
+
+
+def _all(verbs: str, group: str, resources: str, purpose: str, *where: str) -> Iterator[Right]:
+    for verb, resource in product(verbs.split(), resources.split()):
+        yield Right(verb, group, resource, purpose, *where)
+
+
+# A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
+QUIT_RIGHTS = [*_all("get create", "", "pods/exec pods/portforward", "to quit proxies")]
