@@ -44,6 +44,7 @@ KINDS = {
     "replicasets": ("apps/v1", "ReplicaSet"),
 }
 APIS = {api for api, _ in KINDS.values()}
+STEP = 10  # From one version to the next: only changes since a restoration have its last digit.
 GRACE = 30  # Seconds that a pod has to end, unless it says otherwise.
 
 _PATH = re.compile(
@@ -147,6 +148,8 @@ class Stream:
     ) -> None:
         self.selects, self.put, self.cut = selects, put, cut
         self.closed = False
+        self.since = 0  # It brings nothing up to this version.
+        self.sure = True  # Whether it brings all changes since: versions have not begun again.
 
 
 class ApiServer:
@@ -158,13 +161,16 @@ class ApiServer:
         self.objects: dict[str, dict[Name, Stored]] = {resource: {} for resource in KINDS}
         self.watchers: list[Callable[[str, Change], None]] = []
         self.budget: Callable[[Stored], str] = lambda _pod: ""  # Why a pod may not be disrupted.
-        self.admit: Callable[[Json], Json] = lambda pod: pod  # Istio's injector; raises ApiError.
+        # Istio's injector, of a pod and its namespace; raises ApiError.
+        self.admit: Callable[[Json, str], Json] = lambda pod, _namespace: pod
         self.page = 500  # Objects in a page, at most.
-        self.broken: set[str] = set()  # Collections whose list always fails.
+        self.broken: set[str] = set()  # Collections that cannot be listed, or read.
         self._history: dict[str, list[Change]] = {resource: [] for resource in KINDS}
         self._oldest = 0  # Changes up to this version are forgotten.
         self._streams: dict[str, list[Stream]] = {resource: [] for resource in KINDS}
         self._snapshots: dict[str, tuple[int, list[Stored]]] = {}
+        self._saved = self.version, self.objects
+        self._restored = 0
         self._uids = 0
 
     # What the model does.
@@ -201,7 +207,7 @@ class ApiServer:
     def remove(self, resource: str, name: Name) -> None:
         """Delete an object at once."""
         if before := self.objects[resource].pop(name, None):
-            self.version += 1
+            self.version += STEP
             self._changed(resource, Change(self.version, before, None))
 
     def forget(self) -> None:
@@ -210,6 +216,30 @@ class ApiServer:
         for changes in self._history.values():
             changes.clear()
         self._snapshots.clear()
+
+    def save(self) -> None:
+        """Keep what there is, to `restore` it."""
+        self._saved = self.version, {kind: dict(found) for kind, found in self.objects.items()}
+
+    def restore(self) -> None:
+        """Let etcd begin again from what was saved, and the API servers with it."""
+        self._restored += 1
+        self.version, saved = self._saved
+        # The same version of an object with another content would be a rare chance.
+        self.version += STEP - self.version % STEP + self._restored
+        self.objects = {kind: dict(found) for kind, found in saved.items()}
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.sure = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget old versions, and end all watches."""
+        self.forget()
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.cut(None)
+            streams.clear()
 
     def end_pod(self, name: Name) -> None:
         """Delete a pod whose containers have ended, with grace period 0.
@@ -241,7 +271,7 @@ class ApiServer:
         self.update("pods", name, mark)
 
     def _store(self, resource: str, found: Json, before: Stored | None = None) -> Stored:
-        self.version += 1
+        self.version += STEP
         found["metadata"]["resourceVersion"] = str(self.version)
         after = Stored(found, msgspec.json.encode(found), self.version)
         self.objects[resource][after.name] = after
@@ -251,7 +281,8 @@ class ApiServer:
     def _changed(self, resource: str, change: Change) -> None:
         self._history[resource].append(change)
         for stream in self._streams[resource]:
-            if line := _line(change, stream.selects):
+            # A version that is not newer is not sent (k8s@1.36 cache_watcher.go process).
+            if change.version > stream.since and (line := _line(change, stream.selects)):
                 stream.put(line, change.version)
         for watcher in self.watchers:
             watcher(resource, change)
@@ -275,7 +306,7 @@ class ApiServer:
         if method == "POST" and to.part == "eviction":
             return self._evict(to, found, dry=dry)
         if method == "POST" and to.resource == "pods":
-            return msgspec.json.encode(self.admit(found))
+            return msgspec.json.encode(self.admit(found, to.namespace))
         if method == "POST":
             return self.create(to.resource, found).body
         if method == "DELETE":
@@ -297,12 +328,12 @@ class ApiServer:
         return msgspec.json.encode({"resources": served})
 
     def _read(self, to: Path, params: Mapping[str, str]) -> bytes:
+        if to.resource in self.broken:
+            raise ApiError(500, "conversion webhook failed", reason="InternalError")
         if to.name:
             if found := self.get(to.resource, to.namespace, to.name):
                 return found.body
             raise ApiError(404, f'{to.resource} "{to.name}" not found', reason="NotFound")
-        if to.resource in self.broken:
-            raise ApiError(500, "conversion webhook failed", reason="InternalError")
         token = params.get("continue", "")
         if token:
             if token not in self._snapshots:
@@ -343,7 +374,8 @@ class ApiServer:
         """Open a watch; raises `ApiError`. The first lines come at once."""
         to = parse(path)
         stream.selects = _selection(to, params)
-        since = int(params["resourceVersion"])
+        since = stream.since = int(params["resourceVersion"])
+        stream.sure = since <= self.version
         if since < self._oldest:
             why = f"too old resource version: {since} ({self._oldest})"
             error = {"status": "Failure", "reason": "Expired", "code": 410, "message": why}
@@ -359,7 +391,9 @@ class ApiServer:
         streams.append(stream)
 
     def bookmark(self, stream: Stream) -> None:
-        """Send the present version to a stream."""
+        """Send the present version to a stream, unless it is further."""
+        if self.version < stream.since:
+            return
         bookmark = {
             "type": "BOOKMARK",
             "object": {"metadata": {"resourceVersion": str(self.version)}},

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simulation.unit import Process
 
 PODS = "/api/v1/pods"
+SLOW = 1.0  # Seconds for a request and its answer after which a renewal counts as late.
 BOOKMARKS = 58.0  # Seconds between two bookmarks of a watch.
 
 
@@ -110,8 +111,9 @@ class ModelClient(Client):
         return await self._travel(request, perform)
 
     def _make(self, method: str, path: str, params: Params, body: bytes) -> Request:
-        now, seen = self._world.now, self._process.seen
-        return Request(self._process, method, path, dict(params), body, now, seen)
+        process, now, asked = self._process, self._world.now, dict(params)
+        self._cluster.judge.count(process, f"{method} {path} {asked.get('labelSelector', '')}")
+        return Request(process, method, path, asked, body, now, process.seen)
 
     async def _travel(self, request: Request, perform: Callable[[], Any]) -> Any:
         """Let a request arrive and its answer come back, or not."""
@@ -187,16 +189,20 @@ class _Journey:
     ) -> None:
         self._world, self._network = cluster.world, cluster.network
         self._request, self._perform, self._answer = request, perform, answer
-        self._back = self._network.latency()
+        self._way, self._back = self._network.way(request), self._network.latency()
         self._lost = self._network.lost(request)
 
     def begin(self) -> None:
         """The request leaves the process."""
+        if self._lost or self._way + self._back > SLOW:
+            self._request.process.renews_late(self._request)
         if self._lost == "unconnected":
             error = NoConnectionError("connection refused")
             self._world.after(self._network.latency(), self._fail, error)
         else:
-            self._world.after(self._network.latency(), self._arrive)
+            self._world.after(self._way, self._arrive)
+            if self._way > READ_TIMEOUT:
+                self._silence()
 
     def _arrive(self) -> None:
         if self._request.process.unit.partitioned or self._lost == "before":
@@ -210,6 +216,8 @@ class _Journey:
                 found = self._perform()
             except ApiError as refused:
                 error = refused
+        if error and error.code not in {404, 409}:
+            self._request.process.renews_late(self._request, busy=error.code == 429)
         self._world.after(self._back, self._give, found, error)
 
     def _give(self, found: Any, error: KubeError | None) -> None:
@@ -244,7 +252,7 @@ class _Watch:
         self.stream = Stream(lambda _object: True, self._put, self._cut)
         self._cluster, self._world, self._process = cluster, cluster.world, process
         self._silence, self._last = silence, 0.0
-        self._arrives = 0.0
+        self._arrives, self._brought = 0.0, 0  # Version of the last line.
         self._lines: deque[tuple[int, bytes]] = deque()
         self._error: KubeError | None = None
         self._ended = False
@@ -258,7 +266,9 @@ class _Watch:
         self._watch_silence()
 
     async def line(self) -> bytes | None:
-        """The next line; None at the end of the stream."""
+        """The next line; None at the end of the stream. The one before is read by then."""
+        if self.stream.sure:
+            self._process.saw(self.path, self._brought)
         while not self._lines:
             if self._error:
                 raise self._error
@@ -266,10 +276,7 @@ class _Watch:
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        version, line = self._lines.popleft()
-        if self.path == PODS:
-            self._process.seen = max(self._process.seen, version)
-            self._process.first = self._process.first or version
+        self._brought, line = self._lines.popleft()
         return line
 
     def close(self) -> None:

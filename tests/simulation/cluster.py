@@ -54,6 +54,9 @@ SLICE: Json = {
 }
 
 
+_NATIVE = {"name": "native", "restartPolicy": "Always"}
+
+
 class Cluster:
     """Everything that there is, and who acts at the moment."""
 
@@ -109,8 +112,23 @@ class Cluster:
         self.server.create("endpointslices", SLICE)
         self.server.create("mutatingwebhookconfigurations", CONFIGURATION)
 
-    def _admit(self, pod: Json) -> Json:
+    def labels(self, namespace: str) -> Json:
+        """The labels of a namespace."""
+        found = self.server.get("namespaces", "", namespace)
+        return found.meta["labels"] if found else {}
+
+    def injects(self, namespace: str) -> bool:
+        """Whether Istio's webhook is called for pods of a namespace."""
+        return self.labels(namespace).get("istio-injection") == "enabled"
+
+    def selects(self, namespace: str) -> bool:
+        """Whether a namespace is selected."""
+        return self.labels(namespace).get("io.datastrophic/istio-aux") == "enabled"
+
+    def _admit(self, pod: Json, namespace: str) -> Json:
         """What Istio's webhook makes of a new pod."""
+        if not self.injects(namespace):
+            return pod
         if self.injector == "down":
             raise ApiError(500, "failed calling webhook: no endpoints", reason="InternalError")
         if self.injector == "absent":
@@ -132,11 +150,12 @@ class Cluster:
                 "terminationGracePeriodSeconds": 30,
                 "nodeName": self._place.choice(free),
                 "containers": [{"name": name, **own} for name in plan.runs],
+                "initContainers": [] if plan.native is None else [_NATIVE],
             },
             "status": {"phase": "Pending"},
         }
         if not bare:
-            pod = self._admit(pod)
+            pod = self._admit(pod, meta["namespace"])
         found = self.server.create("pods", pod)
         sidecar = "a sidecar" if has_sidecar(found) else "no sidecar"
         self.world.tell("{} is created with {} ({})", meta["name"], sidecar, found.uid)
@@ -144,7 +163,8 @@ class Cluster:
         return found
 
     def add(self, owner: Owner) -> Owner:
-        """A workload of the cluster."""
+        """A workload of the cluster; new pods of some get no sidecar, although they should."""
+        owner.stubborn = self.world.happens("stubborn owners", 0.3)
         self.owners[owner.uid] = owner
         return owner
 
@@ -178,11 +198,24 @@ class Cluster:
             self.looked(before)
         return answer
 
+    def restore(self) -> None:
+        """Let etcd be restored: objects are as they were, and versions begin again."""
+        self.world.tell("etcd is restored")
+        self.server.restore()
+        self.judge.restored()
+        webhooks = self.server.objects["mutatingwebhookconfigurations"]
+        if self.injector != "absent" and not webhooks:
+            self.install_istio()
+        self.nodes.restored()
+        for owner in self.owners.values():
+            owner.restored()
+
     def calm_down(self) -> None:
         """From now on nothing goes wrong any more."""
         self.world.tell("from here on nothing goes wrong any more")
         self.world.calm = True
         self.server.budget = lambda _pod: ""
+        self.network.forbidden.clear()
         for node in self.nodes.nodes:
             node.recover(self.world.now)
         for unit in self.units:
@@ -191,7 +224,9 @@ class Cluster:
             self.injector = "live"
 
     def clear(self) -> None:
-        """Delete all workloads and all pods."""
+        """Delete all workloads and all pods, and let every unit see that."""
+        for unit in self.units:
+            unit.deaf = ""
         for owner in self.owners.values():
             owner.delete()
         for pod in list(self.server.list("pods")):

@@ -25,21 +25,19 @@ def left(unit: Unit) -> list[str]:
     if process is None:
         return []
     server = unit.cluster.server
-    gone = {f"uid-{n}" for n in range(server.version)} - {
-        found.uid for objects in server.objects.values() for found in objects.values()
-    }
+    there = {found.uid for objects in server.objects.values() for found in objects.values()}
     names = sorted(task.get_name() for task in asyncio.all_tasks(process.loop))
     found = [f"task {name}" for name in names if name.startswith(_TASKS)]
-    return found + sorted(set(_places(process.wiring, gone)))
+    return found + sorted(set(_places(process.wiring, there)))
 
 
-def _places(root: object, gone: set[str]) -> Iterator[str]:
+def _places(root: object, there: set[str]) -> Iterator[str]:
     seen: set[int] = set()
     todo: deque[tuple[str, Any]] = deque([("wiring", root)])
     while todo:
         path, value = todo.popleft()
         if isinstance(value, str):
-            if value in gone and _UID.fullmatch(value):
+            if value.startswith("uid-") and value not in there and _UID.fullmatch(value):
                 yield f"{path}: {value}"
             continue
         if id(value) in seen:

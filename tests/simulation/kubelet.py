@@ -81,6 +81,7 @@ class Plan:
     agent: list[str] = field(default_factory=list)  # How the agent answers first.
     proxy_dies: float | None = None  # When the proxy ends by itself.
     policy: str = ""  # The payload containers' own restart policy, which old kubelets ignore.
+    native: float | None = None  # How long another sidecar, a native one, outlives the others.
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Container:
     """One container as it is."""
 
     name: str
-    role: Literal["payload", "proxy"]
+    role: Literal["payload", "proxy", "native"]
     policy: str
     runs: list[Run]
     state: Literal["waiting", "running", "terminated"] = "waiting"
@@ -114,6 +115,7 @@ class Sandbox:
     name: Name
     node: Node
     plan: Plan
+    policy: str
     containers: list[Container]
     grace: float
     ready: bool = False
@@ -136,6 +138,14 @@ class Sandbox:
         """Whether no payload container runs, or will run again."""
         return all(container.done for container in self.payload)
 
+    def obey(self) -> None:
+        """Its kubelet is new, or has another version now."""
+        own = self.plan.policy if self.node.version == NEW else ""
+        for container in self.payload:
+            container.policy = own or self.policy
+            if container.starts and container.state == "waiting" and not container.again:
+                container.state = "terminated"
+
     @property
     def phase(self) -> str:
         if any(container.starts == 0 for container in self.containers):
@@ -154,6 +164,7 @@ class Node:
     hung: bool = False
     dead: bool = False
     well_since: float = 0.0  # When it last began to answer again.
+    upgraded: float = 0.0  # When its kubelet got another version.
 
     def recover(self, now: float) -> None:
         """It works again."""
@@ -166,8 +177,8 @@ class Nodes:
 
     def __init__(self, world: World, server: ApiServer, count: int) -> None:
         self._world, self._server = world, server
-        old = OLD if "old kubelets" in world.faults else NEW
-        self.nodes = [Node(f"node-{n}", old if n % 2 else NEW) for n in range(count)]
+        old = OLD if world.faults & {"old kubelets", "kubelet upgrades"} else NEW
+        self.nodes = [Node(f"node-{n}", old if n else NEW) for n in range(count)]
         self.sandboxes: dict[str, Sandbox] = {}
         self.told: Callable[[Request, Stored, Sandbox], None] = lambda _request, _pod, _box: None
         self._dice = world.dice("kubelets")
@@ -178,16 +189,18 @@ class Nodes:
         spec = pod.object["spec"]
         node = next(node for node in self.nodes if node.name == spec["nodeName"])
         policy = spec["restartPolicy"]
-        own = plan.policy if node.version == NEW else ""
         names = [each["name"] for each in spec["containers"]]
         containers = [
             Container(name, "proxy", policy, [Run(FOREVER)])
             if name == PROXY
-            else Container(name, "payload", own or policy, list(plan.runs[name]))
+            else Container(name, "payload", policy, list(plan.runs[name]))
             for name in names
         ]
+        if plan.native is not None:
+            containers.append(Container("native", "native", "Always", [Run(FOREVER)]))
         grace = spec.get("terminationGracePeriodSeconds", GRACE)
-        box = Sandbox(pod.uid, pod.name, node, plan, containers, grace)
+        box = Sandbox(pod.uid, pod.name, node, plan, policy, containers, grace)
+        box.obey()
         self.sandboxes[pod.uid] = box
         self._world.after(0.3 + self._dice.random(), self._begin, box)
 
@@ -199,10 +212,9 @@ class Nodes:
             return
         for container in box.containers:
             self._start(box, container)
-        if box.plan.ready is not None:
-            self._world.after(box.plan.ready, self._get_ready, box)
+        self._world.after(box.plan.ready or 0.0, self._get_ready, box)
         if box.plan.proxy_dies is not None and box.proxy:
-            self._world.after(box.plan.proxy_dies, self._exit, box, box.proxy, 0)
+            self._end(box, box.proxy, box.plan.proxy_dies, 0)
 
     def _start(self, box: Sandbox, container: Container) -> None:
         if box.gone or box.stopping:
@@ -211,30 +223,95 @@ class Nodes:
         container.starts += 1
         container.state = "running"
         if run.seconds != FOREVER:
-            self._world.after(run.seconds, self._exit, box, container, run.code)
-        self._report(box)
+            self._end(box, container, run.seconds, run.code)
+        self._settle(box)
 
     def _get_ready(self, box: Sandbox) -> None:
-        if not (box.gone or box.stopping):
+        if not (box.gone or box.stopping or box.plan.ready is None):
             box.ready = True
             self._report(box)
 
-    def _exit(self, box: Sandbox, container: Container, code: int) -> None:
-        if container.state != "running" or box.gone:
+    def _end(self, box: Sandbox, container: Container, seconds: float, code: int) -> None:
+        """This start of a container ends in so many seconds."""
+        self._world.after(seconds, self.exit, box, container, code, container.starts)
+
+    def exit(self, box: Sandbox, container: Container, code: int, start: int) -> None:
+        """A start of a container ends, unless it has ended."""
+        if container.state != "running" or container.starts != start or box.gone:
             return
         container.state, container.code, container.ended = "terminated", code, self._world.time()
         text = "{} of {} exits with {}"
         self._world.tell(text, container.name, box.name[1], code)
         if container.again and not box.stopping:
-            self._world.after(min(10.0 * 2 ** (container.starts - 1), 60.0), self._again,
-                              box, container)  # fmt: skip
-        if box.finished is None and box.payload_done:
-            box.finished = self._world.now
-        self._report(box)
+            self._world.after(1.0, self._wait, box, container, start)
+            self._world.after(min(10.0 * 2 ** (start - 1), 60.0), self._again, box, container)
+        others = [each for each in box.containers if each.role != "native"]
+        for native in box.containers[len(others) :] if all(each.done for each in others) else ():
+            native.policy = "Never"
+            self._end(box, native, box.plan.native or 0.0, 0)
+        self._settle(box)
+
+    def _wait(self, box: Sandbox, container: Container, start: int) -> None:
+        """A container waits for its next start, and that is reported, not how it ended."""
+        if container.state == "terminated" and container.starts == start and container.again:
+            container.state = "waiting"
+            self._report(box)
 
     def _again(self, box: Sandbox, container: Container) -> None:
-        if container.state == "terminated":
+        if box.node.dead:
+            self._world.after(2.0, self._again, box, container)
+        elif container.starts and container.state != "running" and container.again:
             self._start(box, container)
+
+    def _settle(self, box: Sandbox) -> None:
+        """Containers have begun or ended: since when is the payload finished?"""
+        box.finished = (box.finished or self._world.now) if box.payload_done else None
+        self._report(box)
+
+    # What befalls nodes and proxies.
+
+    def on(self, node: Node) -> list[Sandbox]:
+        """The pods of a node that need not end."""
+        return [box for box in self.sandboxes.values() if box.node is node and not box.stopping]
+
+    def reboot(self, node: Node, seconds: float) -> None:
+        """All that runs on a node is killed; what may run again does after so many seconds."""
+        node.dead = True
+        for box in self.on(node):
+            box.ready = False
+            for container in box.containers:
+                self.exit(box, container, 255, container.starts)
+                self._world.after(seconds + 4 * self._dice.random(), self._again, box, container)
+            self._world.after(seconds + 5.0, self._get_ready, box)
+
+    def restart(self, node: Node, version: str) -> None:
+        """A kubelet starts again, maybe in another version: nothing is Ready until it looks."""
+        if node.version != version:
+            node.version, node.upgraded = version, self._world.now
+        info = {"nodeInfo": {"kubeletVersion": version}}
+        self._server.update("nodes", ("", node.name), lambda found: found.update(status=info))
+        for box in self.on(node):
+            box.ready = False
+            box.obey()
+            for container in box.containers:
+                self._world.after(1.0, self._again, box, container)
+            self._settle(box)
+            self._world.after(3.0, self._get_ready, box)
+
+    def restored(self) -> None:
+        """Kubelets end the pods that the API server lost, and report on all others again."""
+        for uid, box in list(self.sandboxes.items()):
+            pod = self._server.get("pods", *box.name)
+            if pod and pod.uid == uid:
+                self._report(box)
+            else:
+                box.gone = True
+                del self.sandboxes[uid]
+        for pod in list(self._server.list("pods")):
+            if pod.uid not in self.sandboxes:
+                self._server.remove("pods", pod.name)
+        for node in self.nodes:
+            self.restart(node, node.version)
 
     # What is reported.
 
@@ -256,9 +333,13 @@ class Nodes:
 
         def status(found: Json) -> None:
             condition = {"type": "Ready", "status": "True" if _is_ready(box) else "False"}
-            states = [{"name": each.name, "state": _state(each)} for each in box.containers]
             found["status"] = {"phase": box.phase, "conditions": [condition]}
-            found["status"]["containerStatuses"] = states
+            for kind, native in (("containerStatuses", False), ("initContainerStatuses", True)):
+                found["status"][kind] = [
+                    {"name": each.name, "state": _state(each)}
+                    for each in box.containers
+                    if (each.role == "native") is native
+                ]
 
         pod = self._server.get("pods", *box.name)
         if pod and pod.uid == box.uid:
@@ -291,7 +372,7 @@ class Nodes:
                 seconds = self._dice.uniform(0.1, 2.0) if quick else box.grace
                 longest = max(longest, seconds)
                 code = self._dice.choice((0, 143)) if quick else 137
-                self._world.after(seconds, self._exit, box, container, code)
+                self._end(box, container, seconds, code)
         self._report(box)
         self._world.after(longest + 0.5 + self._dice.random(), self._remove, box)
 
@@ -353,7 +434,7 @@ class Nodes:
         agent = AGENTS[mode]
         self._world.tell("the agent of {} is told to exit, and {}", box.name[1], mode)
         if agent.exits is not None:
-            self._world.after(agent.exits, self._exit, box, proxy, 0)
+            self._end(box, proxy, agent.exits, 0)
         return agent
 
 
@@ -366,4 +447,4 @@ def _state(container: Container) -> dict[str, Any]:
         return {"running": {}}
     if container.state == "terminated":
         return {"terminated": {"exitCode": container.code, "finishedAt": container.ended}}
-    return {"waiting": {"reason": "ContainerCreating"}}
+    return {"waiting": {"reason": "CrashLoopBackOff" if container.starts else "ContainerCreating"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError
 
 from simulation.world import World
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from simulation.client import Request
 
 Lost = Literal["", "unconnected", "before", "after", "reset"]
+
+Verb = tuple[str, str, str]
+"""A method, a resource, and a part of it."""
 
 _ERRORS = (
     (500, "InternalError", "etcdserver: request timed out"),
@@ -23,7 +26,7 @@ _ERRORS = (
 class Refusal(NamedTuple):
     """An error that the API server answers, ``after`` it did what was asked, or instead."""
 
-    error: KubeError
+    error: ApiError
     after: bool = False
 
 
@@ -34,11 +37,24 @@ class Network:
         self._world = world
         self._slow_until = 0.0
         self._ways = world.dice("ways")
+        self.forbidden: set[Verb] = set()
 
     def slow(self, seconds: float) -> None:
         """Make the API server slow for a time."""
         self._slow_until = self._world.now + seconds
         self._world.tell("the API server is slow for {:.0f} s", seconds)
+
+    def way(self, request: Request) -> float:
+        """Seconds until a request arrives; a proxy on the way may have kept it."""
+        late = request.writes and request.to.part not in {"exec", "portforward"}
+        patches = request.method == "PATCH"
+        if late and self._world.happens("late requests", 0.3 if patches else 0.04):
+            seconds = self._world.dice("late requests").uniform(3, 40)
+            self._world.tell("{} arrives after {:.1f} s", request, seconds)
+            if self._world.dice("late requests").random() < (0.5 if patches else 0.1):
+                self._world.after(1.0, request.process.unit.crash)
+            return seconds
+        return self.latency()
 
     def latency(self) -> float:
         """Seconds of one way."""
@@ -51,7 +67,8 @@ class Network:
     def lag(self) -> float:
         """Seconds from a change to its line in a watch."""
         if self._world.happens("watch lag", 0.1):
-            return self._world.dice("watch lag").uniform(0.1, 8.0)
+            dice = self._world.dice("watch lag")
+            return dice.uniform(0.1, 40.0 if dice.random() < 0.02 else 8.0)
         return 0.002
 
     def lost(self, request: Request) -> Lost:
@@ -63,7 +80,7 @@ class Network:
             found = world.dice("lost requests").choice(("unconnected", "before"))
             world.tell("{} never arrives", request)
             return found
-        if world.happens("lost answers", 0.03):
+        if world.happens("lost answers", 0.2 if request.method == "PATCH" else 0.03):
             found = world.dice("lost answers").choice(("after", "reset", "reset"))
             world.tell("the answer to {} is lost", request)
             return found
@@ -71,9 +88,13 @@ class Network:
 
     def refusal(self, request: Request) -> Refusal | None:
         """The error that a request is answered with by chance."""
-        world = self._world
-        if world.happens("throttling", 0.02):
-            after = world.dice("throttling").choice((1.0, 1.0, 3.0, None))
+        world, to = self._world, request.to
+        if (request.method, to.resource, to.part) in self.forbidden:
+            error = ApiError(403, f"{to.resource} is forbidden", reason="Forbidden")
+        elif request.path == request.process.unit.deaf:
+            error = ApiError(500, "the watch cache is not ready", reason="InternalError")
+        elif world.happens("throttling", 0.02):
+            after = world.dice("throttling").choice((1.0, 1.0, 3.0, 8.0, None))
             error = ApiError(429, "too many requests", reason="TooManyRequests", retry_after=after)
         elif world.happens("server errors", 0.02):
             code, reason, text = world.dice("server errors").choice(_ERRORS)

@@ -7,14 +7,24 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulation import faults, kept
+from simulation import faults, kept, population
 from simulation.cluster import Cluster
-from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
+from simulation.properties import (
+    BOUND,
+    CROWDED,
+    GIVEN_UP,
+    GIVEN_UP_BOUND,
+    RELISTS,
+    RESUMED_BOUND,
+    SUSPENDED,
+)
 from simulation.world import Violation, World
 
 EMPTY = 200.0
 """Seconds after the last pod is gone in which it is forgotten. A silent watch is dead
 after 70 s."""
+READS = frozenset({"reboots", "power cuts", "kubelet upgrades", "restored etcd", "defects"})
+"""Faults after which a decision may rest on what only a read saw, or on none."""
 _PRODUCT = logging.getLogger("istio_aux")
 
 
@@ -44,6 +54,8 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         event, cluster = getattr(record, "event", ""), self._cluster
+        if event == "lease" and cluster.acting and not record.__dict__["leader"]:
+            cluster.judge.lapsed(cluster.acting, record.getMessage())
         if event == "internal-error":
             error = record.exc_info[1] if record.exc_info else None
             cluster.logged.append(f"{record.getMessage()}: {error!r}")
@@ -54,17 +66,26 @@ class _Listener(logging.Handler):
 
 
 def play(
-    seed: int, *, off: frozenset[str] = frozenset(), trace: bool = False, first: bool = True
+    seed: int,
+    *,
+    only: frozenset[str] = frozenset(),
+    off: frozenset[str] = frozenset(),
+    trace: bool = False,
+    first: bool = True,
 ) -> Result:
-    """Play a seed, with some of its faults ``off``; by default only to the ``first`` violation."""
+    """Play a seed, by default only to the ``first`` violation.
+
+    It has the faults that it chooses, or ``only`` some; those that are ``off`` do not happen.
+    """
     random.seed(seed)
-    world = World(seed, faults.choose(seed) - off, trace=trace)
+    world = World(seed, (only or faults.choose(seed)) - off, trace=trace)
     dice = world.dice("scenario")
     cluster = Cluster(world, units=dice.choice((1, 2, 2, 2, 3)))
     listener = _Listener(cluster)
     level = _PRODUCT.level
     _PRODUCT.addHandler(listener)
     _PRODUCT.setLevel(logging.INFO if trace else logging.ERROR)
+    _PRODUCT.getChild("kube.lease").setLevel(logging.INFO)
     _PRODUCT.propagate = False
     try:
         _play(cluster, dice.uniform(60, 150), first=first)
@@ -83,44 +104,68 @@ def play(
 
 
 def _play(cluster: Cluster, window: float, *, first: bool) -> None:
-    world, judge = cluster.world, cluster.judge
+    world = cluster.world
 
     def go_on(seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Let time pass; whether to go on then."""
         world.run(world.now + seconds, lambda: (first and bool(world.violations)) or until())
         return not (first and world.violations)
 
-    def done() -> bool:
-        return not judge.unfinished()
-
     _begin(cluster, window)
     if not go_on(window):
         return
     cluster.calm_down()
-    if not go_on(BOUND, done):
+    if not _finish(cluster, go_on):
         return
-    if all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
-        go_on(GIVEN_UP_BOUND - BOUND, done)
-    judge.errors()
-    for kind, text in judge.unfinished():
-        world.violate(kind, text)
     cluster.clear()
     go_on(120.0, lambda: not cluster.server.objects["pods"])
-    if go_on(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units)):
-        for unit in cluster.units:
-            for what in kept.left(unit):
-                world.violate("something is kept", f"{unit}: {what}")
+    go_on(EMPTY, lambda: int(world.now) % 10 == 0 and not _left(cluster))
+    if _left(cluster) and go_on(RELISTS if world.faults & READS else 0.0):
+        for what in _left(cluster):
+            world.violate("something is kept", what)
+
+
+def _finish(cluster: Cluster, go_on: Callable[..., bool]) -> bool:
+    """Let everything be done that is to be done, in the time that it may take."""
+    world, judge = cluster.world, cluster.judge
+
+    def done() -> bool:
+        return not judge.unfinished()
+
+    def blame(*of: str) -> None:
+        for kind, text in judge.unfinished():
+            if not of or kind in of:
+                world.violate(kind, text)
+
+    if not go_on(RESUMED_BOUND, done):
+        return False
+    if "restored etcd" not in world.faults:  # What was suspended then is searched for later.
+        blame(SUSPENDED)
+    if not go_on(BOUND - RESUMED_BOUND, done):
+        return False
+    if world.faults & READS:
+        go_on(RELISTS - BOUND, done)
+    if all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
+        go_on(GIVEN_UP_BOUND - BOUND, done)
+    if "defects" not in world.faults:
+        judge.errors()
+    blame()
+    return True
+
+
+def _left(cluster: Cluster) -> list[str]:
+    return [f"{unit}: {what}" for unit in cluster.units for what in kept.left(unit)]
 
 
 def _begin(cluster: Cluster, window: float) -> None:
     """Start everything, and plan what will happen."""
     world, dice = cluster.world, cluster.world.dice("start")
-    faults.populate(cluster)
+    population.populate(cluster)
     for unit in cluster.units:
         world.at(dice.uniform(0.0, 4.0), unit.start)
     world.at(dice.choice((0.1, 0.1, dice.uniform(4, 30))), cluster.install_istio)
     faults.begin(cluster, window)
-    faults.grow(cluster, window)
+    population.grow(cluster, window)
     if world.faults <= faults.QUIET:
         _watch_crowd(cluster, {})
 

@@ -6,9 +6,11 @@ import asyncio
 import math
 import random
 import ssl
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from istio_aux.kube.access import Access
+from istio_aux.kube.actions import NAMESPACES, PODS
 from istio_aux.model.moment import Moment
 from istio_aux.serve import IN_FLIGHT, LINGER
 from istio_aux.settings import Settings
@@ -20,8 +22,10 @@ from simulation.client import ModelClient
 from simulation.loop import SpinningError, VirtualLoop
 
 if TYPE_CHECKING:
+    from simulation.client import Request
     from simulation.cluster import Cluster
 
+LEASE = 15.0  # Seconds for which a renewed Lease holds.
 KILL = 10.0  # Seconds from SIGTERM to SIGKILL, as in the charm's layer.
 _ACCESS = Access("", ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), lambda: None)
 
@@ -32,34 +36,61 @@ class Process:
     def __init__(self, unit: Unit, settings: Settings, name: str) -> None:
         cluster = unit.cluster
         self.unit, self.name, self.ended, self.stopping = unit, name, False, False
-        self._world, self._began = cluster.world, cluster.world.now
-        self.loop = VirtualLoop(lambda: self._world.now - self._began)
+        self._world, self.began = cluster.world, cluster.world.now
+        self.loop = VirtualLoop(lambda: self._world.now - self.began)
         self.loop.set_exception_handler(self._failed)
         self.client = ModelClient(cluster, self)
         self.wiring: Wiring = None  # type: ignore[assignment]  (made in its loop)
-        self._settings = settings
+        self.settings = settings
         self.read: dict[tuple[str, str], tuple[float, str]] = {}  # When pods were read, and UIDs.
         self.seen = 0  # The newest version that its watch of pods has brought.
         self.first: int | None = None  # The first one.
+        self.labels = 0, 0.0  # The newest version that its watch of namespaces has brought, when.
+        self.requests = defaultdict[str, deque[float]](deque)  # When it sent its last ones.
+        self.troubled = self.throttled = self.began  # When it could last not renew its Lease.
+        self.policy = False  # Whether it has read the injection policy.
         self.leads_since: float | None = None
         self._stop = asyncio.Event()
         self._main = self.loop.create_task(self._run(), name="main")
 
+    def saw(self, path: str, version: int) -> None:
+        """A watch of it has brought an object of this version."""
+        if path == PODS:
+            self.seen = max(self.seen, version)
+            self.first = self.first or version
+        elif path == NAMESPACES and version > self.labels[0]:
+            self.labels = version, self._world.now
+
+    def renews_late(self, request: Request, *, busy: bool = False) -> None:
+        """A renewal of its Lease failed or took long; one 429 is no trouble, two may be."""
+        now = self._world.now
+        if request.to.resource == "leases":
+            if not busy or now < self.throttled + LEASE:
+                self.troubled = max(self.troubled, now)
+            self.throttled = now if busy else self.throttled
+
+    def forget(self) -> None:
+        """Versions have begun again."""
+        self.seen, self.first, self.labels, self.policy = 0, None, (0, 0.0), False
+
     def clock(self) -> Moment:
-        """The present as this process sees it."""
+        """The present as this process sees it; with defects, a handler of its watches raises."""
+        task = asyncio.current_task(self.loop)
+        if task and task.get_name() == "watch pods" and self._world.happens("defects", 0.01):
+            raise RuntimeError("a defect")
         return Moment(self.loop.time(), self._world.wall + self.unit.wall_offset)
 
     def world_time(self, when: float) -> float:
         """The world's time at which the loop's is ``when``, or just past it: floats are rounded."""
-        then = when + self._began
-        while then - self._began < when:
+        then = when + self.began
+        while then - self.began < when:
             then = math.nextafter(then, math.inf)
         return then
 
     async def _run(self) -> None:
         """Do what `istio_aux.serve` does, without its ports."""
         wiring = self.wiring = Wiring(
-            self._settings, _ACCESS, client=self.client, clock=self.clock, identity=self.name
+            self.settings, _ACCESS, client=self.client, clock=self.clock, identity=self.name
         )
         async with self.client:
             wiring.listening = True
@@ -106,8 +137,9 @@ class Unit:
         self.cluster, self.number = cluster, number
         self.wall_offset = 0.0
         self.partitioned = False
+        self.deaf = ""  # The path of a collection of which it learns nothing more.
         self.process: Process | None = None
-        self._settings = structs.replace(settings)
+        self.settings = structs.replace(settings)
         self._frozen = False
         self._pod = 0
 
@@ -123,7 +155,7 @@ class Unit:
         """Start a process."""
         if self.process is None:
             self.cluster.world.tell("{} starts as {}", self, self.name)
-            self.process = Process(self, self._settings, self.name)
+            self.process = Process(self, self.settings, self.name)
 
     def next(self) -> float | None:
         """When its process has something to do, in the world's seconds."""
@@ -159,7 +191,12 @@ class Unit:
             process.terminate()
             self.cluster.world.after(KILL, self._kill, process)
 
-    def crash(self, *, renamed: bool) -> None:
+    def configure(self) -> None:
+        """Stop it to start it with the present settings."""
+        self.settings = self.cluster.settings
+        self.terminate(renamed=True)
+
+    def crash(self, *, renamed: bool = False) -> None:
         """Kill it."""
         if process := self.process:
             self.cluster.world.tell("{} is killed", self)
@@ -179,6 +216,7 @@ class Unit:
         """Stop it as SIGSTOP does, and let it go on later."""
         self.cluster.world.tell("{} is frozen for {:.0f} s", self, seconds)
         self._frozen = True
+        self._trouble(seconds)
         self.cluster.world.after(seconds, self._thaw)
 
     def _thaw(self) -> None:
@@ -190,7 +228,13 @@ class Unit:
         """Cut it off from the API server for a time."""
         self.cluster.world.tell("{} is cut off for {:.0f} s", self, seconds)
         self.partitioned = True
+        self._trouble(seconds)
         self.cluster.world.after(seconds, self._join)
+
+    def _trouble(self, seconds: float) -> None:
+        if self.process:
+            until = self.cluster.world.now + seconds
+            self.process.troubled = max(self.process.troubled, until)
 
     def _join(self) -> None:
         if self.partitioned:

@@ -117,6 +117,12 @@ class Owner:
         self._made += 1
         return f"{self.name}-{self._made}"
 
+    def restored(self) -> None:
+        """Its object is as it was; or gone, and its pods go with it."""
+        if self.object is None:
+            self.delete()
+        self.poke()
+
     def delete(self) -> None:
         """Delete it with its pods."""
         self.deleted = True
@@ -214,6 +220,11 @@ class Job(Owner):
             for _ in range(self.replicas - len(self.succeeded) - active):
                 self.make(self.fresh_name())
 
+    def restored(self) -> None:
+        super().restored()
+        if self.outcome:
+            self._say(self.outcome, "True")
+
     def _suspend(self) -> None:
         for pod in self.pods:
             if phase(pod) not in ENDED and not is_deleting(pod):
@@ -265,6 +276,10 @@ class TFJob(Job):
 
     def _policy(self, found: Stored) -> Json:
         return found.object["spec"]["runPolicy"]
+
+    def restored(self) -> None:
+        self._seen = {pod.name[1]: pod for pod in self.pods}
+        super().restored()
 
     def see(self, change: Change) -> None:
         """A pod has changed; the operator sees that a moment later, in order."""
