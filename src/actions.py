@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
@@ -52,6 +53,23 @@ Results = Mapping[str, Any]
 
 class RefusedError(Exception):
     """Why the action fails, in one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Which pods an action lists."""
+
+    limit: int = PAGE
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """Which pods are restarted."""
+
+    namespace: str = ""
+    limit: int = 10
+    dry_run: bool = True
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,16 +158,15 @@ class Actions(ops.Object):
 
     def _page(self, event: ops.ActionEvent, url: str, *states: str) -> PodPage:
         """Return the page that the parameters ask for."""
-        limit, after = event.params.get("limit", PAGE), event.params.get("after", "")
-        if after:
-            _expect_pod("after", after)
-        return probe.page(url, states, after, limit, self._transport)
+        paging = event.load_params(Paging)
+        if paging.after:
+            _pod("after", paging.after)
+        return probe.page(url, states, paging.after, paging.limit, self._transport)
 
     @_action
     def _on_explain(self, event: ops.ActionEvent) -> Results:
-        _expect_pod("pod", event.params["pod"])
+        namespace, pod = _pod("pod", event.params["pod"])
         command = ["explain", "--config", workload.CONFIG]
-        namespace, _, pod = event.params["pod"].partition("/")
         text, why = self._run([*command, "--namespace", namespace, f"pod/{pod}"])
         if why:
             raise RefusedError(why)
@@ -178,27 +195,18 @@ class Actions(ops.Object):
             yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
         if why := istio.migration(inputs.control_planes):
             yield Finding("relations", "note", why, "after a migration remove the old one")
-        with cluster.connect(self._kubernetes) as client:
-            try:
-                cluster.check_permissions(client, inputs.model, leader=True)
-                yield Finding("trust", "ok", "the charm has its rights")
-            except ReconcileError as error:
-                if error.refused:
-                    trust = f"run `juju trust {inputs.app} --scope=cluster`"
-                    yield Finding("trust", "problem", f"the charm may not {error}", trust)
-                else:
-                    yield Finding("trust", "unknown", str(error))
-            try:
-                model, now = inputs.model, inputs.now
-                units = probe.look(client, inputs.app, model, now, self._transport)
-                silent = [units.waits] if units.waits else units.silent
-            except ReconcileError as error:
-                silent = [str(error)]
-        for why in silent:
-            do = "see `juju status`; units answer each other on port 8080"
-            yield Finding("units", "problem", why, do)
-        if not silent:
-            yield Finding("units", "ok", "every unit behind the Service answers")
+        try:
+            with cluster.connect(self._kubernetes) as client:
+                waits = objects.awaited(client, inputs)
+        except ReconcileError as error:
+            trust = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
+            yield Finding("units", "problem" if trust else "unknown", str(error), trust)
+        else:
+            if waits:
+                do = "see `juju status`"
+                yield Finding("units", "problem", f"the Service lacks {waits}", do)
+            else:
+                yield Finding("units", "ok", "a unit is ready behind the Service")
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
             yield Finding("workload", "problem", inputs.answer.missing, do)
@@ -214,12 +222,13 @@ class Actions(ops.Object):
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
-        limit, namespace = event.params.get("limit", 10), event.params.get("namespace", "")
-        if namespace and not DNS_LABEL.fullmatch(namespace):
-            raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
+        asked = event.load_params(Restarted)
+        if asked.namespace and not DNS_LABEL.fullmatch(asked.namespace):
+            raise RefusedError(f"namespace: {json.dumps(asked.namespace)}: expected one namespace")
         command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
-        command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
-        if dry_run := event.params.get("dry-run") is not False:
+        command += ["--limit", str(asked.limit)]
+        command += ["--namespace", asked.namespace] if asked.namespace else []
+        if asked.dry_run:
             text, why = self._run(command, timed=True)
         else:
             inputs = self._to_evict()
@@ -232,7 +241,7 @@ class Actions(ops.Object):
         lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in judged]
         pods, records = _fitting(lines, judged)
         outcomes = [pod["outcome"] for pod in judged]
-        done = "would-restart" if dry_run else "restarted"
+        done = "would-restart" if asked.dry_run else "restarted"
         counts = {each: outcomes.count(each) for each in (done, "kept")}
         counts["not-shown"] = len(judged) - len(pods.splitlines())
         return {**counts, "unfinished": why, "pods": pods, "json": records}
@@ -324,7 +333,9 @@ def _bounded(value: Any, key: str = "") -> Any:
     return encoded[: room - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
-def _expect_pod(parameter: str, value: str) -> None:
+def _pod(parameter: str, value: str) -> tuple[str, str]:
+    """Return namespace and name of a pod that a parameter names."""
     namespace, _, name = value.partition("/")
     if not (DNS_LABEL.fullmatch(namespace) and DNS_SUBDOMAIN.fullmatch(name) and len(name) <= 253):
         raise RefusedError(f"{parameter}: {json.dumps(value)}: expected NAMESPACE/NAME")
+    return namespace, name

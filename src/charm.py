@@ -97,16 +97,11 @@ class IstioAuxCharm(ops.CharmBase):
             remember(self.model, observed)
             self._pending = own.keep(observed.now)
         with cluster.connect(self.kubernetes_transport) as client:
-            with self._step():
-                cluster.check_permissions(client, observed.model, leader=observed.leader)
-            if self._problem:
-                self._read_checks(observed.answer)
-            else:
-                self._act(client, observed)
+            self._act(client, observed)
         starts = self._notes.starting
         sidecar.answer(self, self._inputs.requesters, None if starts else observed.answer)
         # No event says that a problem has passed, nor that a check succeeds for the first time.
-        waits = bool(self._problem or self._notes.silent) or starts or self._pending
+        waits = bool(self._problem) or starts or self._pending
         workload.wake(self._container, event, wanted=waits)
 
     @contextlib.contextmanager
@@ -138,11 +133,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._pending |= leaf.issuer != inputs.issuers.wants.issuer
         if self._serves and inputs.leader and not self._problem:
             with self._step():
-                units = probe.look(
-                    client, inputs.app, inputs.model, inputs.now, self.workload_transport
-                )
-                self._notes.silent = units.silent
-                objects.complete(client, inputs, units.waits)
+                objects.complete(client, inputs)
         # Another operator's webhook may refuse these, so they come last and block nothing.
         self._notes.unapplied = objects.admit_api_server(inputs, self.kubernetes_transport)
         live = bool(process and process.injector_live)

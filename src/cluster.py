@@ -20,15 +20,13 @@ from lightkube import Client
 from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError
-from lightkube.core.resource import NamespacedResource, api_info
+from lightkube.core.resource import api_info
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
-from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources import rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
-from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
@@ -42,6 +40,7 @@ AuthorizationPolicy: Final = create_namespaced_resource(
 # policies that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
     admission.MutatingWebhookConfiguration,
+    # Earlier revisions made these two. They go with 1.0.
     admission.MutatingAdmissionPolicyBinding,
     admission.MutatingAdmissionPolicy,
     rbac.ClusterRoleBinding,
@@ -53,10 +52,6 @@ OWNED: Final[tuple[type[Any], ...]] = (
     ServiceAccount,
     PeerAuthentication,
     AuthorizationPolicy,
-)
-# Deleted with 1.0: earlier revisions made them, and they are deleted where a cluster has them.
-NO_LONGER_MADE: Final = frozenset(
-    {admission.MutatingAdmissionPolicyBinding, admission.MutatingAdmissionPolicy}
 )
 CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
@@ -176,58 +171,6 @@ def tolerating_refusals(left: list[str], what: str) -> Generator[None]:
             left.append(what)
         elif error.code != 404:
             raise
-
-
-def check_permissions(client: Client, model: str, *, leader: bool) -> None:
-    """Check that the charm has what a unit needs; the leader also writes the owned objects.
-
-    Raises:
-        ReconcileError: it names the first permission that is missing, as in a ClusterRole.
-    """
-    with attempt("permissions"):
-        # `juju trust` grants everything, so one request is enough.
-        if _may(client, "*", "*", "*"):
-            return
-        for verb, group, resource, namespace in _needed(model, leader=leader):
-            if not _may(client, verb, group, resource, namespace):
-                name = f"{resource}.{group}" if group else resource
-                raise ReconcileError(f"{verb} {name}", refused=True)
-
-
-def _needed(model: str, *, leader: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Yield verb, API group, resource and namespace of each permission."""
-    yield "create", "authentication.k8s.io", "tokenreviews", ""
-    yield "create", "", "serviceaccounts/token", model
-    # To know whose model a request over the relation `sidecar` comes from.
-    yield "list", "", "namespaces", ""
-    if not leader:
-        return
-    yield "patch", "", "namespaces", ""
-    yield "list", "discovery.k8s.io", "endpointslices", model
-    yield "get", "", "pods", model
-    for kind in OWNED:
-        known, namespaced = api_info(kind), issubclass(kind, NamespacedResource)
-        made = () if kind in NO_LONGER_MADE else ("get", "create", "patch")
-        for verb in ("list", "delete", *made):
-            yield verb, known.resource.group, known.plural, model if namespaced else ""
-
-
-def _may(client: Client, verb: str, group: str, resource: str, namespace: str = "") -> bool:
-    resource, _, subresource = resource.partition("/")
-    attributes = ResourceAttributes(
-        verb=verb, group=group, resource=resource, subresource=subresource, namespace=namespace
-    )
-    spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
-    try:
-        status = client.create(SelfSubjectAccessReview(spec=spec)).status
-    except ApiError as error:
-        # Every account may ask (ClusterRole system:basic-user).
-        if error.response.status_code != 403:
-            raise
-        raise ReconcileError("the Kubernetes API server has not read its roles yet") from error
-    if status is None:
-        raise ReconcileError(f"{_NOT_ITS_ANSWER}: no status")
-    return status.allowed
 
 
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:

@@ -1,7 +1,8 @@
 """The charm's options. `config.yaml` has their names, types, defaults and meanings.
 
-The workload checks its own settings; these checks come first, so that the status names a bad
-option, and the last good configuration runs on, also in a new pod (`recall`).
+Most of them are settings of the workload, which says what is allowed. The charm asks first, so that
+the status names a bad option, and the last good configuration runs on, also in a new pod
+(`recall`).
 """
 
 from __future__ import annotations
@@ -11,32 +12,21 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
-from istio_aux.model import selectors, sidecars
+from istio_aux import settings
+from istio_aux.model import selectors
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
-from istio_aux.model.policy import (
-    REPLACED,
-    DeadProxy,
-    Peers,
-    QuitMode,
-    RacePolicy,
-    StartMode,
-    replaced,
-)
+from istio_aux.model.policy import REPLACED, replaced
 from istio_aux.model.selectors import DNS_LABEL
-from istio_aux.model.text import alternatives
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dead-proxy": tuple(map(str, DeadProxy)),
-    "log-level": ("debug", "info", "warning", "error"),
-    "peers": tuple(map(str, Peers)),
-    "quit": tuple(map(str, QuitMode)),
-    "race-policy": tuple(map(str, RacePolicy)),
-    "start-mode": tuple(map(str, StartMode)),
+    name: tuple(map(str, cast("type[StrEnum]", type(settings.default(name)))))
+    for name in ("dead-proxy", "log-level", "peers", "quit", "race-policy", "start-mode")
 }
 """The options that have a few values, and these values."""
 
@@ -84,22 +74,16 @@ class Config:
     log_level: str
 
     def __post_init__(self) -> None:
-        checks: dict[str, Callable[[Any], object]] = {
-            "namespace-selectors": selectors.parse_namespaces,
-            "pod-selector": selectors.parse,
-            "inject-selector": selectors.parse,
+        own: dict[str, Callable[[Any], object]] = {
             "inject-applications": partial(parse_applications, model=self.model),
             "inject-namespaces": parse_namespaces,
-            "sidecars": sidecars.parse,
-            "quit-grace": _expect_seconds,
-            **{name: partial(_expect_choice, name) for name in CHOICES},
         }
         problems: list[str] = []
-        for name, check in checks.items():
+        for name, value in self.options.items():
             try:
-                check(getattr(self, name.replace("-", "_")))
+                (own.get(name) or settings.OPTIONS[name].read)(value)
             except ValueError as error:
-                problems.append(f"{name}: {error}")
+                problems.append(f"{name}: {error}{replaced(f'{name}={value}')}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -213,17 +197,6 @@ def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
         for each in selector.requirements
     ]
     return {"matchExpressions": expressions} if expressions else {}
-
-
-def _expect_seconds(value: int) -> None:
-    if value < 0:
-        raise ValueError(f"{value}: expected seconds, 0 or more")
-
-
-def _expect_choice(name: str, value: str) -> None:
-    if value not in CHOICES[name]:
-        expected = f"expected {alternatives(CHOICES[name])}{replaced(f'{name}={value}')}"
-        raise ValueError(f"{json.dumps(value)}: {expected}")
 
 
 def _expect(entries: Iterable[str], is_good: Callable[[str], object], expected: str) -> None:

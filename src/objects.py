@@ -16,13 +16,14 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import Any, Final
 
 from istio_aux.model import owners
-from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR
+from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR, WEBHOOK_PORT
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.types import PatchType
 
 import cluster
@@ -103,26 +104,22 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     values = inputs.values()
     if values is None:
         raise ReconcileError(inputs.invalid or "waiting for the leader's certificate authority")
-    more, usual = (
-        [each for each in manifests.render_access(granted) if each.kind == "ClusterRole"]
-        for granted in (dataclasses.replace(values, repairs=True), values)
-    )
     try:
-        cluster.apply(client, more, manager=inputs.app)
+        granted = dataclasses.replace(values, repairs=True)
+        cluster.apply(client, manifests.render_access(granted), inputs.app)
         yield
     finally:
         try:
-            cluster.apply(client, usual, manager=inputs.app)
+            ensure(client, inputs)
         except ReconcileError as error:
             logger.warning("%s: the next event takes the right to evict away", error)
 
 
-def complete(client: Client, inputs: Inputs, waits: str) -> None:
+def complete(client: Client, inputs: Inputs) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
-    Call it when this unit serves. The configuration is created unless the unit `waits` for its
-    endpoints: without a workload, each new pod costs a call that fails. It stays when a unit
-    restarts.
+    Call it when this unit serves. The configuration waits for the Service: without a workload, each
+    new pod costs a call that fails. It stays when a unit restarts.
     """
     values = inputs.values()
     if values is None:
@@ -130,10 +127,30 @@ def complete(client: Client, inputs: Inputs, waits: str) -> None:
     if inputs.has_webhook:
         labels = manifests.labels(inputs.app, inputs.model)
         cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
-    elif waits:
-        raise ReconcileError(waits)
+    elif waits := awaited(client, inputs):
+        raise ReconcileError(f"waiting for {waits} of Service {inputs.app}")
     else:
         cluster.apply(client, manifests.render_webhook(values), inputs.app)
+
+
+def awaited(client: Client, inputs: Inputs) -> str:
+    """Return what the Service still lacks, or the empty text."""
+    with attempt(f"EndpointSlices of Service {inputs.app}"):
+        labels = {"kubernetes.io/service-name": inputs.app}
+        # lightkube's label operators are untyped.
+        listing = client.list(  # pyright: ignore[reportUnknownMemberType]
+            EndpointSlice, namespace=inputs.model, labels=dict[str, Any](labels)
+        )
+        slices = [*listing]
+    ends = [end for part in slices for end in part.endpoints or ()]
+    # A pod is ready when its workload answers Pebble. None means True (discovery/v1
+    # EndpointConditions).
+    if not any(end.conditions is None or end.conditions.ready is not False for end in ends):
+        return "a ready endpoint"
+    # Juju opens the port after the hook that asks for it. Until then the Service has another one,
+    # and the API server would not find ours.
+    ports = {port.port for part in slices for port in part.ports or ()}
+    return "" if WEBHOOK_PORT in ports else f"port {WEBHOOK_PORT}"
 
 
 def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:

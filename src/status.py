@@ -34,7 +34,6 @@ class Notes:
 
     labels: Sequence[str] = ()  # Namespaces of `inject-namespaces` without their label, and why.
     unapplied: str = ""  # The object that another operator's webhook refused, and why.
-    silent: Sequence[str] = ()  # Units that do not answer the leader, with their addresses.
     runs: bool = False  # Pebble runs the workload, and does not wait before it starts it again.
     starting: bool = False  # Pebble's check has not failed yet.
 
@@ -178,7 +177,6 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield _some(_names(status.suspended_jobs), "suspended for their sidecar: ")
     yield _some(notes.labels, "inject-namespaces: ")
     yield f"not applied: {notes.unapplied}" if notes.unapplied else ""
-    yield _some(notes.silent)
     yield f"certificates: {inputs.issuers.refused}" if inputs.issuers.refused else ""
 
 

@@ -45,7 +45,7 @@ from cluster import Found, ReconcileError
 from inputs import Inputs
 
 APP = "istio-aux"
-OWNED = [kind for kind in of_charm.OWNED if kind not in of_charm.NO_LONGER_MADE]
+OWNED = [kind for kind in of_charm.OWNED if "MutatingAdmission" not in kind.__name__]
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 

@@ -38,6 +38,7 @@ FILES = (
     "pyproject.toml",
     "uv.lock",
     "workload/src/istio_aux/__init__.py",
+    "workload/src/istio_aux/settings.py",
     "workload/src/istio_aux/model",
 )
 OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubuntu"\n'

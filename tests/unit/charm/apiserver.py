@@ -42,7 +42,7 @@ class ApiServer:
     Attributes:
         moments: the kinds that existed after each request.
         applied: the objects that were applied, in order.
-        denied: permissions that are refused, as "verb resource", when asked for and when used.
+        denied: permissions that are refused, as "verb resource".
         broken: requests that fail with 503, written likewise.
         unknown: plurals that are not served, as in older versions.
         answers: the answer to "verb resource" or "verb resource name", or what makes it.
@@ -50,7 +50,6 @@ class ApiServer:
         patience: the client's timeout in seconds, by request.
         endpoints: those of the application's Service.
         port: that of the application's Service.
-        ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
         model: the namespace of the model.
         longest_token: how many seconds a token lasts at most.
@@ -70,7 +69,6 @@ class ApiServer:
         self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
         self.port = 8443
-        self.ignorant = 0
         self.raw: dict[str, bytes] = {}
         self.model = "kubeflow"
         self.longest_token = math.inf
@@ -80,8 +78,7 @@ class ApiServer:
 
     @property
     def writes(self) -> list[str]:
-        reviews = ("selfsubjectaccessreviews", "tokenreviews")
-        return [c for c in self.calls if not c.startswith("GET") and not c.endswith(reviews)]
+        return [c for c in self.calls if not c.startswith("GET") and not c.endswith("tokenreviews")]
 
     def first(self, beginning: str) -> int:
         """The index of the first call that begins with this text."""
@@ -100,9 +97,6 @@ class ApiServer:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.calls.append(f"{request.method} {path}")
         self.patience[self.calls[-1]] = request.extensions["timeout"]["read"]
-        if "selfsubjectaccessreviews" in path:
-            odd = self.answers.get("create selfsubjectaccessreviews")
-            return odd() if callable(odd) else self._review(body)
         verb, resource = self._verb(request), self._resource(path)
         name = path.rpartition("/")[2]
         answer = self.failures.pop(0) if self.failures else None
@@ -113,7 +107,7 @@ class ApiServer:
             return answer() if callable(answer) else answer
         if resource in self.unknown:
             return httpx2.Response(404, text="404 page not found\n")
-        if not self._allows(verb=verb, resource=resource):
+        if f"{verb} {resource}" in self.denied:
             why = f'User "charm" cannot {verb} resource "{resource}"'
             return self._status(403, "Forbidden", f"{resource} is forbidden: {why}")
         if f"{verb} {resource}" in self.broken:
@@ -122,13 +116,6 @@ class ApiServer:
         response = self._review_token(body) if tokens else self._act(request, path, body)
         self.moments.append(set(self.kinds()))
         return response
-
-    def _review(self, body: dict[str, Any]) -> httpx2.Response:
-        if self.ignorant:
-            self.ignorant -= 1
-            return self._status(403, "Forbidden", "selfsubjectaccessreviews is forbidden")
-        asked = body["spec"]["resourceAttributes"]
-        return httpx2.Response(201, json=body | {"status": {"allowed": self._allows(**asked)}})
 
     def _review_token(self, body: dict[str, Any]) -> httpx2.Response:
         """Take what `_act` granted until it expires or its account is another one."""
@@ -265,10 +252,6 @@ class ApiServer:
             there[field][key] = value
         self._managed[by] = set(wanted)
         return httpx2.Response(200, json=present)
-
-    def _allows(self, verb: str, resource: str, subresource: str = "", **_: str) -> bool:
-        resource += f"/{subresource}" if subresource else ""
-        return not self.denied if verb == "*" else f"{verb} {resource}" not in self.denied
 
     def _verb(self, request: httpx2.Request) -> str:
         if request.method == "GET":

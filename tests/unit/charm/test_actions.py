@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import httpx2
 import pytest
 from istio_aux.cli import commands
 from istio_aux.model.resources import Requests
@@ -294,8 +293,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     assert found["works"] == "false"
     assert found["findings"] == (
         "problem: network: no answer; to do: open port 8443\n"
-        "ok: trust: the charm has its rights\n"
-        "ok: units: every unit behind the Service answers\n"
+        "ok: units: a unit is ready behind the Service\n"
         "ok: injector: istio is live"
     )
     assert json.loads(found["json"])[0] == FAR
@@ -308,20 +306,22 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     assert run_check(unit, LIVE, {**FAR, "result": "note"})["works"] == "true"
 
 
-def test_a_check_finds_missing_trust_a_bad_option_and_a_unit_that_does_not_answer(
+def test_a_check_finds_missing_trust_a_bad_option_and_a_service_without_a_unit(
     unit: Unit,
 ) -> None:
-    unit.api.denied.add("patch namespaces")
-    unit.process.units["10.1.0.10"] = httpx2.Response(503, text="watch pods: 403\n")
+    unit.api.endpoints = []
     unit.state = dataclasses.replace(unit.state, config={"log-level": "loud"})
 
     found = run_check(unit, LIVE)
 
     assert found["works"] == "false"
-    assert "problem: trust: the charm may not" in found["findings"]
-    assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
     assert 'problem: options: log-level: "loud"' in found["findings"]
-    assert "problem: units: waiting for unit istio-aux/0: watch pods: 403" in found["findings"]
+    assert "problem: units: the Service lacks a ready endpoint" in found["findings"]
+
+    unit.api.denied.add("list endpointslices")
+    found = run_check(unit, LIVE)
+    assert "problem: units: EndpointSlices of Service istio-aux: " in found["findings"]
+    assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
 
 
 @pytest.mark.parametrize(

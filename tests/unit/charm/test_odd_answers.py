@@ -33,14 +33,12 @@ ODD: dict[str, Callable[[], httpx2.Response]] = {
 }
 # A request of each kind that an event makes, and what makes the event do it.
 REQUESTS: dict[str, Callable[[Unit], Any]] = {
-    "create selfsubjectaccessreviews": lambda _: None,
     "create tokenreviews": lambda _: None,
     "create serviceaccounts/token": lambda unit: (unit.etc / "token").unlink(),
     "list namespaces": lambda _: None,
-    "list endpointslices": lambda _: None,
+    "list endpointslices": lambda unit: unit.api.objects.clear(),
     "list peerauthentications": lambda _: None,
     "list jobs": lambda _: None,
-    "get pods": lambda unit: setattr(unit.process, "units", {}),
     "patch peerauthentications": lambda _: None,
     "patch clusterroles": lambda _: None,
     "delete validatingadmissionpolicies": lambda unit: unit.configure(race_policy="restart-jobs"),

@@ -33,7 +33,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
     ("option", "value", "message"),
     [
         ("quit", "True", 'quit: "True": expected enabled, dry-run or disabled'),
-        ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
+        ("quit-grace", -1, "quit-grace: -1: expected seconds, as a number of 0 or more"),
         (
             "inject-applications",
             "a,kubeflow/A",
