@@ -17,7 +17,7 @@ from typing import Any
 
 from istio_aux.cli import report
 from istio_aux.cli.terminal import Terminal
-from istio_aux.injector.injection import expected, hooks_of
+from istio_aux.injector.injection import hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
@@ -31,6 +31,7 @@ from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory
@@ -102,8 +103,10 @@ def explained(pod: Pod) -> report.Explanation:
 
 def audited(pod: Pod) -> report.Finding | str | None:
     """What `audit` says about it."""
-    expectation = expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
-    return report.audit(pod, judged(pod, NOW, quit_policy=Policy(grace=30)), expectation)
+    expectation = mesh.expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
+    return report.audit(
+        pod, Candidate.of(pod), judged(pod, NOW, quit_policy=Policy(grace=30)), expectation
+    )
 
 
 def read_file(body: bytes) -> None:

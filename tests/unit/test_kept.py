@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.injector import injection
-from istio_aux.injector.injection import expected, hooks_of
+from istio_aux.injector.injection import hooks_of
 from istio_aux.kube.access import Access
 from istio_aux.kube.objects import key_of
 from istio_aux.model import kept
@@ -31,12 +31,14 @@ from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
 from istio_aux.repair import suspension
+from istio_aux.repair.candidate import Candidate
 from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHTLY
 from msgspec import inspect, structs
 from unit.injecting import ENABLED
 from unit.repairing import mesh
+from unit.rules.mesh import expected
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import JOB, decide, raw, unmeshed
 
@@ -238,7 +240,7 @@ class Process:
             remove = await self.take(Pod, numbered(body, number), number)
             owner = self.store.owners[f"training/owner-{numbered(SALT.encode(), number).decode()}"]
             read = FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), found)
-            left = suspension.begin([read], Pod(), datetime.now(UTC))
+            left = suspension.begin([read], Candidate(), datetime.now(UTC))
             assert isinstance(left, suspension.Leave)
             await self.store.learn(owner, left)
             return remove

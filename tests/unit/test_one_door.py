@@ -34,7 +34,7 @@ ELSEWHERE = {
     ("start/plan.py", "before_injection"),
     ("start/plan.py", "_annotated"),
     ("model/templates.py", "_step"),
-    ("model/kept.py", "candidate"),
+    ("model/wish.py", "of"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }

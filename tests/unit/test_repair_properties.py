@@ -26,7 +26,7 @@ from istio_aux.model.policy import State
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair import rules as repair
-from istio_aux.repair import suspension
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import Sidecar, replica
@@ -37,7 +37,7 @@ from oracle.pods import pod as oracles
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, job
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, YES, raw
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 
 SPACES = ("shop", "bank")
 INJECTS = "istio-injection=enabled"
@@ -194,7 +194,7 @@ def generated(number: int) -> Pod:
 
 
 def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
-    """In rules, rollout and suspension: no rule reads what the store has thrown away."""
+    """Nothing else of a pod is read: rules, rollout and suspension take a candidate."""
     web, reasons = parse_selector("app.kubernetes.io/name=web"), set[str]()
     recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
     options = PodOptions(inject=web)
@@ -204,25 +204,15 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         whole = generated(number)
         store.apply(whole)
         stored = store.pods[key_of(whole)]
-        finished = repair.containers_finished(whole)
-        labels = store.namespaces.get(whole.metadata.namespace, {})
+        candidate = Candidate.of(whole)
+        labels = store.namespaces.get(whole.metadata.namespace)
         new, expectation = repair.expectation(
-            whole, labels, options, store.applications, store.expect
+            candidate, labels, options, store.applications, store.expect
         )
-        action = repair.decide(new, expectation, WITH_JOBS, finished=finished, live=True)
+        action = repair.decide(new, expectation, WITH_JOBS, live=True)
         reasons.add(action.reason)
-        assert (stored.action, stored.sidecar) == (action, replica(whole, action).sidecar), whole
-        if (kept := stored.bare) is None:
-            continue
-        assert stored.finished == finished, whole
-        both = [
-            (
-                replica(each, action), suspension.begin(JOBS, each, NOON),
-                repair.decide(each, YES, WITH_JOBS, finished=finished, live=True),
-            )
-            for each in (whole, kept)
-        ]  # fmt: skip
-        assert both[0] == both[1], whole
+        assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
+        assert stored.candidate in (None, candidate), whole
     told = " ".join(sorted(reasons))
     for each in (
         "containers are finished",
@@ -247,6 +237,6 @@ def test_what_is_kept_of_a_pod_is_only_what_decides() -> None:
     store.apply(job({"main": RUNNING}, details={"main": fat}, spec=quantities))
 
     (stored,) = store.pods.values()
-    kept = msgspec.json.encode(stored.bare).decode()
+    kept = msgspec.json.encode(stored.candidate).decode()
     assert "unneeded" not in kept
     assert "4711" not in kept

@@ -13,6 +13,7 @@ from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.moment import Clock
 from istio_aux.model.owners import controller
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK, SuspensionLimits
@@ -126,7 +127,7 @@ async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
     pod = pods.convert(api.get("pods", "training", name) or pod_document(name))
     owner = controller(pod)
     assert owner
-    left = await process.suspend("training", owner, pod)
+    left = await process.suspend("training", owner, Candidate.of(pod))
     return left.reason if left else ""
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
-from istio_aux.injector.injection import InjectionPolicy, hooks_of
+from istio_aux.injector import injection
+from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, Policies, hooks_of
 from istio_aux.model import pod as pods
 from istio_aux.model.pod import Pod
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
+from istio_aux.model.wish import Wish
 
 RECORDS = Path(__file__).parents[2] / "data" / "istio"
 DEFAULT = "istio-revision-tag-default"
@@ -102,3 +104,10 @@ def pod(
     """A pod of which no more is read than this."""
     metadata = {"name": "p", "namespace": namespace, "labels": labels, "annotations": annotations}
     return pods.convert({"metadata": metadata, "spec": spec})
+
+
+def expected(
+    pod: Pod, namespace: Mapping[str, str] | None, hooks: Sequence[Hook], policies: Policies
+) -> Expectation:
+    """Whether this pod would get a sidecar in a namespace with these labels."""
+    return injection.expected(Wish.of(pod, namespace), hooks, policies)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import Application
-from istio_aux.start.plan import admitted
+from istio_aux.model.wish import Wish
 from unit.rules.mesh import INJECT, pod
 
 NAME = "app.kubernetes.io/name"
@@ -74,7 +74,7 @@ def test_who_asks_for_a_sidecar_and_who_gets_one_by_us(
 
 def test_a_pod_is_judged_as_admission_would_make_it() -> None:
     found, _ = parse(FILE)
-    judged = admitted(pod({NAME: "web"}, namespace="shop"), found)
+    judged = Wish.of(pod({NAME: "web"}, namespace="shop")).admitted(found)
     assert judged.labels == {NAME: "web", INJECT: "true"}
-    own = pod({NAME: "web"}, {INJECT: "maybe"}, namespace="shop")
-    assert admitted(own, found) is own, "it says itself what it wants"
+    own = Wish.of(pod({NAME: "web"}, {INJECT: "maybe"}, namespace="shop"))
+    assert own.admitted(found) is own, "it says itself what it wants"

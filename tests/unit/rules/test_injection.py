@@ -13,7 +13,6 @@ from istio_aux.injector.injection import (
     Hook,
     InjectionPolicy,
     Policies,
-    expected,
     hooks_of,
     read_policy,
 )
@@ -35,6 +34,7 @@ from unit.rules.mesh import (
     THEIRS,
     TRUE,
     each_webhook,
+    expected,
     pod,
     recorded,
     renamed,

@@ -13,6 +13,7 @@ import pytest
 from istio_aux.model.owners import KINDS, FoundJob, Job
 from istio_aux.model.pod import OwnerReference
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.suspension import Leave, Suspend, begin
 from unit.rules.table import row
 from unit.rules.unmeshed import WITH_JOBS, YES
@@ -46,7 +47,7 @@ def decide(found: Job, *, meshed: bool = False) -> Suspend | Leave:
     """What is done to this batch Job, which is part of no other one that could be suspended."""
     alone = [FoundJob(OwnerReference(api_version="batch/v1", kind="Job", name="count"), found)]
     its = pod(labels={"batch.kubernetes.io/job-name": "count"})
-    return begin(alone, its, NOW, meshed=meshed)
+    return begin(alone, Candidate.of(its), NOW, meshed=meshed)
 
 
 def rules(*found: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -107,9 +108,8 @@ def test_a_job_is_not_suspended_as_long_as_another_pod_of_it_has_its_sidecar() -
 )  # fmt: skip
 def test_no_pod_of_a_job_that_cannot_be_suspended_is_touched(found: Job, because: str) -> None:
     assert decide(found) == Leave(because)
-    action = repair.decide(
-        pod(), YES, WITH_JOBS, finished=False, live=True, obstacle=f"it is not suspended: {because}"
-    )
+    why = f"it is not suspended: {because}"
+    action = repair.decide(Candidate.of(pod()), YES, WITH_JOBS, live=True, obstacle=why)
     assert isinstance(action, repair.ReportUnmeshed)
     assert action.unmeshed
     assert action.reason.endswith(f"; not restarted: it is not suspended: {because}")
@@ -133,7 +133,9 @@ def test_a_set_is_suspended_although_another_pod_has_its_sidecar(
         msgspec.convert({"metadata": {"name": "train"}}, Job),
     )
     below = FoundJob(OwnerReference(api_version="batch/v1", kind="Job"), job(owner, **found))
-    assert isinstance(begin([below, above], pod(labels=SET_LABEL), NOW, meshed=True), Suspend)
+    assert isinstance(
+        begin([below, above], Candidate.of(pod(labels=SET_LABEL)), NOW, meshed=True), Suspend
+    )
 
 
 def test_kinds_have_the_same_order_in_each_process() -> None:

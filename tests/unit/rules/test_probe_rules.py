@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of
+from istio_aux.injector.injection import InjectionPolicy, hooks_of
 from istio_aux.injector.probe_rules import (
     NOT_CHECKED,
     NativeCheck,
@@ -38,6 +38,7 @@ from unit.rules.mesh import (
     TRUE,
     each_webhook,
     edited,
+    expected,
     recorded,
     target,
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from istio_aux.injector.injection import Expectation
-from istio_aux.model import owners
 from istio_aux.model import pod as pods
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from unit.rules.pods import MISSING, RUNNING, exited
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
@@ -257,7 +259,10 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> No
 
 
 def test_only_a_pod_of_a_stateful_set_has_an_ordinal() -> None:
-    assert owners.controls(unmeshed(owner=STATEFUL, name="charm-a-12")).ordinal == 12
-    assert owners.controls(unmeshed(owner=STATEFUL, name="charm")).ordinal is None
+    def ordinal(**fields: Any) -> int | None:
+        return Candidate.of(unmeshed(**fields)).controller.ordinal
+
+    assert ordinal(owner=STATEFUL, name="charm-a-12") == 12
+    assert ordinal(owner=STATEFUL, name="charm") is None
     for owner in (None, TFJOB, ("example.org/v1", "StatefulSet")):
-        assert owners.controls(unmeshed(owner=owner, name="charm-a-0")).ordinal is None
+        assert ordinal(owner=owner, name="charm-a-0") is None

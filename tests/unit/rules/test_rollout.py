@@ -12,6 +12,7 @@ import pytest
 from istio_aux.model.election import Replaced, read_checkpoint
 from istio_aux.model.moment import Moment
 from istio_aux.repair import rollout as rollouts
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import (
     Defer,
     Next,
@@ -366,7 +367,7 @@ def test_a_pod_as_its_rollout_sees_it(
 ) -> None:
     found = unmeshed(**fields)
     expected = {"name": found.metadata.name, "uid": "pod-1", **expected}
-    assert replica(found, decide(found, *context)) == Replica(**expected)
+    assert replica(Candidate.of(found), decide(found, *context)) == Replica(**expected)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +379,9 @@ def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
     """It may be over before it is Ready, or before anybody looks."""
     for phase in ("Pending", "Running", "Succeeded"):
         pod = job(containers, phase=phase, ready=False)
-        assert replica(pod, decide(pod)).ready is ready
-    assert not replica(unmeshed(containers, ready=False), decide(pod)).ready
-    assert not replica(job(containers, deleting=True), decide(pod)).ready
+        assert replica(Candidate.of(pod), decide(pod)).ready is ready
+    for other in (unmeshed(containers, ready=False), job(containers, deleting=True)):
+        assert not replica(Candidate.of(other), decide(other)).ready
 
 
 OLD = bare("old", created=5.0)

@@ -10,6 +10,7 @@ import pytest
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.model.pod import Pod
 from istio_aux.repair import suspension
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.suspension import (
     MARK,
     SIDECAR,
@@ -78,7 +79,7 @@ def noted(time: str) -> dict[str, Any]:
     ],
 )
 def test_a_job_is_suspended(found: Job) -> None:
-    assert isinstance(suspension.begin(alone(found), pod(), NOW), Suspend)
+    assert isinstance(suspension.begin(alone(found), Candidate.of(pod()), NOW), Suspend)
 
 
 AGAIN = "it was suspended for its sidecars on {}, and is not suspended again within a day"
@@ -115,7 +116,7 @@ def left(sentence: str, because: str, its: Pod | None = None, /, **found: Any) -
 )  # fmt: skip
 def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
     lasts = "within a day" not in because
-    assert suspension.begin(alone(found), its, NOW) == Leave(because, lasts=lasts)
+    assert suspension.begin(alone(found), Candidate.of(its), NOW) == Leave(because, lasts=lasts)
 
 
 @pytest.mark.parametrize(

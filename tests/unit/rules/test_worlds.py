@@ -19,6 +19,7 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Rung, Start
 from istio_aux.quit import rules as quitting
+from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, State, exited, judged, statuses, waiting
 from unit.rules.starting import patched
@@ -190,7 +191,7 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     told = (decided.status_port, decided.rungs) if isinstance(decided, quitting.Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
-    finding = report.audit(over, judged(over), Expectation(True, ""))
+    finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)
 
@@ -223,4 +224,4 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(
 
     assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
     assert not decide(read).blocked_by
-    assert report.audit(read, judged(read), Expectation(True, "")) is None
+    assert report.audit(read, Candidate.of(read), judged(read), Expectation(True, "")) is None

@@ -10,6 +10,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Application, RacePolicy, RepairPolicy
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from unit.rules.pods import RUNNING, State, document
 
 REPLICAS = ("apps/v1", "ReplicaSet")
@@ -77,5 +78,4 @@ def decide(
     live: bool | None = True,
 ) -> repair.RepairAction:
     """Decide with the policy that does most."""
-    finished = repair.containers_finished(pod)
-    return repair.decide(pod, expectation, policy, finished=finished, live=live)
+    return repair.decide(Candidate.of(pod), expectation, policy, live=live)

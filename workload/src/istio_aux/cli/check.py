@@ -30,6 +30,7 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
+from istio_aux.model.wish import Wish
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Surroundings
@@ -178,7 +179,7 @@ async def _pods(
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
         ours, why = found.of(pod, labels)
-        wanted = expected(pod, labels, mesh.hooks, mesh.policies)
+        wanted = expected(Wish.of(pod, labels), mesh.hooks, mesh.policies)
         settings, how = ours.settings, ours.settings.start(mesh.native.capability)
         seen += not why
         if why:

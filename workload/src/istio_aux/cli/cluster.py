@@ -36,6 +36,7 @@ from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from istio_aux.start.native_sidecars import COUNTED
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
@@ -267,10 +268,8 @@ def _audited(
     pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
 ) -> report.Finding | str | None:
     options, asking = judged.installation.settings.pod_options, judged.installation.applications
-    new, expectation = repair.expectation(
-        pod, labels or {}, options, asking, lambda new: mesh.expected(new, labels)
-    )
-    return report.audit(new, judged, expectation)
+    new, expectation = repair.expectation(Candidate.of(pod), labels, options, asking, mesh.expected)
+    return report.audit(pod, new, judged, expectation)
 
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:

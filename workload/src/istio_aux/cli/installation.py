@@ -62,7 +62,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         """Why it does nothing about a pod, whatever its containers do, and what changes that."""
         chosen = self.settings.pod_selector.matches(pod.labels)
         scope = self.scope(pod.metadata.namespace, labels)
-        why = scope.left_out(pod.metadata.namespace, application_of(pod), chosen=chosen)
+        why = scope.left_out(pod.metadata.namespace, application_of(pod.metadata), chosen=chosen)
         return f"{why}: {' and '.join(self._remedies(pod, labels, chosen))}" if why else None
 
     def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[str]:

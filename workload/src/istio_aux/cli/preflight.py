@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import NOT_NATIVE, START, ambient_by
+from istio_aux.model.annotations import NOT_NATIVE, START
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import START_WEBHOOK
@@ -24,10 +24,12 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
+from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from istio_aux.start import plan as start
 
 NAMED = 5  # Objects that a result names; the others are counted.
@@ -241,10 +243,11 @@ def namespaces(
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}{left}")
     if not mesh.known:
         return
+    wishes = {name: Wish.of(_plain(name), labels) for name, labels in selected.items()}
     without = {
         name: answer.reason
-        for name, labels in selected.items()
-        if not (answer := expected(_plain(name), labels, mesh.hooks, mesh.policies)).expected
+        for name, wish in wishes.items()
+        if not (answer := expected(wish, mesh.hooks, mesh.policies)).expected
     }
     if ambient := [name for name in sorted(without) if ambient_by({}, selected[name])]:
         what = "in an ambient mesh, where only pods that ask for a sidecar have one to wait for"
@@ -292,7 +295,7 @@ def change(
         quitting.decide(PodFacts(pod, policy), now), Quit
     ):
         return "are finished, and their sidecars would be told to exit now"
-    match repair.decide(pod, expectation, RepairPolicy(), finished=False, live=None):
+    match repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True):
             return "lack the sidecar that Istio would give them: race-policy"
         case _ if not expectation.expected:

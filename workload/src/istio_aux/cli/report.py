@@ -29,6 +29,7 @@ from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
@@ -196,16 +197,19 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
     )  # fmt: skip
 
 
-def audit(pod: Pod, judged: Judgement, expectation: Expectation) -> Finding | str | None:
+def audit(
+    pod: Pod, new: Candidate, judged: Judgement, expectation: Expectation
+) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
+    ``new`` is the pod as admission would make it now, and may be expected to have a sidecar.
     The text says why it is unknown whether the pod lacks a sidecar.
     """
     settings = judged.installation.settings
     policy = settings.repair_policy
     if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
-    match repair.decide(pod, expectation, policy, finished=False, live=None):
+    match repair.decide(new, expectation, policy, live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 **_listed(pod),

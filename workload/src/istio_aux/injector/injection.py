@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from istio_aux.model import documents, kept
-from istio_aux.model.annotations import ambient_by, key_of_wish, text_label
-from istio_aux.model.names import IGNORED
-from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.annotations import text_label
+from istio_aux.model.pod import Struct
 from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
 from istio_aux.model.webhooks import (
     TIMEOUT,
@@ -27,6 +26,7 @@ from istio_aux.model.webhooks import (
     ControlPlane,
     Webhook,
 )
+from istio_aux.model.wish import Wish
 
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
@@ -125,52 +125,35 @@ def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
     )
 
 
-def expected(
-    pod: Pod,
-    namespace_labels: Mapping[str, str] | None,
-    hooks: Sequence[Hook],
-    policies: Policies,
-) -> Expectation:
-    """Decide whether ``pod`` would get a sidecar if it were created now.
+def expected(wish: Wish, hooks: Sequence[Hook], policies: Policies) -> Expectation:
+    """Decide whether the pod with this wish would get a sidecar if it were created now.
 
     The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
-    others from injecting it. ``namespace_labels`` is None when they are not known.
+    others from injecting it.
     """
-    if reason := next(reasons_against(pod), None):
+    if reason := next(wish.against(), None):
         return Expectation(expected=False, reason=reason)
-    if namespace_labels is None or TOO_MANY_LABELS in namespace_labels:
-        reason = f"the labels of namespace {pod.metadata.namespace} are not known"
-        if namespace_labels:
+    if wish.around is None or TOO_MANY_LABELS in wish.around:
+        reason = f"the labels of namespace {wish.namespace} are not known"
+        if wish.around:
             reason += f": more than {kept.MOST} bytes are too much to judge"
         return Expectation(expected=None, reason=reason)
     unsure = against = None
     for hook in hooks:
-        if hook.selects(namespace_labels, pod.labels):
-            answer = _answer(pod, hook, policies.get(hook.control_plane))
+        if hook.selects(wish.around, wish.labels):
+            answer = _answer(wish, hook, policies.get(hook.control_plane))
             if answer.expected:
                 return answer
             if answer.expected is None:
                 unsure = unsure or answer
             else:
                 against = against or answer
-    return unsure or against or _unselected(pod, namespace_labels, hooks)
+    return unsure or against or _unselected(wish, wish.around, hooks)
 
 
-def reasons_against(pod: Pod) -> Iterator[str]:
-    """Yield why the pod would get no sidecar, whichever webhook is called."""
-    namespace = pod.metadata.namespace
-    if pod.spec.host_network:
-        yield "hostNetwork: Istio gives it no sidecar"
-    if namespace in IGNORED:
-        yield f"namespace {namespace}: Istio gives its pods no sidecar"
-    wish = key_of_wish(pod)
-    if wish.get(pod.metadata) is False:
-        yield wish.shown(pod.metadata)
-
-
-def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
+def _answer(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
     """Judge a pod that ``hook`` selects."""
-    injects, why = _injects(pod, hook, policy)
+    injects, why = _injects(wish, hook, policy)
     return Expectation(
         expected=injects,
         reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
@@ -180,16 +163,14 @@ def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation
     )
 
 
-def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
-    """Decide as istiod does (injectRequired), after `reasons_against` gave none; and say why."""
+def _injects(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
+    """Decide as istiod does (injectRequired), after `Wish.against` gave no reason; and say why."""
     if hook.unclear:
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:
         return False, f'injection policy "{policy.policy}": Istio injects nothing'
-    wish = key_of_wish(pod)
-    if wish.get(pod.metadata):
-        return True, wish.shown(pod.metadata)
-    # Any other value counts as none.
+    if wish.asks:
+        return True, wish.said
     if policy is None:
         return None, "istiod's injection policy is not known"
     for verdict, selectors, name in (
@@ -198,21 +179,19 @@ def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool
     ):
         for selector in selectors:
             # An empty selector, which matches everything elsewhere, matches nothing here.
-            if selector.requirements and selector.matches(pod.labels):
+            if selector.requirements and selector.matches(wish.labels):
                 return verdict, f"{name} {selector} matches it"
     return policy.policy == "enabled", f"injection policy: {policy.policy}"
 
 
-def _unselected(
-    pod: Pod, namespace_labels: Mapping[str, str], hooks: Sequence[Hook]
-) -> Expectation:
+def _unselected(wish: Wish, around: Mapping[str, str], hooks: Sequence[Hook]) -> Expectation:
     if not hooks:
         return Expectation(expected=False, reason="there is no webhook of Istio's injector")
     reason = "no webhook of Istio's injector selects it"
-    if ambient := ambient_by(pod.metadata, namespace_labels):
+    if ambient := wish.ambient:
         reason += f"; {ambient}"
-    if injection_label.on(namespace_labels) and injection_label.get(namespace_labels) != "enabled":
-        reason += f"; namespace {injection_label.shown(namespace_labels)}"
+    if injection_label.on(around) and injection_label.get(around) != "enabled":
+        reason += f"; namespace {injection_label.shown(around)}"
     return Expectation(expected=False, reason=reason)
 
 

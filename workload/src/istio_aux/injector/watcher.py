@@ -27,7 +27,6 @@ from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
-from istio_aux.model.annotations import ambient_by
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -44,6 +43,7 @@ from istio_aux.model.webhooks import (
     Service,
     sorted_before,
 )
+from istio_aux.model.wish import Wish
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -195,11 +195,11 @@ class Watcher:
 
     def left_to_ambient(self, pod: Pod) -> str:
         """Why an ambient mesh has a new pod alone; a review has no labels of its namespace."""
-        labels = self._namespaces.get(pod.metadata.namespace, {})
-        ambient, planes = ambient_by(pod.metadata, labels), self.control_planes
+        wish = Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
+        ambient, planes = wish.ambient, self.control_planes
         if not (ambient and planes.injectors):  # Before they are listed nothing is known.
             return ""
-        injected = expected(pod, labels, planes.hooks, planes.policies).expected
+        injected = expected(wish, planes.hooks, planes.policies).expected
         return ambient if injected is False else ""
 
     def recall(self, since: Mapping[str, Since]) -> None:
@@ -448,13 +448,13 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     policies: Mapping[ControlPlane, InjectionPolicy] = {}
     gaps: tuple[str, ...] = ()
 
-    def expected(self, pod: Pod, namespace_labels: Mapping[str, str] | None) -> Expectation:
-        """Decide whether ``pod`` would get a sidecar if it were created now; see `injection`."""
+    def expected(self, wish: Wish) -> Expectation:
+        """Decide whether a pod would get a sidecar if it were created now; see `injection`."""
         if self.hooks is None:
             return Expectation(expected=None, reason="Istio's webhooks are not known")
         # Without webhooks, unknown labels do not matter.
-        known: Mapping[str, str] | None = namespace_labels if self.hooks else {}
-        return expected(pod, known, self.hooks, self.policies)
+        known = wish if self.hooks else msgspec.structs.replace(wish, around={})
+        return expected(known, self.hooks, self.policies)
 
 
 async def survey(client: Client) -> Survey:

@@ -145,9 +145,9 @@ def names(text: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, parts)))
 
 
-def label_with(prefix: str, *sources: Metadata) -> str:
+def label_with(prefix: str, *labels: Mapping[str, str]) -> str:
     """The first label whose key begins with ``prefix``, or empty."""
-    keys = (key for source in sources for key in source.labels or {})
+    keys = (key for each in labels for key in each)
     return next((key for key in keys if key.startswith(prefix)), "")
 
 
@@ -344,27 +344,10 @@ start_order = Annotation(
 )
 inject_label = Label(INJECT, _flag, "true or false", longest=5)
 inject_annotation = Annotation(INJECT, _flag, "true or false", longest=5)
-_dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
+dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
 native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
 templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)
 
 
 injected, mirrors = mark(INJECTED), mark(MIRROR)
-
-
-def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
-    """Where the pod may ask for a sidecar: the label, if it has it, overrides the annotation."""
-    return inject_label if inject_label.on(pod.metadata) else inject_annotation
-
-
-def ambient_by(pod: Source, namespace: Mapping[str, str] = {}) -> str:
-    """The label by which a pod, or its namespace, is one of an ambient mesh; empty if none is.
-
-    Injection wins: Istio's injector does not look at that label (istio inject.go injectRequired),
-    and its CNI leaves a pod with a sidecar alone (istio cni/pkg/util/enablement_selector.go
-    Matches).
-    """
-    if _dataplane.get(namespace) == "ambient":
-        return f"namespace {_dataplane.shown(namespace)}"
-    return _dataplane.shown(pod) if _dataplane.get(pod) == "ambient" else ""

@@ -10,9 +10,8 @@ import json
 
 import msgspec
 
-from istio_aux.model.annotations import text_label
+from istio_aux.model.annotations import Source, text_label
 from istio_aux.model.names import IGNORED
-from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Application
 from istio_aux.model.selectors import DNS_LABEL, NamespaceSelectors, Selector
 
@@ -44,10 +43,6 @@ class Applications(msgspec.Struct, frozen=True):
         requested = namespace in self.namespaces or self.asks(namespace, application)
         return requested and namespace not in IGNORED
 
-    def has(self, pod: Pod) -> bool:
-        """Whether the pod has its sidecar because of the file; see `covers`."""
-        return self.covers(pod.metadata.namespace, application_of(pod))
-
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that choose pods, by their labels and those of their namespace."""
@@ -71,9 +66,9 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
         return None if chosen else self.pods.mismatch
 
 
-def application_of(pod: Pod) -> str:
-    """The application of a pod; empty if it names none."""
-    return _application.get(pod.metadata) or ""
+def application_of(pod: Source) -> str:
+    """The application of a pod, by its metadata or labels; empty if it names none."""
+    return _application.get(pod) or ""
 
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:

@@ -6,7 +6,7 @@ to judge, and nothing is guessed about it:
 
     kind                    kept                                 too much
     a pod, by quit          the last decision (`brief`)          texts are shortened
-    a pod, by repair        `candidate`, and its controller      ignored, never restarted
+    a pod, by repair        a `Candidate`                        ignored, never restarted
     a Job                   why it is not suspended (`brief`)    texts are shortened
     a namespace             `labels`                             not selected; what Istio does there
                                                                  is unknown
@@ -26,10 +26,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from istio_aux.model.annotations import INJECT, NAME
+from istio_aux.model.annotations import NAME
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import controller_of
-from istio_aux.model.pod import Condition, Metadata, Pod, PodSpec, PodStatus, Struct
+from istio_aux.model.pod import Metadata, Pod, PodStatus, Struct
 from istio_aux.model.selectors import LONGEST_NAME, TOO_MANY
 from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
@@ -48,11 +48,10 @@ MOST = 3 << 10  # Bytes as JSON: thirty labels as long as those of Kubeflow Pipe
 MOST_OF_ISTIO = 6 << 10  # The same, of Istio's webhooks, whose four have 2.3 KiB, or of its policy.
 MOST_OF_CA = 32 << 10  # Bytes of base64: twenty certificates.
 
-_WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
+_WORD = 16  # Characters: the longest phase that is known has nine.
 _REASON = 800  # Characters of one byte.
 _FEW = 10  # Of a slice; a probe asks five.
 
-_READY = (Condition(type="Ready", status="True"),)
 _CREATES = (
     Rule(operations=("CREATE",), api_groups=("",), api_versions=("v1",), resources=("pods",)),
 )
@@ -86,25 +85,6 @@ def brief(decision: D) -> D:
     """A decision with a reason of less than a kilobyte, whatever characters it has."""
     longest = _REASON if decision.reason.isascii() else _REASON // 4
     return structs.replace(decision, reason=shortened(decision.reason, longest))
-
-
-def candidate(pod: Pod) -> Pod:
-    """What repair reads of a pod that may be restarted, but for its names and its controller.
-
-    Such a pod is not being deleted, has no proxy, and Istio has left nothing in its annotations.
-    """
-    wish = (pod.metadata.annotations or {}).get(INJECT)
-    policy, phase = pod.spec.restart_policy, pod.status.phase
-    is_ready = any(
-        each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()
-    )
-    return Pod(
-        metadata=Metadata(
-            labels=pod.metadata.labels, annotations=None if wish is None else {INJECT: wish[:_WORD]}
-        ),
-        spec=PodSpec(restart_policy=policy and policy[:_WORD]),
-        status=PodStatus(phase=phase and phase[:_WORD], conditions=_READY if is_ready else ()),
-    )  # fmt: skip
 
 
 def listed(pod: Pod) -> Pod:

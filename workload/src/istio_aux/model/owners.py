@@ -95,14 +95,13 @@ class PodController(msgspec.Struct, frozen=True):
     ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
 
 
-def controls(pod: Pod) -> PodController:
-    """Read what controls the pod.
+def controls(owner: OwnerReference | None, name: str, restart_policy: str | None) -> PodController:
+    """Read what ``owner`` does, which controls a pod of this name and ``restartPolicy``.
 
     The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
     pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
     of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
     """
-    owner = controller(pod)
     if owner is None:
         return PodController()
     api, kind = group(owner), owner.kind
@@ -110,9 +109,9 @@ def controls(pod: Pod) -> PodController:
     obstacle = failure = ""
     if not is_job and kind not in _SERVICES.get(api, ()):
         obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
-    if api == "kubeflow.org" and (kind not in _RESTARTING or pod.restart_policy == "Never"):
+    if api == "kubeflow.org" and (kind not in _RESTARTING or restart_policy == "Never"):
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
-    number = _ORDINAL.fullmatch(pod.metadata.name) if (api, kind) == _STATEFUL_SET else None
+    number = _ORDINAL.fullmatch(name) if (api, kind) == _STATEFUL_SET else None
     return PodController(
         kind, owner.uid, is_job, is_job and api_of(owner) is not None, obstacle, failure,
         int(number[1]) if number else None,

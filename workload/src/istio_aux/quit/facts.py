@@ -152,7 +152,8 @@ class PodFacts:
     @property
     def controller(self) -> PodController:
         """What makes another pod in the place of this one, if anything does."""
-        return owners.controls(self.pod)
+        pod = self.pod
+        return owners.controls(owners.controller(pod), pod.metadata.name, pod.restart_policy)
 
     @property
     def created(self) -> datetime | None:

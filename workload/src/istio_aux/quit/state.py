@@ -210,7 +210,7 @@ class PodState:
         self.recorded &= same
         self.settled &= same
         self.decision = structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
-        self.application, self.node = application_of(pod), pod.spec.node_name or ""
+        self.application, self.node = application_of(pod.metadata), pod.spec.node_name or ""
         self.chosen = scope.options.pods.matches(pod.labels)
         self.asks = isinstance(decision, Wait) and facts.asks
         if isinstance(decision, Quit | Wait):

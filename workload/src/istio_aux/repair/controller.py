@@ -368,29 +368,30 @@ class RepairController:
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
         """Read what the decision needs, store it for the next leader, and restart the pod."""
-        bare, begun = pod.bare, owner.rollout.replacing
-        if bare is None:
+        candidate, begun = pod.candidate, owner.rollout.replacing
+        if candidate is None:
             raise NotRestartedError(pod.action.reason, changed=True)
+        labels = candidate.wish.labels
         if pod.labelled:
-            await self._dry_run(owner.namespace, bare.labels)
+            await self._dry_run(owner.namespace, labels)
         with _needed("not stored for the next leader, or its pods are not known", changed=True):
-            await self._compare(owner, bare.labels)
+            await self._compare(owner, labels)
             owner.announced = True
             if self._save:
                 await self._save()
-            await self._compare(owner, bare.labels)
+            await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
-        bare, action = pod.bare, pod.action
+        candidate, action = pod.candidate, pod.action
         if why := self._superseded(owner, begun):
             raise NotRestartedError(why, changed=True)
-        if bare is None or not isinstance(action, Restart):
+        if candidate is None or not isinstance(action, Restart):
             raise NotRestartedError(action.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         try:
             if not action.suspend:
-                await actions.evict(self._client, pod.key, bare.metadata.resource_version)
+                await actions.evict(self._client, pod.key, candidate.version)
             elif left := await self._suspended_jobs.suspend(
-                owner.namespace, owner.reference, bare,
+                owner.namespace, owner.reference, candidate,
                 lambda: "" if isinstance(pod.action, Restart) else pod.action.reason,
                 meshed=any(each.sidecar is Sidecar.PRESENT for each in owner.pods),
             ):  # fmt: skip

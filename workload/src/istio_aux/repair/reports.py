@@ -12,11 +12,10 @@ from pathlib import Path
 from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
 from istio_aux.model.applications import EVERY, LABEL, Applications, parse
 from istio_aux.model.documents import Work
-from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Application
+from istio_aux.model.wish import Wish
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod
-from istio_aux.start.plan import admitted
 
 _log = logging.getLogger(__name__)
 
@@ -76,9 +75,9 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
-    new = Pod(metadata=Metadata(namespace=asking.namespace, labels={LABEL: asking.name}))
     labels = store.namespaces.get(asking.namespace, {})
-    expectation = store.expect(admitted(new, store.applications, None, labels))
+    new = Wish(namespace=asking.namespace, labels={LABEL: asking.name}, around=labels)
+    expectation = store.expect(new.admitted(store.applications))
     configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
     if live:
         live = store.control_planes.live(configuration)

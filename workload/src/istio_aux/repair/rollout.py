@@ -41,11 +41,11 @@ from itertools import pairwise
 import msgspec
 from msgspec import structs
 
-from istio_aux.model import owners
 from istio_aux.model.election import NEWEST, Replaced
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod, Struct
-from istio_aux.repair import rules as repair
+from istio_aux.model.pod import Struct
+from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Restart, Skip
 
 _LAST = 4e9  # Seconds since 1970: the year 2096.
 
@@ -178,26 +178,21 @@ class Stop(Struct, frozen=True):
 Step = Next | Defer | Stop
 
 
-def replica(pod: Pod, action: repair.RepairAction) -> Replica:
+def replica(pod: Candidate, action: RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    meta, owner, present = pod.metadata, owners.controls(pod), pod.names_proxy
-    ends, created = meta.deletion_timestamp, meta.creation_timestamp
-    grace = meta.deletion_grace_period_seconds
-    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
-    # A Job's pod with a sidecar may finish before a watch shows it Ready.
-    ready = ready or (present and owner.is_job)
+    owner, present = pod.controller, pod.names_proxy
+    # A Job's pod with a sidecar may finish before anybody sees it Ready.
+    ready = pod.ready or (present and owner.is_job)
     return Replica(
-        name=meta.name,
-        uid=meta.uid,
+        name=pod.key.name,
+        uid=pod.key.uid,
         sidecar=Sidecar.PRESENT if present else _sidecar(action),
-        ready=ready and ends is None,
-        deleting=ends is not None,
-        restart=isinstance(action, repair.Restart),
+        ready=ready and not pod.deleting,
+        deleting=pod.deleting,
+        restart=isinstance(action, Restart),
         ordinal=owner.ordinal,
-        created=created.timestamp() if created else 0.0,
-        # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to the
-        # present (apiserver rest.BeforeDelete), which does not say when the deletion began.
-        deleted=ends.timestamp() - grace if ends and grace else 0.0,
+        created=pod.created,
+        deleted=pod.deleted,
     )
 
 
@@ -397,13 +392,13 @@ def _observe(
     return rollout
 
 
-def _sidecar(action: repair.RepairAction) -> Sidecar:
+def _sidecar(action: RepairAction) -> Sidecar:
     match action:
-        case repair.Skip():
+        case Skip():
             return Sidecar.UNWANTED
-        case repair.ReportUnmeshed(unmeshed=False):
+        case ReportUnmeshed(unmeshed=False):
             return Sidecar.UNKNOWN
-        case repair.ReportUnmeshed() | repair.Restart():
+        case ReportUnmeshed() | Restart():
             return Sidecar.MISSING
 
 

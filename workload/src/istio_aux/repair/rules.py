@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from istio_aux.injector.injection import Expectation, reasons_against
-from istio_aux.model import kept, kubelet, owners
-from istio_aux.model.annotations import INJECTED, injected, mirrors, text_label
-from istio_aux.model.applications import Applications, PodOptions, application_of
+from msgspec import structs
+
+from istio_aux.injector.injection import Expectation
+from istio_aux.model.annotations import INJECTED, text_label
+from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
-from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.start.plan import admitted
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Application, RacePolicy, RepairPolicy
+from istio_aux.model.wish import Wish
+from istio_aux.repair.candidate import Candidate
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
 
-class RepairDecision(kept.Reasoned, frozen=True, tag_field="action"):
+class RepairDecision(Reasoned, frozen=True, tag_field="action"):
     """What to do about a pod."""
 
 
@@ -50,43 +53,43 @@ RepairAction = Skip | ReportUnmeshed | Restart
 
 
 def expectation(
-    pod: Pod,
-    labels: Mapping[str, str],
+    pod: Candidate,
+    labels: Mapping[str, str] | None,
     options: PodOptions,
     applications: Applications,
-    expect: Callable[[Pod], Expectation],
-) -> tuple[Pod, Expectation]:
+    expect: Callable[[Wish], Expectation],
+) -> tuple[Candidate, Expectation]:
     """Return the pod as our admission would make it now, and whether that should have a sidecar.
 
     ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
-    miss its sidecar. ``expect`` says what Istio would do.
+    miss its sidecar. None: they are not known. ``expect`` says what Istio would do.
     """
-    covered = applications.has(pod)
-    ours = covered or options.namespaces.matches(labels)
-    new = admitted(pod, applications, options.inject if ours else None, labels)
+    wish = pod.around(labels)
+    covered = applications.covers(wish.namespace, wish.application)
+    ours = covered or options.namespaces.matches(labels or {})
     why = options.left_out(
-        pod.metadata.namespace, selected=True, chosen=options.pods.matches(pod.labels),
-        covered=covered,
-    )  # fmt: skip
-    return new, Expectation(expected=False, reason=why) if why else expect(new)
+        wish.namespace, selected=True, chosen=options.pods.matches(wish.labels), covered=covered
+    )
+    new = wish.admitted(applications, options.inject if ours else None)
+    if new is not wish:
+        pod = structs.replace(pod, wish=new)
+    return pod, Expectation(expected=False, reason=why) if why else expect(new)
 
 
 def decide(
-    pod: Pod,
+    pod: Candidate,
     expectation: Expectation,
     policy: RepairPolicy,
     *,
-    finished: bool,
     live: bool | None,
     obstacle: str = "",
 ) -> RepairAction:
     """Decide what to do about ``pod``. The first rule below that applies counts.
 
     Args:
-        pod: the pod. Its containers are only looked at for the name of the proxy.
+        pod: the pod, as our admission would make it now.
         expectation: whether it should have a sidecar.
         policy: what the cluster admin set.
-        finished: whether all its containers are, as `containers_finished` says of the whole pod.
         live: whether the injector would give a new pod its sidecar; None: not known.
         obstacle: why the Job that controls the pod cannot be suspended, once that is known.
     """
@@ -100,50 +103,40 @@ def decide(
     problem = f"the pod has no sidecar and should have one: {expectation.reason}"
     if not policy.race.restarts:
         return ReportUnmeshed(reason=problem, unmeshed=True)
-    owner = owners.controls(pod)
-    obstacle = next(_reasons_to_keep(pod, owner, policy, finished, live), obstacle)
+    owner = pod.controller
+    obstacle = next(_reasons_to_keep(pod, owner, policy, live), obstacle)
     if obstacle:
         reason = f"{problem}; not restarted: {obstacle}"
         return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
     return Restart("; ".join((problem, *_costs(owner))), suspend=owner.is_job)
 
 
-def containers_finished(pod: Pod) -> bool:
-    """Whether the kubelet is done with every container of a whole pod."""
-    return bool(pod.containers) and all(
-        kubelet.finished(each, pod).finished for each in pod.containers
-    )
-
-
-def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
+def _reasons_to_skip(pod: Candidate, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
-    if (labels := kept.size(pod.labels)) > kept.MOST:
-        yield f"too much to judge: the pod has {labels} bytes of labels, not at most {kept.MOST}"
-    if pod.metadata.deletion_timestamp is not None:
+    if pod.too_much:
+        yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
+    if pod.deleting:
         yield "the pod is being deleted"
-    if pod.status.phase in {"Succeeded", "Failed"}:
-        yield f"the pod is finished: phase {pod.status.phase}"
+    if pod.phase in {"Succeeded", "Failed"}:
+        yield f"the pod is finished: phase {pod.phase}"
     if pod.names_proxy:
         yield f"the pod has a container {PROXY}"
-    if injected.on(pod.metadata):
+    if pod.wish.injected:
         yield f"annotation {INJECTED}: Istio has processed the pod"
-    if mirrors.on(pod.metadata):
-        yield "the pod mirrors a static pod"
     # A new pod would get no sidecar either; the expectation may be out of date.
-    yield from reasons_against(pod)
+    yield from pod.wish.against()
     # Without these pods nothing could be repaired.
     for label, value in _JUJU:
-        if label.on(pod.metadata) and value in {None, label.get(pod.metadata)}:
+        if label.on(pod.wish.labels) and value in {None, label.get(pod.wish.labels)}:
             yield f"Juju needs the pod: label {label.name}"
-    ours, name = policy.ours, application_of(pod)
-    if ours is not None and (ours.namespace, ours.name) == (pod.metadata.namespace, name):
+    if policy.ours == Application(pod.wish.namespace, pod.wish.application):
         yield "the pod is one of istio-aux itself"
 
 
 def _reasons_to_keep(
-    pod: Pod, owner: PodController, policy: RepairPolicy, finished: bool, live: bool | None
+    pod: Candidate, owner: PodController, policy: RepairPolicy, live: bool | None
 ) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
@@ -155,12 +148,12 @@ def _reasons_to_keep(
         yield f"it is a {owner.kind}'s, and race-policy is not restart-jobs"
     if owner.is_job and not owner.suspendable:
         yield owner.failure or f"no {owner.kind} of its API is known that can be suspended"
-    if owner.is_job and finished:
+    if owner.is_job and pod.finished:
         yield "its containers are finished"
-    if pod.status.phase not in {"Pending", "Running"}:
+    if pod.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
-        yield f"phase {pod.status.phase or 'not known'}"
-    if not (pod.metadata.uid and pod.metadata.resource_version and owner.uid):
+        yield f"phase {pod.phase or 'not known'}"
+    if not (pod.key.uid and pod.version and owner.uid):
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
 
 

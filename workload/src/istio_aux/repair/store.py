@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 
 from msgspec import structs
@@ -21,13 +21,14 @@ from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import kept, owners
-from istio_aux.model.applications import Applications, PodOptions, application_of
+from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import OwnerReference, Pod, alike, decode, shared
+from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
+from istio_aux.model.wish import Wish
 from istio_aux.repair import rollout
-from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate, unpacked
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import (
     IDLE,
@@ -37,10 +38,11 @@ from istio_aux.repair.rollout import (
     RolloutLimits,
     Sidecar,
     Step,
+    replica,
 )
-from istio_aux.repair.rules import RepairAction, ReportUnmeshed
+from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Skip, decide
+from istio_aux.repair.rules import expectation as expectation_of
 from istio_aux.repair.suspension import Leave
-from istio_aux.start.plan import admitted
 
 
 class Recalled:
@@ -130,23 +132,19 @@ class StoredPod:
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
     reference: OwnerReference | None = None  # Its controller.
-    # The rest that decides, `kept.candidate` as JSON, which pods have in common. None if only a
-    # change of the pod can make it unmeshed.
+    # The rest that decides (`Candidate.packed`). None if only a change of the pod can make it
+    # unmeshed.
     common: bytes | None = None
 
     @property
-    def bare(self) -> Pod | None:
-        """The pod, reduced; None if only a change of the pod can make it unmeshed."""
+    def candidate(self) -> Candidate | None:
+        """The pod; None if only a change of the pod can make it unmeshed."""
         if self.common is None:
             return None
-        key, common = self.key, decode(self.common)
-        own = structs.replace(
-            common.metadata, namespace=key.namespace, name=key.name, uid=key.uid,
-            resource_version=self.version,
-            creation_timestamp=datetime.fromtimestamp(self.created, UTC) if self.created else None,
-            owner_references=(self.reference,) if self.reference else None,
+        return unpacked(
+            self.common, self.key, self.version, self.created, self.reference,
+            finished=self.finished,
         )  # fmt: skip
-        return structs.replace(common, metadata=own)
 
 
 @dataclass(slots=True, eq=False)
@@ -229,30 +227,27 @@ class PodStore:
 
     def apply(self, pod: Pod) -> None:
         """The pod exists and looks like this."""
-        key = key_of(pod)
+        candidate = Candidate.of(pod)
+        key = candidate.key
         stored = self.pods.setdefault(key, StoredPod(key))
         self._by_namespace[key.namespace][key] = stored
-        reference = owners.controller(pod)
-        reference = stored.reference = reference and alike(reference)
+        stored.reference = candidate.owner and alike(candidate.owner)
         # Unless pods are restarted, the other pods of their controllers do not matter.
-        self._join(stored, reference if self._policy.race.restarts else None)
-        stored.application = shared(application_of(pod))
-        stored.running = pod.status.phase == "Running"
-        stored.deleting = pod.metadata.deletion_timestamp is not None
+        self._join(stored, stored.reference if self._policy.race.restarts else None)
+        stored.application = shared(candidate.wish.application)
+        stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
-        possible = admitted(pod, self.applications, self._options.inject)
-        action = repair.decide(possible, _UNKNOWN, self._policy, finished=False, live=None)
-        if isinstance(action, repair.Skip):
+        wish = candidate.wish.admitted(self.applications, self._options.inject)
+        possible = structs.replace(candidate, wish=wish)
+        action = decide(possible, _UNKNOWN, self._policy, live=None)
+        if isinstance(action, Skip):
             stored.common, stored.reference, stored.action = None, None, alike(kept.brief(action))
             self._recorder.forget(key)
-            self._update(stored, rollout.replica(pod, action))
+            self._update(stored, replica(candidate, action))
         else:
-            stored.version = pod.metadata.resource_version
-            created = pod.metadata.creation_timestamp
-            stored.created = created.timestamp() if created else 0.0
-            stored.finished = repair.containers_finished(pod)
-            stored.common = alike(kept.packed(kept.candidate(pod)))
+            stored.version, stored.created = candidate.version, candidate.created
+            stored.finished, stored.common = candidate.finished, alike(candidate.packed())
             self._decide(stored)
 
     def touch(self, pod: Pod) -> None:
@@ -311,20 +306,21 @@ class PodStore:
 
     def _decide(self, stored: StoredPod) -> None:
         """Decide on a pod by all that is known now."""
-        if (bare := stored.bare) is None:
+        if (candidate := stored.candidate) is None:
             return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
-        namespace = self.namespaces.get(bare.metadata.namespace, {})
-        new, expectation = repair.expectation(
-            bare, namespace, self._options, self.applications, self.expect
-        )
+        new, expectation = expectation_of(
+            candidate, self.namespaces.get(stored.key.namespace), self._options,
+            self.applications, self.expect,
+        )  # fmt: skip
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
-        action = repair.decide(
-            new, expectation, self._policy, finished=stored.finished, live=live,
+        action = decide(
+            new, expectation, self._policy, live=live,
             obstacle=stored.owner.obstacle if stored.owner else "",
         )  # fmt: skip
-        stored.action, stored.labelled = alike(kept.brief(action)), new.labels != bare.labels
-        self._update(stored, rollout.replica(bare, action))
+        stored.action = alike(kept.brief(action))
+        stored.labelled = new.wish.labels != candidate.wish.labels
+        self._update(stored, replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
 
@@ -334,15 +330,14 @@ class PodStore:
             self.changed[owner] = None
             self._woken.set()
 
-    def expect(self, pod: Pod) -> Expectation:
-        """Whether the pod, as it would leave our admission, would get a sidecar now."""
-        if (namespace := pod.metadata.namespace) in self._going:
-            why = f"namespace {namespace} is being deleted, and takes no new pods"
+    def expect(self, wish: Wish) -> Expectation:
+        """Whether a pod, as it would leave our admission, would get a sidecar now."""
+        if wish.namespace in self._going:
+            why = f"namespace {wish.namespace} is being deleted, and takes no new pods"
             return Expectation(expected=False, reason=why)
         if not self.control_planes.known:
             return _UNKNOWN
-        labels, planes = self.namespaces.get(namespace), self.control_planes
-        return expected(pod, labels, planes.hooks, planes.policies)
+        return expected(wish, self.control_planes.hooks, self.control_planes.policies)
 
     def forget(self, owner: PodOwner) -> None:
         """Remove a controller that has no pods, unless it was made again since."""

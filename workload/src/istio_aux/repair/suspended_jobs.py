@@ -29,6 +29,7 @@ from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.repair import suspension
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.repair.suspension import (
@@ -151,7 +152,7 @@ class SuspendedJobs:
         self,
         namespace: str,
         owner: OwnerReference,
-        pod: Pod,
+        pod: Candidate,
         why_not: Callable[[], str] = str,
         *,
         meshed: bool = False,

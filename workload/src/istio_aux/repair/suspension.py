@@ -43,6 +43,7 @@ from istio_aux.model.names import SUSPENDED as MARK
 from istio_aux.model.names import SUSPENDED_FOR as SIDECAR
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Pod
+from istio_aux.repair.candidate import Candidate
 
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
@@ -134,7 +135,7 @@ class Leave(kept.Reasoned, frozen=True):
 
 
 def begin(
-    jobs: Sequence[FoundJob], pod: Pod, now: datetime, *, meshed: bool = False
+    jobs: Sequence[FoundJob], pod: Candidate, now: datetime, *, meshed: bool = False
 ) -> Suspend | Leave:
     """Decide whether to suspend a Job so that ``pod`` of it is replaced.
 
@@ -255,7 +256,7 @@ def patch(
     return body
 
 
-def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
+def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Candidate) -> Iterator[str]:
     """Why the last of the Jobs must not be suspended."""
     for reference, job in ((each.reference, each.job) for each in jobs):
         if job.deleting:
@@ -264,7 +265,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
             yield "it is finished"
         if job.run_policy.suspend:
             yield "another client has suspended it"
-        if label := label_with(owners.KUEUE, job.metadata, pod.metadata):
+        if label := label_with(owners.KUEUE, job.metadata.labels or {}, pod.wish.labels):
             yield f"Kueue decides when it is suspended: label {label}"
         usual = KINDS[reference.kind].manager
         if (manager := job.run_policy.managed_by or usual) != usual:
@@ -277,7 +278,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod) -> Iterator[str]:
     if owner and not (known or api.version == owners.TRAINING):
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
     # All of its pods are found by this label.
-    if text_label(api.job_name).get(pod.metadata) != top.job.metadata.name:
+    if text_label(api.job_name).get(pod.wish.labels) != top.job.metadata.name:
         yield f"its pod has no label {api.job_name}: {top.job.metadata.name}"
 
 

@@ -9,7 +9,7 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -24,24 +24,18 @@ from istio_aux.model.annotations import (
     STARTED_WITH,
     WORKFLOW_NODE,
     BadValueError,
-    ambient_by,
     choice,
-    inject_annotation,
-    inject_label,
     injected,
-    key_of_wish,
     mark,
-    mirrors,
     native_asked,
     not_native_because,
     start_order,
 )
-from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.owners import controller, is_batch
-from istio_aux.model.pod import NO_METADATA, PROXY, Container, OwnerReference, Pod, Struct
+from istio_aux.model.pod import PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, Start, StartMode
-from istio_aux.model.selectors import Selector
 from istio_aux.model.text import one_line
+from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
 # The postStart hook with which Istio delays the containers after the proxy.
@@ -76,7 +70,8 @@ Left = Callable[[Pod], str]
 
 def left_to_ambient(pod: Pod) -> str:
     """Why an ambient mesh has the pod alone, by what the pod says itself; empty if it does not."""
-    return "" if key_of_wish(pod).get(pod.metadata) else ambient_by(pod.metadata)
+    wish = Wish.of(pod)
+    return "" if wish.asks else wish.ambient
 
 
 def plan(pod: Pod, how: Start, *, requested: bool = False, left: Left = left_to_ambient) -> Plan:
@@ -89,17 +84,18 @@ def plan(pod: Pod, how: Start, *, requested: bool = False, left: Left = left_to_
         return Plan(ops=(), reason=how.pods.mismatch)
     if why := left(pod):
         return Plan(ops=(), reason=why)
-    label = None
-    chosen = _is_chosen(pod, how.inject)
+    label, wish = None, Wish.of(pod)
+    chosen = how.inject is not None and how.inject.matches(pod.labels)
     if chosen or requested:
         label = plan_label(pod, despite_annotation=chosen)
-        pod = with_label(pod) if label.ops else pod
+        wish = wish.labelled() if label.ops else wish
     own, bad = _own_mode(pod)
-    order = _left_by_argo(pod, _start_order(pod, how, own))
+    none = next(wish.against(), "")
+    order = _left_by_argo(pod, _start_order(pod, how, own, none))
     converted = native_sidecars.Conversion()
-    if not (_refuses(pod) or next(_reasons_for_no_sidecar(pod), None)):
+    if not none:
         converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
-    written = _annotated(pod, _with_ports(pod, how.peers, order))
+    written = _annotated(pod, _with_ports(pod, how.peers, order, none))
     ops = converted.ops + written.ops
     warnings = (*bad, *written.warnings, *converted.warnings)
     if label and not ops:
@@ -122,11 +118,6 @@ def bad_values(pod: Pod) -> tuple[str, ...]:
     return (*bad, inbound.warning) if inbound.warning else bad
 
 
-def _is_chosen(pod: Pod, inject: Selector | None) -> bool:
-    """Whether the option ``inject-selector`` matches the pod."""
-    return inject is not None and inject.matches(pod.labels)
-
-
 def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
     """Return the pod's own start mode, and a warning if its annotation cannot be read."""
     try:
@@ -145,45 +136,16 @@ def _proxy_first(pod: Pod, order: Plan) -> bool:
 def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
     """Plan the label that asks Istio for a sidecar; the caller chooses the pods.
 
-    A pod that has the label or the annotation keeps it, whatever the value. The label overrides the
-    annotation, so ``despite_annotation`` the pod gets it only where an admin wants that.
+    See `Wish.against_label`.
     """
-    if reason := next(_reasons_for_no_label(pod, despite_annotation), None):
+    against = Wish.of(pod).against_label(despite_annotation=despite_annotation)
+    if reason := next(against, None):
         return Plan(ops=(), reason=reason)
     if pod.metadata.labels is None:  # Absent or null: add the map itself.
         op = patch.Add("/metadata/labels", {INJECT: "true"})
     else:
         op = patch.Add(patch.pointer("metadata", "labels", INJECT), "true")
     return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
-
-
-def admitted(
-    pod: Pod,
-    applications: Applications,
-    inject: Selector | None = None,
-    namespace: Mapping[str, str] = {},
-) -> Pod:
-    """Return the pod as admission would make it now: with Istio's label if its application asks.
-
-    It gets the label, too, if the option ``inject-selector`` matches it. One that is ambient, also
-    by the labels of its ``namespace``, does not. Returns the same object if admission would not
-    change it.
-    """
-    chosen = _is_chosen(pod, inject)
-    asks = chosen or applications.asks(pod.metadata.namespace, application_of(pod))
-    if (
-        not asks
-        or ambient_by(pod.metadata, namespace)
-        or not plan_label(pod, despite_annotation=chosen).ops
-    ):
-        return pod
-    return with_label(pod)
-
-
-def with_label(pod: Pod) -> Pod:
-    """The pod with the label that asks Istio for a sidecar."""
-    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
-    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def before_injection(pod: Pod) -> Pod:
@@ -206,8 +168,8 @@ def before_injection(pod: Pod) -> Pod:
 
 def after_injection(pod: Pod, made: Plan) -> Pod:
     """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
-    none = left_to_ambient(pod) or next(_reasons_for_no_sidecar(pod), None)
-    if pod.names_proxy or _refuses(pod) or none:
+    none = left_to_ambient(pod) or next(Wish.of(pod).against(), None)
+    if pod.names_proxy or none:
         return pod
     native = made.started_with == "native" or native_asked.get(pod.metadata) is True
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
@@ -271,12 +233,11 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
 
 
-def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
-    """Add the inbound ports to the start of a pod that will get a sidecar."""
+def _with_ports(pod: Pod, option: Peers, started: Plan, none: str) -> Plan:
+    """Add the inbound ports to the start of a pod; ``none`` says why it will get no sidecar."""
     inbound = peers.inbound_ports(pod, option)
     warnings = (*started.warnings, inbound.warning) if inbound.warning else started.warnings
-    no_sidecar = next(_reasons_for_no_sidecar(pod), None)
-    if inbound.ports is None or no_sidecar or _refuses(pod) or injected.on(pod.metadata):
+    if inbound.ports is None or none or injected.on(pod.metadata):
         return msgspec.structs.replace(started, warnings=warnings)
     return msgspec.structs.replace(
         started,
@@ -285,8 +246,8 @@ def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
     )
 
 
-def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
-    if reason := next(_reasons_to_leave_alone(pod, own, how.mode), None):
+def _start_order(pod: Pod, how: Start, own: StartMode | None, none: str) -> Plan:
+    if reason := next(_reasons_to_leave_alone(own, how.mode), none):
         return Plan(ops=(), reason=reason)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
@@ -311,39 +272,11 @@ def _start_order(pod: Pod, how: Start, own: StartMode | None) -> Plan:
     return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, *warnings))
 
 
-def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
+def _reasons_to_leave_alone(own: StartMode | None, mode: StartMode) -> Iterator[str]:
     if own is StartMode.NONE:
         yield f'annotation {START}: "none"'
     if own is None and mode is StartMode.NONE:
         yield "start-mode: none"
-    if _refuses(pod):
-        yield key_of_wish(pod).shown(pod.metadata)
-    yield from _reasons_for_no_sidecar(pod)
-
-
-def _refuses(pod: Pod) -> bool:
-    """Whether the author wants no sidecar."""
-    return key_of_wish(pod).get(pod.metadata) is False
-
-
-def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
-    for key in (inject_label,) if despite_annotation else (inject_label, inject_annotation):
-        if key.on(pod.metadata):
-            yield key.shown(pod.metadata)
-    if injected.on(pod.metadata):
-        yield "the sidecar is already injected"
-    if ambient := ambient_by(pod.metadata):
-        yield ambient
-    yield from _reasons_for_no_sidecar(pod)
-
-
-def _reasons_for_no_sidecar(pod: Pod) -> Iterator[str]:
-    if pod.spec.host_network:
-        yield "hostNetwork: Istio gives it no sidecar"
-    if mirrors.on(pod.metadata):
-        yield "the pod mirrors a static pod"
-    if pod.metadata is NO_METADATA:
-        yield "the object has no metadata"
 
 
 def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:

@@ -1,0 +1,99 @@
+"""A pod as rules, rollout and suspension see it.
+
+Nothing else of a pod decides, and nothing else is kept of one that may have missed its sidecar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.model import kept, kubelet, owners
+from istio_aux.model.owners import PodController
+from istio_aux.model.pod import Key, OwnerReference, Pod, Struct
+from istio_aux.model.wish import Wish
+
+_WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
+_NO_KEY = Key("", "", "")
+
+
+class Candidate(Struct, frozen=True):
+    """All that repair reads of a pod. `of` makes one, and `packed` what pods have in common."""
+
+    key: Key = _NO_KEY
+    version: str = ""
+    created: float = 0.0  # Seconds since 1970.
+    owner: OwnerReference | None = None  # Its controller.
+    finished: bool = False  # Whether the kubelet is done with every container.
+    wish: Wish = Wish()
+    restart_policy: str | None = None
+    phase: str = ""
+    ready: bool = False
+    # These are not packed: a pod that has one of them is skipped.
+    too_much: int = 0  # Bytes of labels, if they are more than is kept.
+    names_proxy: bool = False
+    deleting: bool = False
+    deleted: float = 0.0  # When its deletion began; 0 if that is not known.
+
+    @classmethod
+    def of(cls, pod: Pod) -> Candidate:
+        """Read a pod."""
+        meta, policy, wish = pod.metadata, pod.spec.restart_policy, Wish.of(pod)
+        created, ends = meta.creation_timestamp, meta.deletion_timestamp
+        conditions = pod.status.conditions or ()
+        grace = meta.deletion_grace_period_seconds
+        labels = kept.size(pod.labels)
+        if wish.annotation:
+            wish = structs.replace(wish, annotation=wish.annotation[:_WORD])
+        return cls(
+            key=meta.key,
+            version=meta.resource_version,
+            created=created.timestamp() if created else 0.0,
+            owner=owners.controller(pod),
+            finished=bool(pod.containers)
+            and all(kubelet.finished(each, pod).finished for each in pod.containers),
+            wish=wish,
+            too_much=labels if labels > kept.MOST else 0,
+            restart_policy=policy and policy[:_WORD],
+            phase=(pod.status.phase or "")[:_WORD],
+            ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
+            names_proxy=pod.names_proxy,
+            deleting=ends is not None,
+            # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
+            # the present (apiserver rest.BeforeDelete), which does not say when the deletion began.
+            deleted=ends.timestamp() - grace if ends and grace else 0.0,
+        )  # fmt: skip
+
+    @property
+    def controller(self) -> PodController:
+        """What makes another pod in its place, if anything does."""
+        return owners.controls(self.owner, self.key.name, self.restart_policy)
+
+    def around(self, labels: Mapping[str, str] | None) -> Wish:
+        """Its wish in a namespace with these labels."""
+        return structs.replace(self.wish, around=labels)
+
+    def packed(self) -> bytes:
+        """As JSON without its names and its owner, as it is kept: pods of one owner are alike."""
+        wish = structs.replace(self.wish, namespace="")
+        common = Candidate(
+            wish=wish, restart_policy=self.restart_policy, phase=self.phase, ready=self.ready
+        )
+        return kept.packed(common)
+
+
+_decoder = msgspec.json.Decoder(Candidate)
+
+
+def unpacked(
+    common: bytes, key: Key, version: str, created: float, owner: OwnerReference | None, *,
+    finished: bool,
+) -> Candidate:  # fmt: skip
+    """The candidate that was `Candidate.packed`, with what is its own."""
+    found = _decoder.decode(common)
+    return structs.replace(
+        found, key=key, version=version, created=created, owner=owner, finished=finished,
+        wish=structs.replace(found.wish, namespace=key.namespace),
+    )  # fmt: skip
