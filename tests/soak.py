@@ -24,7 +24,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 
@@ -66,7 +66,7 @@ class Simulated(Client):
     def __init__(
         self,
         number: int = 0,
-        controller: Controller | RepairController | None = None,
+        controller: QuitController | RepairController | None = None,
         *,
         begin: int = 0,
     ) -> None:
@@ -128,7 +128,7 @@ async def play(
     telemetry, client = Telemetry(), Simulated()
     events = Events(client, "soak")
 
-    quit_ = Controller(client, {}, telemetry, events)
+    quit_ = QuitController(client, {}, telemetry, events)
     repair = RepairController(client, {}, telemetry, events, policy=RepairPolicy())
     weighed: list[Part] = []
     share = number // parts

@@ -28,7 +28,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.candidate import Candidate
@@ -68,7 +68,7 @@ class Followers:
         telemetry = Telemetry()
         client = Simulated()
         events = Events(client, "fuzz")
-        self.quit = Controller(client, {}, telemetry, events, leading=False)
+        self.quit = QuitController(client, {}, telemetry, events, leading=False)
         self.repair = RepairController(
             client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART)
         )

@@ -20,7 +20,7 @@ from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import HandlerError
 from istio_aux.model import kubelet
 from istio_aux.model.policy import QuitMode
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import End, Task
 from istio_aux.repair import rollout, rules, suspension
 from istio_aux.repair.controller import RepairController
@@ -87,7 +87,7 @@ def _always(leads: Any) -> Any:
 def _leads_on() -> Generator[None]:
     with (
         _replace(Lease, "leads", _always),
-        _replace(Controller, "lead", _only_begins),
+        _replace(QuitController, "lead", _only_begins),
         _replace(RepairController, "lead", _only_begins),
     ):
         yield
@@ -262,7 +262,7 @@ BREAKS = {
         107,
         "missing rights, power cuts, reboots, failing payloads",
         NOT_FREED,
-        Controller,
+        QuitController,
         "touch",
         _touched,
     ),
@@ -314,7 +314,7 @@ BREAKS = {
         _returns(False),
     ),
     "a relabelled namespace is not looked at again": _break(
-        5, "relabelled namespaces", NOT_FREED, Controller, "_steer_all", _of_no_namespace
+        5, "relabelled namespaces", NOT_FREED, QuitController, "_steer_all", _of_no_namespace
     ),
     "a dry run tells proxies to exit": _break(
         0, "new settings", "acts against its settings", Task, "_attempt", _performed

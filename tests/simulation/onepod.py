@@ -228,11 +228,11 @@ def changed(world: World, what: str, container: tuple[str, str] = ("", ""), **ne
     return Step(what, world.copy(truth=after, unseen=(*world.unseen, after)))
 
 
-# The unit: performs what the product decides, as `quit.controller.Controller` does.
+# The unit: performs what the product decides, as `quit.controller.QuitController` does.
 
 
 def delivered(world: World, truth: Truth, rest: tuple[Truth, ...]) -> World:
-    """`Controller.apply` and `Controller.delete`."""
+    """`QuitController.apply` and `QuitController.delete`."""
     after = world.copy(unseen=rest)
     if not watched(world.life, truth):
         if after.pod:
@@ -245,7 +245,7 @@ def delivered(world: World, truth: Truth, rest: tuple[Truth, ...]) -> World:
 
 
 def steered(world: World) -> World:
-    """`Controller._steer`."""
+    """`QuitController._steer`."""
     pod = world.pod
     if pod is None or pod.task is not None:
         return world

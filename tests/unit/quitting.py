@@ -19,7 +19,7 @@ from istio_aux.model.documents import whole
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import QuitLimits, Trouble
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
@@ -39,7 +39,7 @@ JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "
 class World:
     """A cluster with one selected namespace, ``training``, and a controller at work in it."""
 
-    def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
+    def __init__(self, api: ApiServer, running: QuitController, telemetry: Telemetry) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
 
     def troubled(self, trouble: Trouble) -> list[TroubledPod]:
@@ -136,7 +136,7 @@ async def at_work(
             running.relabelled(namespace)
 
         labels = Namespaces(relabelled)
-        running = Controller(
+        running = QuitController(
             client, labels, telemetry, events, options=chosen, limits=limits, **options
         )
         backoff = Backoff(0.02, 0.1)

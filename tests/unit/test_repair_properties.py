@@ -206,7 +206,7 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         stored = store.pods[key_of(whole)]
         candidate = Candidate.of(whole)
         labels = store.namespaces.get(whole.metadata.namespace)
-        new, expectation = repair.expectation(
+        new, expectation = repair.as_admitted(
             candidate, labels, options, store.applications, store.expect
         )
         action = repair.decide(new, expectation, WITH_JOBS, live=True)

@@ -21,7 +21,7 @@ from istio_aux.model.applications import PodOptions
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse_namespaces
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.telemetry import Telemetry
@@ -70,7 +70,7 @@ async def kept(count: float) -> int:
             await api.put("pods", pod)
         events = Events(client, "test")
         options = PodOptions(namespaces=parse_namespaces("team=a"))
-        quit_ = Controller(client, labels, telemetry, events, options=options, leading=False)
+        quit_ = QuitController(client, labels, telemetry, events, options=options, leading=False)
         repair = RepairController(
             client, labels, telemetry, events, policy=RepairPolicy(), options=options
         )

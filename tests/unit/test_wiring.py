@@ -30,7 +30,7 @@ from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import Task
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
@@ -159,10 +159,10 @@ class OnePod:
         watches = Watches(CLIENT, Telemetry())
         self._watch = watches.add("pods", actions.PODS, Pod, self.quits, touched=[self.quits.touch])
 
-    def _controller(self) -> Controller:
+    def _controller(self) -> QuitController:
         telemetry = Telemetry()
         events = Events(CLIENT, "host")
-        return Controller(CLIENT, {}, telemetry, events, leading=False, clock=self._clock)
+        return QuitController(CLIENT, {}, telemetry, events, leading=False, clock=self._clock)
 
     def _clock(self) -> Moment:
         if self.fails:
@@ -360,7 +360,7 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
 
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        quits = Controller(client, {}, Telemetry(), Events(client, "host"), leading=False)
+        quits = QuitController(client, {}, Telemetry(), Events(client, "host"), leading=False)
         for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
             quits.apply(job(MESHED, **fields))
         assert quits.watched == 0

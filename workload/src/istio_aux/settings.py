@@ -20,8 +20,7 @@ import msgspec
 import yaml
 from msgspec import structs
 
-from istio_aux.model import applications as asking
-from istio_aux.model import selectors, sidecars
+from istio_aux.model import applications, selectors, sidecars
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.names import LOCAL_SETTINGS, SETTINGS, STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.policy import (
@@ -346,11 +345,11 @@ def read_published(text: str) -> tuple[Settings, Applications]:
         document = _published.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise SettingsError(f"{where}: not a JSON object of settings: {problem(error)}") from error
-    applications, problems = asking.parse(str(document.pop("applications", "")))
+    asked, problems = applications.parse(str(document.pop("applications", "")))
     if problems:
         raise SettingsError(f"{where}: applications: {one_line(problems[0])}")
     known = [name for name in OPTIONS if name not in {*LOCAL_SETTINGS, "applications"}]
-    return _read(document, where, known), applications
+    return _read(document, where, known), asked
 
 
 _published = msgspec.json.Decoder(dict[str, str | float])

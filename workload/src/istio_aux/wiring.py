@@ -29,9 +29,9 @@ from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
-from istio_aux.quit import controller as quitting
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import Trouble
-from istio_aux.repair import controller as repairing
+from istio_aux.repair.controller import RepairController
 from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
@@ -82,12 +82,12 @@ class Wiring:
         self.webhook = AdmissionWebhook(
             self.telemetry, lambda: self._start, self.client, left=self._injectors.left_to_ambient
         )
-        self._quit = quitting.Controller(
+        self._quit = QuitController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.quit_policy, options=settings.pod_options, clock=clock,
             limits=settings.quit_limits, mode=settings.quit, leading=False, leads=self._may_act,
         )  # fmt: skip
-        self._repair = repairing.RepairController(
+        self._repair = RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
             going=self._around.namespaces.going,

@@ -268,7 +268,7 @@ def _audited(
     pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
 ) -> report.Finding | str | None:
     options, asking = judged.installation.settings.pod_options, judged.installation.applications
-    new, expectation = repair.expectation(Candidate.of(pod), labels, options, asking, mesh.expected)
+    new, expectation = repair.as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)
     return report.audit(pod, new, judged, expectation)
 
 

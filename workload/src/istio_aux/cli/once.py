@@ -36,7 +36,7 @@ from istio_aux.model.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.text import listed
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.controller import Controller
+from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from istio_aux.quit.state import End, QuitOutcome
@@ -107,7 +107,7 @@ class _FreeRun:
         telemetry = Telemetry()
         self._events = Events(client, socket.gethostname())
         self._watches = Watches(client, telemetry)
-        self._quit = Controller(
+        self._quit = QuitController(
             client, self._labels, telemetry, self._events,
             policy=policy, ended=self._ends.__setitem__,
         )  # fmt: skip

@@ -74,7 +74,7 @@ class _Work(NamedTuple):
     task: asyncio.Task[None]
 
 
-class Controller:
+class QuitController:
     """Handler of the watch of pods: decides about them, and makes their proxies exit."""
 
     def __init__(

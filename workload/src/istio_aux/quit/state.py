@@ -52,7 +52,7 @@ from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult, SidecarRule
-from istio_aux.quit import rules as quitting
+from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, Report, Wait
 
@@ -63,7 +63,7 @@ LAG = 30.0
 
 MOST_BLOCKERS = 10  # Containers that are kept of those that block a pod: it may have thousands.
 SHORTEST = 0.25  # Seconds of a sleep.
-UNDECIDED = quitting.Ignore(reason="")
+UNDECIDED = rules.Ignore(reason="")
 _OLDER = "the API server answered with an older state of the pod"
 
 Due = Literal["quit", "report", "blocked"]
@@ -175,7 +175,7 @@ class PodState:
     application: str = ""
     chosen: bool = True  # The selector of pods matches its labels.
     node: str = ""
-    decision: quitting.Action = UNDECIDED  # The newest one.
+    decision: rules.Action = UNDECIDED  # The newest one.
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
@@ -191,7 +191,7 @@ class PodState:
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
-    def decide_on(self, facts: PodFacts, scope: QuitScope, now: Moment) -> quitting.Action:
+    def decide_on(self, facts: PodFacts, scope: QuitScope, now: Moment) -> rules.Action:
         """Decide on a pod, and remember the decision unless a newer state is known.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
@@ -201,8 +201,8 @@ class PodState:
         if before == "quit" and self.first_seen:
             seen = self.first_seen
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
-            seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
-        decision = kept.brief(quitting.decide(facts, now, seen=seen))
+            seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
+        decision = kept.brief(rules.decide(facts, now, seen=seen))
         pod, version = facts.pod, facts.pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
@@ -258,12 +258,12 @@ class PodState:
         delay = limits.lost_after if self.asks_for == "report" else limits.blocked_after
         return self.first_seen.monotonic + delay
 
-    def settle(self, decision: quitting.Action) -> bool:
+    def settle(self, decision: rules.Action) -> bool:
         """Note that everything ``decision`` asks for is done, if it is the newest decision."""
         self.settled = self._is_newest(decision)
         return self.settled
 
-    def _is_newest(self, decision: quitting.Action) -> bool:
+    def _is_newest(self, decision: rules.Action) -> bool:
         newest = self.decision
         return (decision.action, decision.reason) == (newest.action, newest.reason)
 
@@ -321,7 +321,7 @@ class PodState:
             return "would quit", TroubledPod(*self.key, reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)
-            reason = failure + reason.removeprefix(quitting.FINISHED)
+            reason = failure + reason.removeprefix(rules.FINISHED)
             by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests
@@ -453,7 +453,7 @@ class Task:
         return self.failed("; ".join(answers), scope, reading=False)
 
     def _not_quit(
-        self, facts: PodFacts, decision: quitting.Action, scope: QuitScope, now: Moment
+        self, facts: PodFacts, decision: rules.Action, scope: QuitScope, now: Moment
     ) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
@@ -463,7 +463,7 @@ class Task:
         exited = exit_of(self.target, facts, waited, now) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
-    def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
+    def _confirmed(self, facts: PodFacts, decision: rules.Action, scope: QuitScope) -> Action:
         """The second check of a pod that lost its proxy."""
         if not self.is_due(scope):
             return End()

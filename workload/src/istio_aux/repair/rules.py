@@ -52,7 +52,7 @@ class Restart(RepairDecision, frozen=True, tag="restart"):
 RepairAction = Skip | ReportUnmeshed | Restart
 
 
-def expectation(
+def as_admitted(
     pod: Candidate,
     labels: Mapping[str, str] | None,
     options: PodOptions,

@@ -40,8 +40,7 @@ from istio_aux.repair.rollout import (
     Step,
     replica,
 )
-from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Skip, decide
-from istio_aux.repair.rules import expectation as expectation_of
+from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Skip, as_admitted, decide
 from istio_aux.repair.suspension import Leave
 
 
@@ -309,7 +308,7 @@ class PodStore:
         if (candidate := stored.candidate) is None:
             return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
-        new, expectation = expectation_of(
+        new, expectation = as_admitted(
             candidate, self.namespaces.get(stored.key.namespace), self._options,
             self.applications, self.expect,
         )  # fmt: skip

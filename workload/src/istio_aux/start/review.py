@@ -13,8 +13,7 @@ import msgspec
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.pod import OwnerReference, Pod, Struct
 from istio_aux.model.policy import Outcome, Start
-from istio_aux.start import patch
-from istio_aux.start import plan as start
+from istio_aux.start import patch, plan
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -91,7 +90,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def answer(
-    body: bytes, how: Start, *, inject: bool = False, left: start.Left = start.left_to_ambient
+    body: bytes, how: Start, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
@@ -107,8 +106,8 @@ def answer(
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    plan = _plan(request, how, inject, left)
-    return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
+    planned = _plan(request, how, inject, left)
+    return _answer(request.uid, _line(name, _MAX_KEY), planned, _outcome(planned))
 
 
 def leave(body: bytes, why: Malformed) -> ReviewResult:
@@ -120,8 +119,8 @@ def leave(body: bytes, why: Malformed) -> ReviewResult:
     uid = why.uid or _uid(body)
     if not uid:
         raise why
-    plan = start.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
-    return _answer(uid, "", plan, Outcome.MALFORMED)
+    planned = plan.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
+    return _answer(uid, "", planned, Outcome.MALFORMED)
 
 
 def decode(body: bytes) -> Request:
@@ -163,45 +162,45 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: Start, inject: bool, left: start.Left) -> start.Plan:
+def _plan(request: Request, how: Start, inject: bool, left: plan.Left) -> plan.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
         what = f"{request.operation} {request.sub_resource or ''}".strip()
-        return start.Plan(ops=(), reason=f"{what} is left alone")
+        return plan.Plan(ops=(), reason=f"{what} is left alone")
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
-        return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return start.plan(pod, how, requested=inject, left=left)
+        return plan.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
+    return plan.plan(pod, how, requested=inject, left=left)
 
 
-def _outcome(plan: start.Plan) -> Outcome:
-    if not plan.ops:
+def _outcome(planned: plan.Plan) -> Outcome:
+    if not planned.ops:
         return Outcome.UNCHANGED
-    if plan.ops[0].path.startswith("/metadata/labels"):
+    if planned.ops[0].path.startswith("/metadata/labels"):
         return Outcome.LABELLED
-    if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
+    if any(isinstance(op, patch.Move) and op.path == plan.FIRST for op in planned.ops):
         return Outcome.MOVED
-    written = Outcome.CLASSIC if NATIVE_SIDECAR in plan.writes else Outcome.DIRECT
-    return Outcome(plan.started_with or (written if plan.writes else Outcome.SIDECARS))
+    written = Outcome.CLASSIC if NATIVE_SIDECAR in planned.writes else Outcome.DIRECT
+    return Outcome(planned.started_with or (written if planned.writes else Outcome.SIDECARS))
 
 
-def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:
-    reason = _line(plan.reason)
-    warnings = tuple(_line(text) for text in plan.warnings)
+def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> ReviewResult:
+    reason = _line(planned.reason)
+    warnings = tuple(_line(text) for text in planned.warnings)
     audit = {"reason": reason}
-    if plan.started_with is not None:
-        audit["started-with"] = plan.started_with
+    if planned.started_with is not None:
+        audit["started-with"] = planned.started_with
     response: dict[str, object] = {"uid": uid, "allowed": True, "auditAnnotations": audit}
-    if plan.ops:
+    if planned.ops:
         # JSON has bytes as base64, which the API server expects.
-        response |= {"patchType": "JSONPatch", "patch": patch.encode(plan.ops)}
+        response |= {"patchType": "JSONPatch", "patch": patch.encode(planned.ops)}
     if warnings:
         response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
     body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
         body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings,
-        job=plan.job,
+        job=planned.job,
     )  # fmt: skip
 
 
