@@ -12,14 +12,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 from msgspec import Struct, structs
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
-from istio_aux.cli.installation import Installation, Installations, Judgement
+from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, selectors
 from istio_aux.model.answers import STATES
@@ -29,8 +30,7 @@ from istio_aux.model.policy import Capability, Start
 from istio_aux.settings import matching
 
 T = TypeVar("T", bound=Struct)
-_Add = Callable[..., None]
-"""Adds arguments to a command, as `_add` does."""
+_Run = Callable[[argparse.Namespace], int]
 
 _PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -81,17 +81,7 @@ def _explain(args: argparse.Namespace) -> int:
         shown = True
 
     if args.files:
-        # A file has no namespaces, which count as selected. It may be older than a grace period is
-        # long, so that each counts as over.
-        ours = args.config or Installation()
-        told, chosen = ours.settings.start(Capability.UNKNOWN), ours.settings.pod_selector
-        sidecars = told.sidecars if args.sidecars is None else args.sidecars
-        how, found = structs.replace(told, pods=chosen, sidecars=sidecars), Installations((ours,))
-
-        def show_new(pod: Pod, start: str | None) -> None:
-            show(pod, found.judge(pod, None, None, args.sidecars), start=start)
-
-        status = files.explain(args.files, show_new, how)
+        status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
     if live:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
@@ -103,7 +93,7 @@ def _explain(args: argparse.Namespace) -> int:
 def _mutate(args: argparse.Namespace) -> int:
     how = Start(
         mode=args.start_mode, capability=args.capability, peers=args.peers,
-        pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars,
+        pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars or (),
     )  # fmt: skip
     return files.mutate(args.files, how, args.output)
 
@@ -117,12 +107,6 @@ def _serve(args: argparse.Namespace) -> int:
     return serve.serve(args.config, args.kubeconfig)
 
 
-def _audit(args: argparse.Namespace) -> int:
-    from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
-
-    return cluster.audit(_credentials(args), _request(cluster.AuditRequest, args))
-
-
 def _completion(args: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
 
@@ -130,33 +114,22 @@ def _completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> int:
-    from istio_aux.cli import check  # noqa: PLC0415 - as above
+def _ask(place: str) -> _Run:
+    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client."""
 
-    return check.check(_credentials(args), _request(check.CheckRequest, args))
+    def run(args: argparse.Namespace) -> int:
+        module, _, name = place.partition(":")
+        answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
+        request = _request(get_type_hints(answer)["request"], args)
+        return answer(_credentials(args), request)
 
-
-def _quit(args: argparse.Namespace) -> int:
-    from istio_aux.cli import once  # noqa: PLC0415 - as above
-
-    return once.free(_credentials(args), _request(once.QuitRequest, args))
-
-
-def _restart(args: argparse.Namespace) -> int:
-    from istio_aux.cli import once  # noqa: PLC0415 - as above
-
-    return once.restart_unmeshed(_credentials(args), _request(once.RestartRequest, args))
-
-
-def _resume(args: argparse.Namespace) -> int:
-    from istio_aux.cli import once  # noqa: PLC0415 - as above
-
-    return once.resume_jobs(_credentials(args), args.patience)
+    return run
 
 
 def _request(kind: type[T], args: argparse.Namespace) -> T:
     """Make a request, whose fields have the names of arguments."""
-    return kind(**{each.name: getattr(args, each.name) for each in structs.fields(kind)})
+    given, fields = vars(args), {each.name for each in structs.fields(kind)}
+    return kind(**{name: given[name] for name in fields & given.keys()})
 
 
 def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
@@ -187,16 +160,6 @@ def _program() -> str:
     return "kubectl istio-aux" if Path(sys.argv[0]).name == _PLUGIN else "istio-aux"
 
 
-def _texts(command: str) -> dict[str, Any]:
-    """Return argparse's arguments for the help of a command."""
-    summary, epilog = TEXTS[command]
-    return {
-        "help": summary,
-        "description": textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80),
-        "epilog": _CALL.sub(_program(), epilog),
-    }
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)
@@ -211,71 +174,17 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], *arguments: str) -> _Add:
-        made = add(name, formatter_class=layout, **_texts(name))
-        made.set_defaults(run=run, parser=made)
-        adding = partial(_add, made)
-        adding(*arguments)
-        return adding
-
-    add_to = command("explain", _explain, "targets")
-    about = "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin"
-    add_to("file", default=[], help=about)
-    add_to("output")
-    add_to("namespace", help=_HERE)
-    add_to("all-namespaces", "selector", "config", *_CLUSTER)
-    add_to("sidecars", default=None, metavar=_HOW)
-
-    add_to = command("mutate", _mutate)
-    add_to("file", required=True, help="as for explain, or AdmissionReviews; - is stdin")
-    about = "diff: what would change (default: yaml); a review is answered in json"
-    add_to("output", choices=["yaml", "json", "diff"], default="yaml", help=about)
-    add_to("capability", "pod-selector", "inject-selector", "start-mode", "peers")
-    add_to("sidecars", metavar=_HOW)
-
-    add_to = command("serve", _serve)
-    add_to("config", type=Path, required=True, default=None, help="settings, YAML")
-    add_to("kubeconfig")
-
-    add_to = command("audit", _audit, "namespace", "all-namespaces", "selector", *_CLUSTER)
-    add_to("output", "holders", "fail-on", "watch")
-    # Without selectors `audit` looks everywhere, unlike `serve`.
-    add_to("namespace-selectors", default=None, dest="selectors", metavar="SELECTORS")
-    add_to("config")
-
-    add_to = command("check", _check, "pre", "wait")
-    add_to("timeout", help="when to answer with what is known (default: 300)")
-    add_to("namespace-selectors", default=None, dest="selectors", metavar="SELECTORS")
-    add_to("config", *_CLUSTER, "output")
-
-    add_to = command("quit", _quit)
-    about = "as for explain (default: all pods that hang in the namespace)"
-    add_to("targets", help=about)
-    add_to("namespace", help=_HERE)
-    add_to("timeout", default=120.0, help="when to answer at the latest (default: 120)")
-    add_to("all-namespaces", "selector", "yes", "config", *_CLUSTER)
-    add_to("sidecars", default=None, metavar=_HOW)
-    add_to("output")
-
-    command("completion", _completion, "shell")
-
-    add_to = command("restart-unmeshed", _restart, "limit")
-    about = "when to answer, with what is done; new pods and budgets take time (default: 300)"
-    add_to("timeout", help=about)
-    add_to("yes", "namespace", "all-namespaces", "config", *_CLUSTER, "output")
-
-    about = "when to end, whatever is still suspended (default: 4500)"
-    command("resume-jobs", _resume, "config", *_CLUSTER)("timeout", default=4500.0, help=about)
+    for name, (run, arguments, changes) in _COMMANDS.items():
+        summary, epilog = TEXTS[name]
+        about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80)
+        epilog = _CALL.sub(_program(), epilog)
+        command = add(name, formatter_class=layout, help=summary, description=about, epilog=epilog)
+        command.set_defaults(run=run, parser=command)
+        for each in arguments.split():
+            flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
+            given = _ARGUMENTS.get(each) or _option(each)
+            command.add_argument(*flags, **{**given, **changes.get(each, {})})
     return root
-
-
-def _add(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
-    """Add arguments by name; ``changes`` override what argparse gets for them."""
-    for name in names:
-        given = {**(_ARGUMENTS.get(name) or _option(name)), **changes}
-        flags = [name] if name in _POSITIONAL else [*filter(None, [_SHORT.get(name)]), f"--{name}"]
-        command.add_argument(*flags, **given)
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -284,7 +193,7 @@ def _option(name: str) -> dict[str, Any]:
     return {
         "type": _checked(settings.OPTIONS[name].read),
         "default": default,
-        "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else "SELECTOR",
+        "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
         "help": f"as for serve: {settings.OPTIONS[name].meaning}",
     }
 
@@ -351,11 +260,15 @@ def _flag(about: str, **more: Any) -> dict[str, Any]:
     return {"action": "store_true", "help": about, **more}
 
 
-_HOW = "NAME=HOW,..."
-_HERE = "this namespace (default: the kubeconfig's)"
+_SELECTORS = "namespace-selectors"
+_VALUES = {
+    _SELECTORS: "SELECTORS",
+    "pod-selector": "SELECTOR",
+    "inject-selector": "SELECTOR",
+    "sidecars": "NAME=HOW,...",
+}
 _POSITIONAL = {"targets", "shell"}
 _SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
-_CLUSTER = ("kubeconfig", "context", "as", "request-timeout")  # How to reach a cluster.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
         "TARGET",
@@ -364,7 +277,16 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         nargs="*",
     ),
     "shell": {"choices": ["bash", "zsh", "fish"]},
-    "file": {"action": "append", "dest": "files", "metavar": "FILE"},
+    "file": {
+        "action": "append",
+        "dest": "files",
+        "default": [],
+        "metavar": "FILE",
+        "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
+    },
+    # Without selectors `audit` looks everywhere, unlike `serve`.
+    "namespace-selectors": {**_option(_SELECTORS), "default": None, "dest": "selectors"},
+    "sidecars": {**_option("sidecars"), "default": None},
     "output": {
         "choices": ["text", "json"],
         "default": "text",
@@ -390,7 +312,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "pre": _flag("before an install: ask what the account that installs needs"),
     "wait": _flag("check again until istio-aux works, or --timeout is over"),
-    "timeout": _value("SECONDS", settings.seconds, "", default=300.0, dest="patience"),
+    "timeout": _value(
+        "SECONDS",
+        settings.seconds,
+        "when to answer with what is known or done (default: %(default)g)",
+        default=300.0,
+        dest="patience",
+    ),
     "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
     "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
     "fail-on": _value(
@@ -421,3 +349,51 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
 }
 """Arguments of commands, beside the options of `serve`."""
+
+_CLUSTER = "config kubeconfig context as request-timeout"  # How to reach it, and to judge.
+_HERE = {"help": "this namespace (default: the kubeconfig's)"}
+_CHANGED = {
+    "choices": ["yaml", "json", "diff"],
+    "default": "yaml",
+    "help": "diff: what would change (default: yaml); a review is answered in json",
+}
+_COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
+    "explain": (
+        _explain,
+        f"targets file output namespace all-namespaces selector {_CLUSTER} sidecars",
+        {"namespace": _HERE},
+    ),
+    "mutate": (
+        _mutate,
+        "file output capability pod-selector inject-selector start-mode peers sidecars",
+        {"file": {"required": True}, "output": _CHANGED},
+    ),
+    "serve": (
+        _serve,
+        "config kubeconfig",
+        {"config": {"type": Path, "required": True, "help": "settings, YAML"}},
+    ),
+    "audit": (
+        _ask("cluster:audit"),
+        f"namespace all-namespaces selector output holders fail-on watch {_SELECTORS} {_CLUSTER}",
+        {},
+    ),
+    "check": (_ask("check:check"), f"pre wait timeout {_SELECTORS} output {_CLUSTER}", {}),
+    "quit": (
+        _ask("once:free"),
+        f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
+        {"namespace": _HERE, "timeout": {"default": 120.0}},
+    ),
+    "completion": (_completion, "shell", {}),
+    "restart-unmeshed": (
+        _ask("once:restart_unmeshed"),
+        f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
+        {},
+    ),
+    "resume-jobs": (
+        _ask("once:resume_jobs"),
+        f"timeout {_CLUSTER}",
+        {"timeout": {"default": 4500.0}},
+    ),
+}
+"""What each command runs, its arguments, and what is different about those."""

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from istio_aux.cli import report
+from istio_aux.cli.installation import Installation, Installations
 from istio_aux.model import documents, templates
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import Capability, Start
+from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
 from istio_aux.start import plan as start
@@ -27,9 +29,6 @@ BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answ
 
 Answer = Callable[[documents.Document], Iterable[str]]
 """Prints the answer to a document, and returns lines for stderr about it."""
-
-Show = Callable[[pods.Pod, str | None], None]
-"""Shows the explanation of a pod; the text says how a pod will start that does not exist yet."""
 
 _POD = ("", "Pod")
 _REVIEW = (review.API_VERSION.partition("/")[0], review.KIND)
@@ -56,18 +55,33 @@ class _Planned(NamedTuple):
 _kind = msgspec.json.Decoder(_Kind)
 
 
-def explain(files: Iterable[str], show: Show, how: Start) -> int:
-    """Explain each pod in ``files``, also those that workloads make; return the exit status."""
+def explain(
+    files: Iterable[str],
+    ours: Installation,
+    sidecars: tuple[SidecarRule, ...] | None,
+    show: Callable[..., None],
+) -> int:
+    """Explain each pod in ``files``, also those that workloads make; return the exit status.
+
+    ``show`` gets each pod, its `Judgement`, and how it will ``start`` if it does not exist yet. A
+    file has no namespaces, which count as selected. It may be older than a grace period is long, so
+    that each counts as over.
+    """
+    options, found = ours.settings, Installations((ours,))
+    how = msgspec.structs.replace(
+        options.start(Capability.UNKNOWN),
+        pods=options.pod_selector,
+        sidecars=ours.policy(sidecars).sidecars,
+    )
 
     def answer(document: documents.Document) -> Iterable[str]:
         kind, manifest = _read(document, document.readable)
         for each in _planned(manifest, kind, how):
-            if kind == _POD and (each.pod.metadata.uid or each.pod.status.phase):
-                show(each.pod, None)
-            else:
-                order = each.plan.started_with or "as it is"
-                pod = start.after_injection(each.pod, each.plan)
-                show(pod, f"{order}: {each.plan.reason}")
+            pod, order = each.pod, None
+            if kind != _POD or not (pod.metadata.uid or pod.status.phase):
+                pod = start.after_injection(pod, each.plan)
+                order = f"{each.plan.started_with or 'as it is'}: {each.plan.reason}"
+            show(pod, found.judge(pod, None, None, sidecars), start=order)
         return ()
 
     return _answer_each(files, answer)

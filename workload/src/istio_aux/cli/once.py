@@ -167,24 +167,18 @@ class _FreeRun:
         for namespace in {key.namespace for key in self._hung}:
             self._labels[namespace] = {}  # Selected, whatever labels it has.
             self._quit.relabelled(namespace)
-        watches = [
-            self._watches.add(
-                f"pods of {namespace or 'all namespaces'}",
-                actions.collection("v1", "pods", namespace), Pod, self,
-                selection=actions.RUNNING_JOBS,
-            )
-            for namespace in sorted(scope)
-        ]  # fmt: skip
+        for namespace in sorted(scope):
+            path = actions.collection("v1", "pods", namespace)
+            name = f"pods of {namespace or 'all namespaces'}"
+            self._watches.add(name, path, Pod, self, selection=actions.RUNNING_JOBS)
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
             clock, patience = asyncio.get_running_loop().time, self._request.patience
             end = clock() + patience
-            await until(
-                lambda: self._watches.refused or all(each.synced.is_set() for each in watches),
-                min(PATIENCE, patience),
-            )
-            if missing := self._watches.missing():
-                return "; ".join(f"{name}: {why}" for name, why in missing.items())
+            watches = self._watches
+            await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
+            if missing := _missing(watches):
+                return missing
             await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
             for key in self._hung:
                 self.verdicts[key] = self._outcome(key)
@@ -222,6 +216,10 @@ class _FreeRun:
             outcome, reason = "kept" if works or alone else "stuck", failure or decision.reason
         seconds = end.after_payload
         return structs.replace(self.verdicts[key], outcome=outcome, reason=reason, seconds=seconds)
+
+
+def _missing(watches: Watches) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in watches.missing().items())
 
 
 class RestartRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
@@ -275,22 +273,18 @@ class _RestartRun:
 
     async def run(self) -> str:
         """Do it, and print the result; return why it is not done, or the empty text."""
-        loop, patience, dry_run = (
-            asyncio.get_running_loop(),
-            self._request.patience,
-            self._request.dry_run,
-        )
-        end = loop.time() + patience
+        clock, request = asyncio.get_running_loop().time, self._request
+        end, dry_run = clock() + request.patience, request.dry_run
 
-        def left(most: float = patience) -> float:
-            return max(0.0, min(most, end - loop.time()))
+        def left(most: float = request.patience) -> float:
+            return max(0.0, min(most, end - clock()))
 
         if why := await self._forbidden():
             return why
         async with self._around.watched(self._events.run(), self._repair.run(self._pods.synced)):
             known = await until(self._pods.synced.is_set, left(PATIENCE))
-            if missing := self._around.watches.missing():
-                return "; ".join(f"{name}: {why}" for name, why in missing.items())
+            if missing := _missing(self._around.watches):
+                return missing
             if not (known and self._around.injectors.control_planes.known):
                 return "it is not known whether Istio injects: see `istio-aux check`"
             over = await until(lambda: self._repair.finished, left(PATIENCE)) or dry_run
@@ -300,11 +294,10 @@ class _RestartRun:
                 await self._repair.stop(_END)
                 await self._events.sent(_END)
         found = [*self._verdicts()]
-        text = partial(
-            report.restarts_text, found, dry_run=dry_run, installation=self._installation
-        )
-        report.show(sys.stdout, self._request.output, found, text)
-        return "" if over else f"not finished within {patience:g} s: run it again"
+        whose = self._installation
+        text = partial(report.restarts_text, found, dry_run=dry_run, installation=whose)
+        report.show(sys.stdout, request.output, found, text)
+        return "" if over else f"not finished within {request.patience:g} s: run it again"
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""
@@ -344,12 +337,18 @@ class _RestartRun:
         self._repair.relabelled(namespace)
 
 
-def resume_jobs(credentials: cluster.Credentials, patience: float) -> int:
-    """Resume all of them within ``patience`` seconds, and say what is waited for."""
+class ResumeRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
+    """To resume all suspended Jobs within ``patience`` seconds."""
+
+    patience: float = 4500.0
+
+
+def resume_jobs(credentials: cluster.Credentials, request: ResumeRequest) -> int:
+    """Resume them, say what is waited for, and return the exit status."""
 
     async def work(access: Access) -> int:
         async with Client(access) as client:
-            return await resume(client, patience)
+            return await resume(client, request.patience)
 
     return cluster.run(credentials, work)
 
@@ -359,20 +358,19 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
     events, telemetry = Events(client, socket.gethostname()), Telemetry()
     recorder = RepairRecorder(telemetry, events)
     jobs = SuspendedJobs(client, telemetry, recorder, allowed=False, limits=limits)
-    sending, said = asyncio.create_task(events.run()), ""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + patience
-    jobs.lead(True)
-    while not jobs.over(ATTEMPTS) and loop.time() < end:
-        waits = ", ".join(map(_name, jobs.status()))
-        if waits and waits != said:
-            report.write(sys.stdout, f"waits for the pods of suspended Jobs: {waits}")
-            sys.stdout.flush()  # Its reader waits for this line.
-            said = waits
-        await asyncio.sleep(_POLL)
-    await jobs.stop(_END)
-    await events.sent(_END)
-    sending.cancel()
+    clock, said = asyncio.get_running_loop().time, ""
+    end = clock() + patience
+    async with running(events.run()):
+        jobs.lead(True)
+        while not jobs.over(ATTEMPTS) and clock() < end:
+            waits = ", ".join(map(_name, jobs.status()))
+            if waits and waits != said:
+                report.write(sys.stdout, f"waits for the pods of suspended Jobs: {waits}")
+                sys.stdout.flush()  # Its reader waits for this line.
+                said = waits
+            await asyncio.sleep(_POLL)
+        await jobs.stop(_END)
+        await events.sent(_END)
     for job in jobs.status():
         report.complain(f"{_name(job)}: {job.reason}")
     return NOT_DONE if jobs.status() or not jobs.over(ATTEMPTS) else 0

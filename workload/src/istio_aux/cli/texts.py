@@ -69,11 +69,9 @@ States:
   unmeshed  there is no proxy, although Istio would inject one today
 AGE is that of the oldest pod. SINCE is when the last finished container ended;
 for a lost pod, when its proxy ended; for an unmeshed pod, when it was created;
-of several pods, the first time. Below the table, stuck and blocked pods are
-counted by what keeps them, with what they request, and by why no installation
-looks after them. Jobs whose pods were refused in the last 15 minutes, and what
-cannot be read, are lines on stderr. --watch shows the table again when it has
-changed; in JSON, the pods that are new or have changed.
+of several pods, the first time. Jobs whose pods were refused in the last 15
+minutes, and what cannot be read, are lines on stderr. --watch shows the table
+again when it has changed; in JSON, the pods that are new or have changed.
 
 The exit status is 0 whatever is found, 1 if something cannot be read, 2 if the
 credentials cannot be used, 3 if --fail-on names what is found.""",

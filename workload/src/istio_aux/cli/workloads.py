@@ -44,16 +44,9 @@ class _Owned(Struct, frozen=True):
     metadata: Metadata = Metadata()
 
 
-class _Involved(Struct, frozen=True):
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
 class _Event(Struct, frozen=True):
     metadata: Metadata = Metadata()
-    involved_object: _Involved = _Involved()
+    involved_object: OwnerReference = OwnerReference()  # It is in the Event's own namespace.
     message: str = ""
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
@@ -117,9 +110,10 @@ async def find(
         if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
             types = await actions.served_types(client)
         wanted = _wanted(targets, types, namespace, all_namespaces=all_namespaces)
+    search = _Search(client, types, selector)
     for target in wanted:
-        found = False
-        async for each in _pods(client, target, types, selector):
+        found, search.why = False, list[str]()
+        async for each in search.pods(target):
             found = True
             if isinstance(each, str | Unreadable):
                 yield each if isinstance(each, str) else f"cannot read pod {each}"
@@ -127,7 +121,10 @@ async def find(
                 seen.add(each.metadata.uid)
                 yield each
         if not found and targets:
-            yield f"{target.text}: no pods{_where(target.namespace)}"
+            chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
+            where = f" in namespace {target.namespace}" if target.namespace else ""
+            because = f": {'; '.join(search.why)}" if search.why else ""
+            yield f"{target.text}: no pods{chosen}{where}{because}"
 
 
 def _wanted(
@@ -161,36 +158,6 @@ def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
     return next((each for each in types if wanted in each.names), None)
 
 
-async def _pods(
-    client: Client, target: _Target, types: Sequence[ServedType], selector: Selector
-) -> AsyncGenerator[Pod | Unreadable | str]:
-    kind, where = target.type, target.namespace
-    if kind is None:
-        yield target.text
-    elif kind.kind != "Pod":
-        async for each in _owned_pods(client, target, kind, types, selector):
-            yield each
-    elif target.name:
-        try:
-            yield _pod.read(await client.get(actions.pod_path(where, target.name)))
-        except (ApiError, InvalidNameError, UnreadableError) as error:
-            missing = isinstance(error, ApiError) and error.code == 404
-            hint = _misspelt(target, types) if missing else ""
-            yield f"{where}/{target.name}: {error}{hint}"
-    else:
-        async for each in list_pods(client, where, {}, selector):
-            yield each
-
-
-def _misspelt(target: _Target, types: Sequence[ServedType]) -> str:
-    """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
-    left, slash, _ = target.text.rpartition("/")
-    if not slash or _type(left, types):
-        return ""
-    known = [each.kind.lower() for each in types if (each.group, each.kind) in WORKLOADS]
-    return f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
-
-
 async def list_pods(
     client: Client, namespace: str, fields: Mapping[str, str], selector: Selector = _ALL
 ) -> AsyncGenerator[Pod | Unreadable]:
@@ -205,59 +172,79 @@ async def list_pods(
                 yield each
 
 
-async def _owned_pods(
-    client: Client,
-    target: _Target,
-    kind: ServedType,
-    types: Sequence[ServedType],
-    selector: Selector,
-) -> AsyncGenerator[Pod | Unreadable | str]:
-    """Yield the pods of one object, or of all objects of a type."""
-    uid = why = ""
-    if target.name:
-        try:
-            path = actions.object_path(kind.api, kind.plural, target.namespace, target.name)
-            body = await client.get(path)
-            uid = _owned.read(body).metadata.uid
-        except (ApiError, InvalidNameError, UnreadableError) as error:
-            if not (isinstance(error, ApiError) and error.code == 403):
-                yield f"{target.namespace}: {target.text}: {error}"
-                return
-            why = gap(error, f"get {target.text}")
-        else:
-            refused = await refused_pods(client, target.namespace, uid)
-            why = str(refused[uid]) if uid in refused else _childless(body)
+class _Search:
+    """Finds pods. ``why`` is why a target may have none.
 
-    def wanted(owner: OwnerReference) -> bool:
-        return owner.uid == uid if uid else kind.is_of(owner) and target.name in {"", owner.name}
-
-    above, found = _Owners(client, target.namespace, types), False
-    async for each in list_pods(client, target.namespace, {}, selector):
-        if isinstance(each, Unreadable):
-            yield each
-        elif await above.has(each, wanted):
-            found = True
-            yield each
-    if not found:
-        chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
-        because = "; ".join(filter(None, (why, *sorted(above.gaps))))
-        text = f"{target.text}: no pods{chosen}{_where(target.namespace)}"
-        yield f"{text}: {because}" if because else text
-
-
-class _Owners:
-    """Reads the owners of owners: each kind once, when one of it is met. ``gaps``: what could not.
-
-    So references in a circle end.
+    Owners of owners are read when one of their kind is met, and each kind is listed once. So
+    references in a circle end.
     """
 
-    def __init__(self, client: Client, namespace: str, types: Sequence[ServedType]) -> None:
-        self._client, self._namespace, self.gaps = client, namespace, list[str]()
-        self._types = {(each.group, each.kind): each for each in reversed(types)}
-        self._read = set[tuple[str, str]]()
+    def __init__(self, client: Client, types: Sequence[ServedType], selector: Selector) -> None:
+        self.why = list[str]()
+        self._client, self._selector, self._types = client, selector, types
+        self._kinds = {(each.group, each.kind): each for each in reversed(types)}
+        self._listed: dict[tuple[str, str], str] = {}  # Why one could not be, or the empty text.
         self._owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
 
-    async def has(self, pod: Pod, wanted: Callable[[OwnerReference], bool]) -> bool:
+    async def pods(self, target: _Target) -> AsyncGenerator[Pod | Unreadable | str]:
+        """Yield the pods of a target, or what is wrong with it."""
+        kind, where = target.type, target.namespace
+        if kind is None:
+            yield target.text
+        elif kind.kind == "Pod" and target.name:
+            try:
+                path = actions.pod_path(where, target.name)
+                yield _pod.read(await self._client.get(path))
+            except (ApiError, InvalidNameError, UnreadableError) as error:
+                missing = isinstance(error, ApiError) and error.code == 404
+                yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
+        elif kind.kind == "Pod":
+            async for each in list_pods(self._client, where, {}, self._selector):
+                yield each
+        else:
+            async for each in self._owned(target, kind):
+                yield each
+
+    def _hint(self, target: _Target) -> str:
+        """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
+        left, slash, _ = target.text.rpartition("/")
+        if not slash or _type(left, self._types):
+            return ""
+        known = [each.kind.lower() for each in self._types if (each.group, each.kind) in WORKLOADS]
+        no_type = f"; {quoted(left)} is no type of this cluster either"
+        return f"{no_type}; types with pods: {listed(known)}"
+
+    async def _owned(
+        self, target: _Target, kind: ServedType
+    ) -> AsyncGenerator[Pod | Unreadable | str]:
+        """Yield the pods of one object, or of all objects of a type."""
+        uid, where = "", target.namespace
+        if target.name:
+            try:
+                path = actions.object_path(kind.api, kind.plural, where, target.name)
+                body = await self._client.get(path)
+                uid = _owned.read(body).metadata.uid
+            except (ApiError, InvalidNameError, UnreadableError) as error:
+                if not (isinstance(error, ApiError) and error.code == 403):
+                    yield f"{where}: {target.text}: {error}"
+                    return
+                self.why.append(gap(error, f"get {target.text}"))
+            else:
+                refused = await refused_pods(self._client, where, uid)
+                self.why += [str(refused[uid])] if uid in refused else _childless(body)
+
+        def wanted(owner: OwnerReference) -> bool:
+            named = kind.is_of(owner) and target.name in {"", owner.name}
+            return owner.uid == uid if uid else named
+
+        async for each in list_pods(self._client, where, {}, self._selector):
+            if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
+                yield each
+        self.why += sorted(filter(None, self._listed.values()))
+
+    async def _leads(
+        self, pod: Pod, namespace: str, wanted: Callable[[OwnerReference], bool]
+    ) -> bool:
         """Whether an object that is ``wanted`` owns the pod, over any number of others."""
         known, due = set[str](), [*(pod.metadata.owner_references or ())]
         while due:
@@ -266,17 +253,17 @@ class _Owners:
                 return True
             if owner.uid not in known:
                 known.add(owner.uid)
-                await self._list((owners.group(owner), owner.kind))
+                await self._list((owners.group(owner), owner.kind), namespace)
                 due += self._owners.get(owner.uid, ())
         return False
 
-    async def _list(self, key: tuple[str, str]) -> None:
-        of = self._types.get(key)
+    async def _list(self, key: tuple[str, str], namespace: str) -> None:
+        of = self._kinds.get(key)
         # A kind that is not served has no objects.
-        if of is None or key in self._read or len(self._read) == MOST_KINDS:
+        if of is None or key in self._listed or len(self._listed) == MOST_KINDS:
             return
-        self._read.add(key)
-        path = actions.collection(of.api, of.plural, self._namespace if of.namespaced else "")
+        self._listed[key] = ""
+        path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
         # Only metadata: a tenant may name a Secret as the owner of a pod.
         pages = actions.pages(self._client, path, _Owned, {}, accept=actions.ONLY_METADATA)
         try:
@@ -284,11 +271,7 @@ class _Owners:
                 found = (item.metadata for item in page.items)
                 self._owners |= {each.uid: each.owner_references or () for each in found}
         except ApiError as error:
-            self.gaps.append(gap(error, f"list {of.plural}"))
-
-
-def _where(namespace: str) -> str:
-    return f" in namespace {namespace}" if namespace else ""
+            self._listed[key] = gap(error, f"list {of.plural}")
 
 
 async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping[str, RefusedPods]:
@@ -309,20 +292,20 @@ async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping
             about, at = event.involved_object, event.last_timestamp or event.event_time
             if at is None or (about.uid in found and found[about.uid].at >= at):
                 continue
-            owner = f"{about.kind.lower()}/{about.name}"
+            owner, where = f"{about.kind.lower()}/{about.name}", event.metadata.namespace
             why = event.message[:LONGEST_WHY]
-            found[about.uid] = RefusedPods(about.namespace, owner, at.astimezone(UTC), why)
+            found[about.uid] = RefusedPods(where, owner, at.astimezone(UTC), why)
     return found
 
 
-def _childless(body: bytes) -> str:
-    """Why an object may have no pods."""
+def _childless(body: bytes) -> list[str]:
+    """Why an object may have no pods, in one line or none."""
     try:
         job = _job.read(body)
     except UnreadableError:  # Of another kind, which has other fields of these names.
-        return ""
+        return []
     if job.finished:
-        return "it is finished, and pods of it may be deleted"
+        return ["it is finished, and pods of it may be deleted"]
     if job.run_policy.suspend:
-        return "it is suspended"
-    return "its controller has not made them yet, or has deleted them"
+        return ["it is suspended"]
+    return ["its controller has not made them yet, or has deleted them"]
