@@ -7,7 +7,6 @@ changes in such a pod is decided in one place, the workload's `start/plan.py`.
 from __future__ import annotations
 
 import base64
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +87,15 @@ CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_TEMPLATES: Final = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    autoescape=False,  # noqa: S701  this is YAML, not HTML
+    finalize=json.dumps,  # JSON is YAML: a name that looks like a number stays a name.
+)
+
+
 @dataclass(frozen=True)
 class Values:
     """What the objects depend on: options, the cluster, and what the workload may do."""
@@ -109,10 +117,6 @@ class Values:
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # All of the workload's.
-
-    def __hash__(self) -> int:
-        """Let an event render each template once."""
-        return hash(repr(self))
 
 
 def service_account(app: str) -> str:
@@ -158,25 +162,10 @@ def render(values: Values) -> list[AnyResource]:
     return render_access(values) + render_webhook(values) + render_mesh(values)
 
 
-@functools.cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701  this is YAML, not HTML
-        finalize=json.dumps,  # JSON is YAML: a name that looks like a number stays a name.
-    )
-
-
 def _render(values: Values, *templates: str) -> list[AnyResource]:
-    return [each for name in templates for each in _rendered(values, name)]
-
-
-@functools.lru_cache(maxsize=32)
-def _rendered(values: Values, name: str) -> list[AnyResource]:
-    text = _environment().get_template(f"{name}.yaml.j2").render(_context(values))
-    documents = [*yaml.load_all(text, Loader=LOADER)]
+    context = _context(values)
+    texts = (_TEMPLATES.get_template(f"{name}.yaml.j2").render(context) for name in templates)
+    documents = [each for text in texts for each in yaml.load_all(text, Loader=LOADER)]
     # A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is
     # in its Namespace goes with it anyway.
     # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
@@ -201,7 +190,6 @@ def _published(settings: Mapping[str, Any]) -> str:
     return text if len(text) <= LONGEST_SETTINGS else ""
 
 
-@functools.lru_cache(maxsize=4)
 def _context(values: Values) -> dict[str, Any]:
     """Return every name that is in a template."""
     app, model = values.app, values.model

@@ -110,7 +110,7 @@ def evicting(client: Client, inputs: Inputs) -> Generator[None]:
         yield
     finally:
         try:
-            ensure(client, inputs)
+            cluster.apply(client, manifests.render_access(values), inputs.app)
         except ReconcileError as error:
             logger.warning("%s: the next event takes the right to evict away", error)
 

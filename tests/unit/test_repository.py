@@ -67,7 +67,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python, with a little room. The goals are 58,000, 15,500 and 3,600.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 67_900, "workload/src": 20_150, "src": 3_510}
+MOST = {"tests": 67_900, "workload/src": 20_150, "src": 3_500}
 
 
 def python(*folders: str) -> int:
