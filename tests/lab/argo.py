@@ -95,13 +95,7 @@ def signalled(client: Client, container: str) -> set[tuple[str, str]]:
 def workflow(
     script: str, upload: str = "", metadata: dict[str, dict[str, str]] | None = None
 ) -> dict[str, Any]:
-    """A Workflow of one step, which leaves a result in /tmp/result.
-
-    Args:
-        script: what the step runs.
-        upload: where `wait` uploads /tmp/model to once the step has ended, if not nowhere.
-        metadata: labels and annotations of its pod.
-    """
+    """A Workflow of one step: it runs `script`, and may `upload` /tmp/model when it has ended."""
     outputs: dict[str, Any] = {
         "parameters": [{"name": "result", "valueFrom": {"path": "/tmp/result", "default": "none"}}]
     }

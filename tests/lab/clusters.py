@@ -195,21 +195,13 @@ class Cluster:
         )
 
     def load(self, image: Path) -> None:
-        """Import an image tarball into containerd.
-
-        Raises:
-            ValueError: the cluster's level is `api`, where no pod runs.
-        """
+        """Import an image tarball. Raises ValueError on level `api`, where no pod runs."""
         if self.level != "node":
             raise ValueError(f"{image.name}: images are for level node, this is level {self.level}")
         node.load(self.tree, image)
 
     def process(self, name: str) -> Process:
-        """The process spawned with this name, a component or one of `spawn`.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The process spawned with this name, a component or one of `spawn`. Raises KeyError."""
         return self._processes[name]
 
     def publish(

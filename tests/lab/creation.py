@@ -114,11 +114,7 @@ def send(cluster: Cluster, method: str, path: str, body: bytes = b"{}") -> tuple
 
 
 class Stream:
-    """Creates pods like this one, whose name must be generated, at a rate while it is open.
-
-    Attributes:
-        creations: those that have ended.
-    """
+    """Creates pods like this one at a rate while it is open; `creations` are those that ended."""
 
     def __init__(self, cluster: Cluster, pod: Pod, *, rate: float, dry_run: bool = False) -> None:
         """`rate`: creations a second; `dry_run`: they are admitted, and not stored."""

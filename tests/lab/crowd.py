@@ -133,10 +133,7 @@ class Keeper:
             raise self._error
 
     def pods(self, name: str = "") -> list[Pod]:
-        """Those that run or are to run, of one kind or of all, sorted by name.
-
-        Raises the error that ended the keeper's thread, if there is one.
-        """
+        """Those that are to run, sorted by name. Raises the error that ended the thread."""
         if self._error:
             raise self._error
         labels: dict[str, LabelValue] = {KEPT: name or None}

@@ -1,7 +1,4 @@
-"""Debian packages: installed when the lab needs them, or unpacked for an image.
-
-Services of packages that are installed never start.
-"""
+"""Debian packages: installed when the lab needs them, without their services, or unpacked."""
 
 from __future__ import annotations
 
@@ -40,11 +37,7 @@ def installable() -> bool:
 
 
 def ensure(packages: Sequence[str]) -> None:
-    """Install the packages that are missing, without starting or enabling a service of theirs.
-
-    Raises:
-        PackageError: some are missing, and this is not root on Debian, or apt-get failed.
-    """
+    """Install the packages that are missing, and start none of their services; PackageError."""
     if not missing(packages):
         return
     with cache.lock(cache.root() / "apt.lock", waiting="waiting for another installation"):

@@ -85,11 +85,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _endpoint(api: Api, host: str, port: int) -> tuple[str, int]:
-    """Where to connect for this address.
-
-    Raises:
-        LookupError: it is a Service's, and no endpoint of that is ready.
-    """
+    """Where to connect for this address. Raises LookupError: its Service has none ready."""
     if ipaddress.ip_address(host) not in SERVICES:
         return host, port
     listed = await api.request("GET", "/api/v1/services")

@@ -92,14 +92,7 @@ def mutating(
     answers: Mapping[str, Answer],
     selectors: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Hooks]:
-    """Webhooks that the API server calls for new pods, until the end of the block.
-
-    Args:
-        cluster: where they are called.
-        name: of their configuration, by which the API server sorts them, and of their namespace.
-        answers: as for `Hooks`.
-        selectors: the `namespaceSelector` or `objectSelector` of each webhook, by its name.
-    """
+    """Webhooks for new pods, until the end of the block; `selectors` are by webhook."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
     with Hooks(cluster, name, answers) as hooks, cluster.client() as client:
         webhooks = [

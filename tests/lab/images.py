@@ -60,15 +60,7 @@ def image(
     entrypoint: Sequence[str],
     user: str = "",
 ) -> Path:
-    """The archive of an image.
-
-    Args:
-        name: its reference with tag.
-        files: what is in it by absolute path, all of it executable and root's; a path that ends in
-            "/" is a directory that anybody may write to.
-        entrypoint: the program that it runs.
-        user: who runs it; root by default.
-    """
+    """The archive of an image. Its `files` can be run; one that ends in "/" is a directory."""
     entries = {path.strip("/"): _entry(path, content) for path, content in files.items()}
     layer = oci.layer(entries, io.BytesIO())
     config = {

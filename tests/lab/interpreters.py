@@ -15,11 +15,7 @@ _RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def uv() -> str:
-    """The path of uv: beside the running interpreter or on PATH.
-
-    Raises:
-        FileNotFoundError: when there is none.
-    """
+    """The path of uv: beside the running interpreter or on PATH. Raises FileNotFoundError."""
     beside = str(Path(sys.executable).parent)
     if found := shutil.which("uv", path=os.pathsep.join([beside, os.environ.get("PATH", "")])):
         return found

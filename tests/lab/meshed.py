@@ -84,12 +84,7 @@ def scripted(namespace: str, name: str, script: str) -> Pod:
 
 
 def await_phase(client: Client, namespace: str, name: str, phase: str) -> Pod:
-    """The pod once it is in this phase.
-
-    Raises:
-        TimeoutError: it does not get there.
-        AssertionError: it has ended in another one.
-    """
+    """The pod once it is in this phase. Raises AssertionError: it ended in another one."""
 
     def reached() -> Pod | None:
         found = client.get(Pod, name, namespace=namespace)
@@ -125,10 +120,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def proxy_exit_code(pod: Pod) -> int | None:
-    """The exit code of the pod's istio-proxy; None while it has not ended.
-
-    Looks at the container status alone, wherever the proxy stands in the spec.
-    """
+    """The exit code of the pod's istio-proxy by its status alone; None while it has not ended."""
     status = pod.status or core_v1.PodStatus()
     for container in [*(status.containerStatuses or []), *(status.initContainerStatuses or [])]:
         if container.name == PROXY and container.state and container.state.terminated:

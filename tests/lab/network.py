@@ -35,11 +35,7 @@ class Cable:
 
 
 def plug(name: str, pid: int) -> Cable:
-    """Lay a cable from here to the network namespace of `pid`; gone with that namespace.
-
-    Raises:
-        NetworkError: the interface cannot be made.
-    """
+    """Lay a cable to the network namespace of `pid`, gone with that. Raises NetworkError."""
     # Between the choice of a subnet and its use no other harness may choose.
     with cache.lock(cache.root() / "network.lock"):
         used = {

@@ -55,10 +55,7 @@ class UnavailableError(LabError):
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot run the node level, in one line; None when it can.
-
-    Packages that can be installed count as present.
-    """
+    """Why this machine cannot run pods, in one line, or None; packages can be installed."""
     if os.geteuid() != 0:
         return f"pods need root: this is user id {os.geteuid()}"
     if (lacking := _lacking()) and not debian.installable():
@@ -73,12 +70,7 @@ def unavailable() -> str | None:
 
 
 def prepare() -> None:
-    """Install what is missing.
-
-    Raises:
-        UnavailableError: pods cannot run here.
-        lab.debian.PackageError: the packages cannot be installed.
-    """
+    """Install what is missing. Raises UnavailableError or lab.debian.PackageError."""
     if reason := unavailable():
         raise UnavailableError(reason)
     if lacking := _lacking():

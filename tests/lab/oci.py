@@ -81,15 +81,7 @@ def archive(
     config: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
 ) -> str:
-    """Write an image, and return the digest of its manifest.
-
-    Args:
-        place: the archive, which `ctr images import`, `skopeo` (`oci-archive:`) and `podman` read.
-        name: its reference with tag.
-        layers: from the lowest to the highest.
-        config: what containers of it start with, such as `Entrypoint`.
-        annotations: of the manifest.
-    """
+    """Write an image that `ctr`, `skopeo` and `podman` read; return its manifest's digest."""
     machine = ARCHITECTURES.get(platform.machine(), platform.machine())
     blobs: dict[str, bytes] = {}
 
@@ -204,10 +196,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def tree(folder: Path, at: str = "", mode: int = 0) -> Iterator[tuple[str, Entry]]:
-    """Yield what is in a folder, as root's, by its path below ``at``.
-
-    ``mode`` is that of its files; 0 keeps whether they can be run.
-    """
+    """Yield what is in a folder, as root's, by its path below ``at``; mode 0 keeps the files'."""
     for path in sorted(folder.rglob("*")):
         name = str(PurePosixPath(at) / path.relative_to(folder))
         if path.is_symlink():

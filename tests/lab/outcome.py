@@ -58,12 +58,7 @@ class Outcome:
 
 
 def read(owners: Iterable[Object], pods: Iterable[Object]) -> Outcome:
-    """The outcome of a workload.
-
-    Args:
-        owners: the workload's object; the Jobs of a CronJob.
-        pods: its pods; a bare pod is both.
-    """
+    """The outcome of a workload, by its object (the Jobs of a CronJob) and its pods."""
     owners, pods = list(owners), list(pods)
     counted = [count for owner in owners for count in _counts(owner.get("status") or {})]
     return Outcome(
@@ -131,10 +126,7 @@ def _containers(pod: Object, *fields: str) -> Iterable[Container]:
 
 @dataclass(frozen=True)
 class Seen:
-    """A workload, the objects that tell how it ended, and its pods.
-
-    ``owners`` are the Jobs of a CronJob; any other workload has one object.
-    """
+    """A workload, the objects that tell how it ended (the Jobs of a CronJob), and its pods."""
 
     workload: Workload
     owners: Sequence[Object]

@@ -94,11 +94,7 @@ def install(project: Path, site: Path, *, python: str, machine: str) -> None:
 
 
 def uv(*arguments: str) -> str:
-    """Run uv quietly, and return what it prints.
-
-    Raises:
-        ChildProcessError: it failed; the message ends with what it said.
-    """
+    """Run uv quietly, and return what it prints. Raises ChildProcessError with what it said."""
     environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     # Not the one that a file in some folder above asks for.
     environment["UV_PYTHON"] = sys.executable

@@ -41,11 +41,7 @@ def reserve() -> int:
 
 
 def await_listener(process: Process, host: str, port: int, *, timeout: float = PATIENCE) -> None:
-    """Return when a process takes connections on its port.
-
-    Raises:
-        ChildProcessError: it ended; TimeoutError: it does not listen. Both name its log.
-    """
+    """Return when a process takes connections. Raises ChildProcessError: it ended; TimeoutError."""
 
     def listens() -> bool:
         process.check()

@@ -47,11 +47,7 @@ class Process:
         return self._exited is not None and not self._exited.done()
 
     def check(self) -> None:
-        """Do nothing while the process runs.
-
-        Raises:
-            ChildProcessError: it ended; the message has its last line and names its log.
-        """
+        """Do nothing while the process runs. Raises ChildProcessError with its last line."""
         if not self.running:
             raise ChildProcessError(f"{self.name} ended: {self.last_words()} ({self.log})")
 
@@ -71,21 +67,13 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        """Start the process, which must not run.
-
-        Raises:
-            OSError: there is no such program, or it cannot be run.
-        """
+        """Start the process, which must not run. Raises OSError: the program cannot be run."""
         self._key, exited = self._tree.expect_exit()
         self._inner_pid = self._tree.request("spawn", key=self._key, **self._spawn)
         self._exited = exited
 
     def wait(self, timeout: float) -> int:
-        """The exit status of the process, negative for a signal, once it has ended.
-
-        Raises:
-            TimeoutError: it runs after `timeout` seconds.
-        """
+        """The exit status once it has ended, negative for a signal. Raises TimeoutError."""
         if self._exited is None:
             raise ValueError(f"{self.name}: was not started")
         try:
@@ -171,12 +159,7 @@ class Tree:
     def run(
         self, name: str, argv: Sequence[str | Path], *, timeout: float, cwd: Path | None = None
     ) -> None:
-        """Run a process to its end.
-
-        Raises:
-            ChildProcessError: its exit status is not 0; TimeoutError: it takes too long. Both name
-                its log.
-        """
+        """Run a process to its end. Raises ChildProcessError or TimeoutError, with its log."""
         process = self.spawn(name, argv, cwd=cwd)
         if status := process.wait(timeout):
             last = process.last_words()
@@ -202,12 +185,7 @@ class Tree:
         return key, self._exits[key]
 
     def request(self, do: str, **arguments: Any) -> Any:
-        """Have the guardian do something and return its result.
-
-        Raises:
-            OSError: it was tried and failed.
-            ConnectionError: the guardian is gone.
-        """
+        """Have the guardian do something. Raises OSError, ConnectionError: it is gone."""
         key = next(self._keys)
         reply: Future[Any] = Future()
         line = json.dumps({"id": key, "do": do, "with": arguments}).encode() + b"\n"

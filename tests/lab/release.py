@@ -38,11 +38,7 @@ class HelmError(LabError):
 
 
 def run(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str:
-    """Run `helm` with folders of its own, and return what it says.
-
-    Raises:
-        HelmError: it fails.
-    """
+    """Run `helm` with folders of its own, and return what it says. Raises HelmError."""
     folders = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
     # Without a cluster it must find none.
     folders["KUBECONFIG"] = str(kubeconfig or home / "none")

@@ -69,11 +69,7 @@ class Recipe:
 
     @classmethod
     def read(cls, workload: Path) -> Recipe:
-        """Read the recipe in the folder of the workload.
-
-        Raises:
-            RecipeError: it has a key, a plugin or a user that is unknown here.
-        """
+        """Read the recipe of the workload. Raises RecipeError: something in it is unknown."""
         facts = yaml.safe_load((workload / RECIPE).read_text())
         _expect("key", facts, KEYS)
         _expect("run-user", [facts["run-user"]], UIDS)
@@ -109,13 +105,7 @@ def _expect(what: str, found: Any, known: Any) -> None:
 
 
 def image(workload: Path = packages.WORKLOAD) -> Path:
-    """The image's archive, made when its inputs are new.
-
-    Raises:
-        RecipeError: see `Recipe.read`.
-        lab.debian.PackageError: the packages of the base cannot be downloaded.
-        ChildProcessError: uv cannot build the workload or download its dependencies.
-    """
+    """The image's archive, made when its inputs are new."""
     recipe = Recipe.read(workload)
     debs = base_packages(recipe)
     name = f"istio-aux-{recipe.version}.oci.tar"

@@ -14,10 +14,7 @@ from lab.waiting import until
 
 
 class Scene:
-    """The pods of one namespace, run by a scripted kubelet.
-
-    ``control`` is a namespace that the workload under test serves, perhaps this one.
-    """
+    """The pods of a namespace, run by a scripted kubelet; a workload serves ``control``."""
 
     def __init__(
         self, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, control: str

@@ -67,10 +67,7 @@ def declared(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Workload:
-    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, not deployed yet.
-
-    More arguments are those of `Workload`.
-    """
+    """A workload for namespaces with label ``lab.test/<name>: yes``, not deployed yet."""
     selector = f"lab.test/{name}=yes"
     arguments = {"name": name, "model": name, "selector": selector, "more": settings, **more}
     return Workload(cluster, folder, **arguments)
@@ -89,10 +86,7 @@ def stage(
 
 
 def follow(cluster: lab.Cluster, folder: Path, commands: str) -> str:
-    """Run shell commands of a document, as an administrator; they must succeed.
-
-    `folder` is their home. Returns what they complain of.
-    """
+    """Run an administrator's shell commands, which must succeed; returns their stderr."""
     environment = {
         "KUBECONFIG": str(cluster.kubeconfig),
         "HOME": str(folder),
@@ -114,11 +108,7 @@ def is_taken(cluster: lab.Cluster, token: str) -> bool:
 
 
 def metric(workload: Workload, series: str) -> float:
-    """The value of a series now, such as ``istio_aux_quits_total{outcome="exited",way="exec"}``.
-
-    Raises:
-        KeyError: it is not there.
-    """
+    """The value of a series now, as `/metrics` names it. Raises KeyError: it is not there."""
     _, kept = workload.get("/metrics")
     # The answer may have been kept for a second. The next one counts more CPU time.
     text = lab.until(

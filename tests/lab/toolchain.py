@@ -62,11 +62,7 @@ def version(folder: Path) -> str:
 
 
 def module(folder: Path, name: str) -> Path:
-    """The folder of a module that the go.mod in `folder` names; downloads it if need be.
-
-    Raises:
-        ToolchainError: the download failed.
-    """
+    """The folder of a module of the go.mod in `folder`, downloaded. Raises ToolchainError."""
     # With -json the error is on stdout.
     argv = [go(), "mod", "download", "-json", name]
     done = subprocess.run(

@@ -186,12 +186,7 @@ PROGRAMS = {
 
 
 def path(name: str) -> Path:
-    """The program `name`, built first when the cache does not have it.
-
-    Raises:
-        BuildError: the name is unknown, or the build failed.
-        lab.toolchain.ToolchainError: there is no Go.
-    """
+    """The program `name`, built if the cache does not have it. Raises BuildError."""
     return ensure([name])[name]
 
 
@@ -300,11 +295,7 @@ def _cpu_of_children() -> float:
 
 @contextlib.contextmanager
 def _mended(folder: Path, mend: Mend) -> Iterator[Path]:
-    """A go.mod like that of `folder`, in which the module is a copy with what it lacks.
-
-    Raises:
-        lab.toolchain.ToolchainError: the module cannot be had.
-    """
+    """A go.mod like that of `folder`, in which the module is a copy with what it lacks."""
     source = toolchain.module(folder, mend.module)
     with tempfile.TemporaryDirectory(dir=cache.folder("tools")) as place:
         copy, changed = Path(place) / "module", Path(place) / "go.mod"
@@ -323,10 +314,7 @@ def _mended(folder: Path, mend: Mend) -> Iterator[Path]:
 
 
 def remaining(work: float, spent: float, elapsed: float) -> str:
-    """How long builds still take, which need so much CPU and got so much since they began.
-
-    They may get little of a busy machine: after a minute of CPU their own pace counts.
-    """
+    """How long builds take; after a minute of CPU, at the pace that they have had."""
     if spent < MINUTE:
         cores = os.cpu_count() or 1
         rest = f"{cores} free cores and the downloads, less where Go has them in its caches"

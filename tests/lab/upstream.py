@@ -1,7 +1,4 @@
-"""Manifests of other projects' controllers, from the Go modules that they are built from.
-
-What kustomize would do with them is done here, as far as they need it.
-"""
+"""Manifests of other projects' controllers, from their Go modules, as kustomize does it."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ _NAMESPACED = {
 
 
 def module(program: str, name: str) -> Path:
-    """The folder of a module that a program is built from.
-
-    It is fetched again when only the built program was kept.
-    """
+    """The folder of a module that a program is built from, fetched again if need be."""
     return toolchain.module(tools.PROGRAMS[program].folder, name)
 
 

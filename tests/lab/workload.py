@@ -183,10 +183,7 @@ class Workload:
         return json.loads(body) if code == 200 else {}
 
     def select(self, namespace: str, *, selected: bool = True) -> None:
-        """Label a namespace so that it is selected, or not; return when that is noticed.
-
-        The first selector must be one equality.
-        """
+        """Label a namespace by the first selector, or not; return when it is noticed."""
         key, _, value = self.selector.partition(";")[0].partition("=")
         labels = {key: value if selected else None}
         with self.cluster.client() as client:

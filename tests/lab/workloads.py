@@ -1,7 +1,4 @@
-"""Job-like workloads as users write them, without a thought of sidecars. Data only.
-
-Documents are sent as they are written: typed models would drop the fields that they do not know.
-"""
+"""Job-like workloads as users write them, sent as they are written: models drop what they lack."""
 
 from __future__ import annotations
 

@@ -42,11 +42,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:
-    """Wait until ``check`` returns something true; returns that.
-
-    Raises:
-        AssertionError: it did not come true; names ``what`` and the last value.
-    """
+    """Wait until ``check`` returns something true, and return that. Raises AssertionError."""
     deadline = asyncio.get_running_loop().time() + within
     while not (value := check()):
         if asyncio.get_running_loop().time() > deadline:

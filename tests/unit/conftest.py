@@ -1,7 +1,4 @@
-"""Settings of every unit test; Hypothesis runs the same examples on every machine.
-
-A test may be a coroutine.
-"""
+"""Settings of every unit test, which may be a coroutine; Hypothesis runs the same examples."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ LEVEL = logging.getLogger().level
 
 @pytest.fixture(autouse=True)
 def root_level() -> Iterator[None]:
-    """Restore the root logger's level: ops sets it to debug, which breaks tests of the log.
-
-    A fixture of the whole session may have run ops before this one.
-    """
+    """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
     yield
     logging.getLogger().setLevel(LEVEL)
 

@@ -134,11 +134,7 @@ class Bare:
         await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read() + more)
 
     async def read(self) -> bytes:
-        """All that the server sends until it says that this is all (TLS close_notify).
-
-        Raises:
-            ConnectionError: it closed without saying so.
-        """
+        """All that the server sends until TLS's close_notify. Raises ConnectionError."""
         got = b""
         while True:
             try:

@@ -1,7 +1,4 @@
-"""An istiod for unit tests: a real TLS server that answers as the lab's stand-in decides, or worse.
-
-And an API server that has what stands before it: configurations, Services' endpoints, namespaces.
-"""
+"""An istiod, which answers as the lab's stand-in or worse, and an API server with what it needs."""
 
 from __future__ import annotations
 

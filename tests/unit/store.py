@@ -1,7 +1,4 @@
-"""The fake API server's store: versioned objects that can be listed, watched and replaced.
-
-It keeps those promises of the real one on which a client relies (semantics: list and watch).
-"""
+"""The fake API server's store, which keeps the promises of the real one (list and watch)."""
 
 from __future__ import annotations
 

@@ -274,10 +274,7 @@ async def cost(process: Process, kind: type[Any], text: bytes) -> int:
 
 
 async def table(name: str, size: int) -> list[tuple[str, int, int]]:
-    """The path of each field, the size of its object, and what that leaves beyond the usual.
-
-    The first one is the usual one.
-    """
+    """The path of each field, its object's size, and what it leaves beyond the first one."""
     kind, base, _ = BASES[name]
     process, rows, usual = Process(), list[tuple[str, int, int]](), 0
     made = [*hostile(kind, base, size)]

@@ -1,7 +1,4 @@
-"""What each watched pod costs in memory: a short relative of `tox -e bench -- scale`.
-
-Sizes of objects are counted, so that the number is the same on each machine.
-"""
+"""What each watched pod costs, in sizes of objects: a short relative of `tox -e bench -- scale`."""
 
 from __future__ import annotations
 

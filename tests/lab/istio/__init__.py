@@ -46,10 +46,7 @@ LIVE = 100
 
 @dataclasses.dataclass(frozen=True)
 class Istio:
-    """An installed stand-in, whose process listens on `port` whenever it runs.
-
-    `folder` has its certificates and its template.
-    """
+    """An installed stand-in; `folder` has its certificates and its template."""
 
     cluster: Cluster
     folder: Path
@@ -85,10 +82,7 @@ class Istio:
         ports.await_listener(self.process, self.cluster.host, self.port)
 
     def become(self, native: World) -> None:
-        """Go on as another Istio, as after an upgrade; returns when that one is live.
-
-        Its pod is another one then, which the endpoints of its Service say.
-        """
+        """Go on as another Istio, in another pod; returns when that one is live."""
         template = json.dumps(dataclasses.asdict(dataclasses.replace(self.template, native=native)))
         if (self.folder / TEMPLATE).read_text() == template:
             return

@@ -18,13 +18,7 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 def answer(
     review: Mapping[str, Any], template: sidecar.Template, *, native: bool
 ) -> tuple[dict[str, Any], str]:
-    """The AdmissionReview response to a request, and why it is what it is.
-
-    Args:
-        review: an AdmissionReview v1 with a request.
-        template: the installation's settings.
-        native: whether sidecars are native where the pod does not say (`native_by_default`).
-    """
+    """The response to an AdmissionReview, and why; `native` is for pods that do not say."""
     request = review["request"]
     pod, namespace = request["object"], request.get("namespace", "")
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}

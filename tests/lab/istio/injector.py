@@ -108,10 +108,7 @@ class Injector:
         await self._client.apply(ConfigMap(metadata=name, data={"root-cert.pem": self._ca}))
 
     async def follow(self, resource: type[Any], handle: Callable[[Any], Awaitable[None]]) -> None:
-        """Handle every object of a kind and each change, forever.
-
-        A watch without a version begins with all objects, so a broken one is simply started again.
-        """
+        """Handle every object of a kind and each change, forever."""
         while True:
             try:
                 async for operation, item in self._client.watch(resource):

@@ -31,13 +31,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The settings in the annotation's text, with lowerCamelCase keys; nothing for an empty text.
-
-    Both spellings of a key are accepted and lowerCamelCase wins (jsonpb 1.5.4).
-
-    Raises:
-        InvalidConfigError: the text is no YAML mapping, or a field has the wrong type.
-    """
+    """The settings in lowerCamelCase, which wins (jsonpb 1.5.4). Raises InvalidConfigError."""
     try:
         root = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

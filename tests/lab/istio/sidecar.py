@@ -72,11 +72,7 @@ def is_native(annotations: Mapping[str, str], default: bool, minor: int = 28) ->
 def inject(
     pod: dict[str, Any], namespace: str, template: Template, *, native: bool
 ) -> dict[str, Any]:
-    """The pod with its sidecar; the one that is given stays as it is.
-
-    Raises:
-        lab.istio.proxyconfig.InvalidConfigError: the pod's annotation is wrong; Istio refuses it.
-    """
+    """The pod with its sidecar; the one that is given stays as it is. Raises InvalidConfigError."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     annotations = metadata["annotations"] = metadata.get("annotations") or {}

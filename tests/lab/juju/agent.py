@@ -68,11 +68,7 @@ class Agent:
         self._hooks.shutdown()
 
     def run(self, unit: Unit, event: Event) -> Outcome:
-        """Dispatch one event now, before what is queued; then queue what follows from it.
-
-        Raises:
-            DispatchError: the hook failed, or no handler ran.
-        """
+        """Dispatch one event before what is queued, then queue what follows; DispatchError."""
         with unit.turn:
             self._last_event = time.monotonic()
             self._say(unit, "executing", event.name)
@@ -90,10 +86,7 @@ class Agent:
         return outcome
 
     def settle(self, *, failing: bool, waiting: bool) -> None:
-        """Return when every queue is empty and no Pebble has anything new to tell.
-
-        Arguments and errors are those of `Model.settle`.
-        """
+        """Return when every queue is empty and no Pebble has news; as `Model.settle`."""
         with self._turn:
             # The round that runs now may have looked before the caller's change.
             goal = self._quiet_rounds + 2

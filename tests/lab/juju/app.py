@@ -181,13 +181,7 @@ class App:
             until(unit.ready, what=f"{unit.name} to be ready")
 
     def run(self, event: str, *, lost: bool = False) -> Outcome:
-        """Dispatch an event now to the leader.
-
-        `lost`: the agent is killed before it stores what the hook did in Juju (juju#15224).
-
-        Raises:
-            DispatchError: the hook failed, or the charm knows no such event.
-        """
+        """Dispatch an event to the leader; `lost`: its changes are (juju#15224)."""
         return self.model.agent.run(self.leader, Event(event, context={"lost": lost}))
 
     def action(self, name: str, **parameters: Any) -> Outcome:
@@ -207,10 +201,7 @@ class App:
         self.model.settle(failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:
-        """Return status and message of the application as `juju status` shows them.
-
-        A failed hook hides the status that the charm has set.
-        """
+        """Status and message as `juju status` shows them; a failed hook hides the charm's."""
         state = self.model.store.read()
         shown = state["applications"][self.name]["status"]
         if shown["status"] == "unknown":
@@ -263,10 +254,7 @@ class App:
     def _replace(
         self, unit: Unit, *, killed: bool = False, told: bool = True, boot: bool = True
     ) -> None:
-        """End a unit's pod and start the next one, in which Juju says what it does of an upgrade.
-
-        Kubernetes takes a pod that terminates out of the Service at once.
-        """
+        """End a unit's pod, which leaves the Service at once, and start the next one."""
         agent = self.model.agent
         unit.away = True
         self.model.publish()
@@ -283,11 +271,7 @@ class App:
             unit.queue.extendleft(Event(name) for name in reversed(first))
 
     def _leave(self, leaving: list[Unit], *, forgotten: bool = False) -> None:
-        """Let units go, all at the same time; all of them count as dying from the start.
-
-        Raises:
-            DispatchError: a hook failed; the other units leave nevertheless.
-        """
+        """Let units go at the same time; all are dying from the start. Raises DispatchError."""
         with self.model.agent.edit() as state:
             for unit in leaving:
                 state["units"][unit.name]["life"] = "dying"

@@ -46,18 +46,7 @@ class Container:
         network: Path,
         user: User,
     ) -> None:
-        """Start Pebble.
-
-        Args:
-            cluster: the container dies with it.
-            name: the container's name in the charm's metadata.
-            folder: for the socket and the mount point; it has `serviceaccount` already.
-            label: the process's name in the cluster, and of its log.
-            image: what it starts with.
-            environment: what Pebble, and so every service, inherits beside the image's PATH.
-            network: the unit's network namespace.
-            user: who runs Pebble, as the charm's metadata says.
-        """
+        """Start Pebble; `label` names its process, and `folder` has `serviceaccount`."""
         self.name = name
         self.sockets = folder / "containers"
         (self.sockets / name).mkdir(parents=True, exist_ok=True)

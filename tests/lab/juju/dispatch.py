@@ -73,10 +73,7 @@ class Charm:
         interpreters.link(self._python, folder / "python")
 
     def place(self, charm: Path, network: Path) -> None:
-        """Unpack the charm in a new pod, which has nothing of an earlier one, nor its state.
-
-        The charm shares the pod's `network`, as containers do.
-        """
+        """Unpack the charm in a new pod, which has no earlier state and this `network`."""
         self._network = network
         self.metadata = Metadata.read(charm)
         self._user = USERS[self.metadata.charm_user]
@@ -89,11 +86,7 @@ class Charm:
             self._process.kill()
 
     def run(self, unit: str, event: Event, store: Store, environment: Mapping[str, str]) -> Outcome:
-        """Dispatch one event and promote what it did when it succeeds.
-
-        Raises:
-            DispatchError: it failed, or the charm knows no such event.
-        """
+        """Dispatch one event and promote what it did when it succeeds. Raises DispatchError."""
         hook = self._hooks / f"{next(self._numbers):04}-{event.name.replace('/', '-')}"
         store.open_hook(hook, event.context)
         model = store.read()["model"]

@@ -1,7 +1,4 @@
-"""Which events follow from what: pure functions over the model's state.
-
-The rules are Juju's, the order among units is ours.
-"""
+"""Which events follow from what, purely. The rules are Juju's, the order among units is ours."""
 
 from __future__ import annotations
 

@@ -44,12 +44,7 @@ printf '%s\\n' "$2: $4" >>"$JUJU_CONTEXT_ID/log"
 
 
 def install(folder: Path, python: Path) -> Path:
-    """Install the tools into `folder` and return their `bin`, the first entry of PATH.
-
-    Args:
-        folder: a new folder; the tools' own program is copied into it.
-        python: the interpreter of those that do their work by themselves.
-    """
+    """Install the tools into a new folder, run by `python`; return the first entry of PATH."""
     library = folder / "lib"
     library.mkdir(parents=True, exist_ok=True)
     shutil.copy(PROGRAM, library)

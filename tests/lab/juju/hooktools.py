@@ -47,11 +47,7 @@ class Hook:
         self.is_leader = unit in (self.application["leader"], self.application["deposed"])
 
     def relation(self, reference: str | None) -> dict[str, Any]:
-        """Return the relation that ``NAME:3`` or ``3`` names; without one, that of the event.
-
-        Raises:
-            ToolError: with Juju's words, from which ops makes RelationNotFoundError.
-        """
+        """The relation that ``NAME:3`` or ``3`` names, or the event's. Raises ToolError."""
         reference = reference or self.event.get("relation", "")
         relation = self.state["relations"].get(str(reference).rpartition(":")[2])
         if relation is None or self.app not in relation["endpoints"]:
@@ -266,11 +262,7 @@ TOOLS: dict[str, Tool] = {
 
 
 def parse(arguments: Sequence[str], valued: str, switches: str) -> tuple[Flags, list[str]]:
-    """Return flags and what remains, as Juju's gnuflag does, up to a bare ``--``.
-
-    Raises:
-        ToolError: the tool does not know a flag.
-    """
+    """Flags and what remains, as Juju's gnuflag does, up to a bare ``--``. Raises ToolError."""
     flags: Flags = {}
     rest: list[str] = []
     queue = list(arguments)
@@ -291,10 +283,7 @@ def parse(arguments: Sequence[str], valued: str, switches: str) -> tuple[Flags, 
 
 
 def call(folder: str, unit: str, name: str, arguments: Sequence[str]) -> tuple[int, str]:
-    """Run a tool on the working copy of a unit's hook and append to the trace.
-
-    Returns the exit status, and the line to print: an answer, an error, or nothing.
-    """
+    """Run a tool on a hook's copy, and trace it; returns the exit status and what to print."""
     hook = Hook(folder, unit)
     run, valued, switches = TOOLS[name]
     status, said = 0, ""

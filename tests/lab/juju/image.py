@@ -34,12 +34,7 @@ class Image:
 
 
 def of_workload(workload: Path) -> Image:
-    """Return the image of the workload in the folder `workload`, or that of `LAB_IMAGE`.
-
-    Raises:
-        ChildProcessError: see `environment`.
-        FileNotFoundError: there is no such file.
-    """
+    """The image of the workload in this folder, or that of `LAB_IMAGE`."""
     if archive := os.environ.get("LAB_IMAGE"):
         return of_archive(Path(archive))
     folder = environment(workload)
@@ -65,13 +60,7 @@ def of_archive(archive: Path) -> Image:
 
 
 def environment(workload: Path, python: Path | None = None) -> Path:
-    """Return the virtual environment with the program of the folder `workload` installed.
-
-    ``python``: its interpreter, by default the one that ships.
-
-    Raises:
-        ChildProcessError: when uv cannot install it; the message ends with what uv said.
-    """
+    """The virtual environment with the program of this folder. Raises ChildProcessError."""
     python, excuse = (python, "") if python else interpreters.shipped()
     folder = cache.root().parent / "workload" / _digest(workload, python)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process installs the workload"):

@@ -55,12 +55,7 @@ class Objects:
         (folder / "namespace").write_text(self._namespace)
 
     def publish(self, ready: Mapping[str, bool], *, ports: list[str]) -> None:
-        """Write Service and EndpointSlice when they differ from what was written last.
-
-        Args:
-            ready: address of each unit and whether its container is ready.
-            ports: open ports as hook tools spell them, such as "8443/tcp".
-        """
+        """Write Service and EndpointSlice when they differ; ports are like "8443/tcp"."""
         numbers = [int(port.partition("/")[0]) for port in ports]
         wanted = {"ready": sorted(ready.items()), "ports": numbers}
         # The probe's thread and a caller who awaits its work may both be here.

@@ -27,10 +27,7 @@ class Model:
     """A model in its namespace; what it runs dies with the cluster, at the latest."""
 
     def __init__(self, cluster: Cluster, name: str, *, namespace: str = "") -> None:
-        """Make the model, its namespace, and start its agent.
-
-        The namespace has the model's name; a controller's model has `controller-<name>`.
-        """
+        """Make the model, its namespace (`controller-<name>` for a controller) and agent."""
         self.cluster, self.name, self.namespace = cluster, name, namespace or name
         self.folder = cluster.state / "juju" / self.namespace
         self.store = Store(self.folder, name)
@@ -65,15 +62,7 @@ class Model:
         units: int = 1,
         images: Mapping[str, Image] | None = None,
     ) -> App:
-        """Deploy a packed charm and return at once; `settle` waits for what follows.
-
-        Args:
-            charm: the .charm file.
-            trust: whether its ServiceAccount may do everything, as after `juju trust`.
-            config: options that differ from their defaults.
-            units: how many.
-            images: image of each container; by default all have the workload of this checkout.
-        """
+        """Deploy a packed charm and return at once; `settle` waits for what follows."""
         metadata = Metadata.read(charm)
         options = metadata.config(config or {})
         name = metadata.name
@@ -106,10 +95,7 @@ class Model:
             self.agent.controller.set()
 
     def destroy(self) -> None:
-        """Take everything away without a hook, as `juju destroy-model --force --no-wait` does.
-
-        The namespace's end, and what Kubernetes deletes with it, is not awaited.
-        """
+        """Take all away as `juju destroy-model --force --no-wait` does; not awaited."""
         for app in list(self.apps.values()):
             app.remove(force=True)
         self.close()

@@ -1,7 +1,4 @@
-"""A packed charm: its metadata, options and actions, and its files.
-
-It is unpacked once for each content and handed out as a tree of hard links.
-"""
+"""A packed charm: metadata, options, actions, and its files, unpacked once and hard-linked."""
 
 from __future__ import annotations
 

@@ -59,18 +59,7 @@ def command(
     folder: str = "/",
     rootfs: Path | None = None,
 ) -> list[str]:
-    """Return the command line that runs `argv` as PID 1 in a private root.
-
-    Args:
-        argv: the program and its arguments, as seen from inside.
-        mount_point: an existing empty folder; nothing is ever mounted there for the host to see.
-        binds: what else is visible inside.
-        environment: the whole environment of the program.
-        network: the network namespace to join.
-        user: who runs the program.
-        folder: its working directory.
-        rootfs: the file system of an image, which stays as it is; without it, the host's programs.
-    """
+    """The command line that runs `argv` as PID 1 in a private root, by default the host's."""
     furnished = _image(mount_point, rootfs) if rootfs else [*_host(mount_point), *_known(user)]
     inside = [*furnished, *_bound(binds), *_give(user)]
     script = "\n".join([*inside, *_become(argv, environment, folder, user)])

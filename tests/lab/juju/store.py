@@ -49,8 +49,7 @@ class Store:
             self._write(state)
 
     def take_commits(self) -> list[tuple[State, State, str]]:
-        """Return the state before and after each hook that succeeded since the last call, and its
-        unit."""
+        """The states around each hook that succeeded since the last call, and its unit."""
         with self._lock:
             taken, self._commits = self._commits, []
             return taken

@@ -130,11 +130,7 @@ class Unit:
         return now > since + _PROBE_SECONDS and container.ready()
 
     def run(self, event: Event, store: Store) -> Outcome:
-        """Dispatch one event now and remember its outcome.
-
-        Raises:
-            DispatchError: see `Charm.run`.
-        """
+        """Dispatch one event now and remember its outcome. Raises as `Charm.run` does."""
         outcome = self.charm.run(self.name, event, store, self._environment)
         self.history.append(outcome)
         return outcome
@@ -180,13 +176,7 @@ class Unit:
 
 
 def _network(cluster: Cluster, folder: Path, index: int) -> tuple[Path, str]:
-    """Make a network namespace for a pod, joined to the cluster's; return its file and its address.
-
-    The file is a mount that only processes spawned in the cluster can follow.
-
-    Raises:
-        ChildProcessError: `ip` failed; its words are in the log that the message names.
-    """
+    """Make a pod's network namespace; return its file, which the cluster sees, and address."""
     path = folder / f"network-{index}"
     ours, theirs = (_NETWORKS[4 * index + end] for end in (1, 2))
     path.touch()

@@ -30,11 +30,7 @@ class OpenTofu:
     environment: dict[str, str]
 
     def run(self, *argv: str) -> str:
-        """Run a command, and return what it prints.
-
-        Raises:
-            ChildProcessError: it fails; the message has what it printed.
-        """
+        """Run a command, and return what it prints. Raises ChildProcessError with that."""
         done = subprocess.run(
             [tools.path("tofu"), f"-chdir={self.folder}", *argv], env=self.environment,
             capture_output=True, text=True, timeout=ANSWER, check=False,

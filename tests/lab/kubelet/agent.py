@@ -60,10 +60,7 @@ def _request(arguments: list[str], status_port: int) -> Answer:
 
 
 def respond(request: bytes, port: int, status_port: int) -> tuple[bytes, bool] | None:
-    """The response to the head of a request on a forwarded ``port``, and whether the proxy exits.
-
-    None: nothing listens on that port.
-    """
+    """The response to a request on this port, None: no listener; and whether the proxy exits."""
     if port != status_port or not port:
         return None
     method, path = [*request.split(b" ", 2), b"", b""][:2]

@@ -67,11 +67,7 @@ class Api:
         *,
         params: Mapping[str, str] | None = None,
     ) -> Object:
-        """One call, repeated while the server is away or answers with a server error.
-
-        Raises:
-            RefusedError: the answer is a client error, such as 404 or 409.
-        """
+        """One call, repeated while the server is away or fails. Raises RefusedError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type}
         while True:

@@ -125,10 +125,7 @@ class ScriptedKubelet:
         self._call(self._pods.again(self._pods.get(_uid(pod)), container))
 
     def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
-        """Bind the pod to this node and start it: init containers done, all others running.
-
-        Those in ``waiting`` are left for ``restart``, because a kubelet starts one after another.
-        """
+        """Bind the pod to this node and start it; `restart` starts those ``waiting``."""
         uid = _uid(pod)
         assert pod.metadata is not None
         if pod.spec is None or pod.spec.nodeName is None:

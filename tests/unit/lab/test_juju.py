@@ -19,10 +19,7 @@ LEADER, FOLLOWER = "istio-aux/0", "istio-aux/1"
 
 
 class Model:
-    """A model with two units of istio-aux, a peer relation, and one to an istio-pilot.
-
-    A relation is gone, and the content of a secret is lost.
-    """
+    """Two units, peers, an istio-pilot, a relation that is gone, and a secret without content."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.store, self._folder, self._patch = Store(folder / "model", "kubeflow"), folder, patch

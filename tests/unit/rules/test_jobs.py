@@ -1,7 +1,4 @@
-"""Which batch Jobs are suspended for a pod without a sidecar; no pod of a Job is ever evicted.
-
-What the real Job controller does is in `tests/cluster/test_batch_jobs.py`.
-"""
+"""Which batch Jobs are suspended for a pod without a sidecar; no pod of a Job is ever evicted."""
 
 from __future__ import annotations
 

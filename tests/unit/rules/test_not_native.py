@@ -1,7 +1,4 @@
-"""Pods whose proxy must not be native: they would fail, run without end, or be refused.
-
-Most inputs are those with which that was seen on a real cluster.
-"""
+"""Pods whose proxy must not be native, most as seen on a cluster: they would fail or run on."""
 
 from __future__ import annotations
 

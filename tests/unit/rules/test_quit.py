@@ -1,8 +1,4 @@
-"""When a pod's proxy is told to exit, and when it has to wait: the decision table, in English.
-
-Then whether a container is finished, by the kubelet's own rules. `tests/oracle` shows many more
-pods to the kubelet's own code.
-"""
+"""When a proxy is told to exit or waits, and whether a container is finished; see tests/oracle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pods that a container keeps although another one is finished: they say by whom.
-
-Trials of Katib among them, whose metrics collector waits for the proxy, which waits for it.
-"""
+"""Pods that a container keeps although another is finished say by whom, trials of Katib, too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The worlds of Istio by version: how a Job's pod starts in each, and how it ends.
-
-The lab's stand-in, which is compared with recordings, plays Istio before and after our part.
-"""
+"""How a Job's pod starts and ends with each Istio; the lab's stand-in plays Istio."""
 
 from __future__ import annotations
 
