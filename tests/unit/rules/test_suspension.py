@@ -10,7 +10,7 @@ import pytest
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.model.pod import Pod
 from istio_aux.repair import suspension
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.candidate import Candidate, Sibling
 from istio_aux.repair.suspension import (
     MARK,
     SIDECAR,
@@ -41,10 +41,11 @@ def follow(
     unknown: str = "",
 ) -> AwaitPods | Resume | Unmark | Leave:
     """What is next; all numbers are seconds until ``NOW``."""
-    overdue = since >= suspension.allowed(left, NOW - timedelta(seconds=since), LIMITS)
+    known = [Sibling.of(pod) for pod in left]
+    overdue = since >= suspension.allowed(known, NOW - timedelta(seconds=since), LIMITS)
     return next(
         suspension.follow(
-            job, PodsLeft(left, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
+            job, PodsLeft(known, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
         )
     )
 
@@ -286,4 +287,5 @@ IN_SET = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
     ],
 )
 def test_a_job_waits_for_its_own_pods(kind: str, left: Sequence[Pod], own: Sequence[Pod]) -> None:
-    assert suspension.own(KINDS[kind], job(), [*left, pod()]) == [*own, pod()]
+    listed, expected = ([Sibling.of(each) for each in (*pods, pod())] for pods in (left, own))
+    assert suspension.own(KINDS[kind], job(), listed) == expected

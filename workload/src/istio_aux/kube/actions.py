@@ -294,14 +294,26 @@ async def list_all(
     kind: type[T],
     selection: Mapping[str, str],
     *,
-    keep: Callable[[T], T] = lambda item: item,
     limit: int = PAGE,
 ) -> list[T]:
+    """Return all objects of a collection; see `list_kept`."""
+    return await list_kept(client, path, kind, selection, lambda item: item, limit=limit)
+
+
+async def list_kept(
+    client: Client,
+    path: str,
+    kind: type[T],
+    selection: Mapping[str, str],
+    keep: Callable[[T], S],
+    *,
+    limit: int = PAGE,
+) -> list[S]:
     """Return what ``keep`` makes of each object of a collection.
 
     An object that cannot be decoded is an `UnreadableError`.
     """
-    items = list[T]()
+    items = list[S]()
     listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):
         async for page in listed:

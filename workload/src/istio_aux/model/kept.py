@@ -28,8 +28,7 @@ from msgspec import structs
 
 from istio_aux.model.annotations import NAME
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.owners import controller_of
-from istio_aux.model.pod import Metadata, Pod, PodStatus, Struct
+from istio_aux.model.pod import Metadata, Struct
 from istio_aux.model.selectors import LONGEST_NAME, TOO_MANY
 from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
@@ -48,7 +47,6 @@ MOST = 3 << 10  # Bytes as JSON: thirty labels as long as those of Kubeflow Pipe
 MOST_OF_ISTIO = 6 << 10  # The same, of Istio's webhooks, whose four have 2.3 KiB, or of its policy.
 MOST_OF_CA = 32 << 10  # Bytes of base64: twenty certificates.
 
-_WORD = 16  # Characters: the longest phase that is known has nine.
 _REASON = 800  # Characters of one byte.
 _FEW = 10  # Of a slice; a probe asks five.
 
@@ -85,17 +83,6 @@ def brief(decision: D) -> D:
     """A decision with a reason of less than a kilobyte, whatever characters it has."""
     longest = _REASON if decision.reason.isascii() else _REASON // 4
     return structs.replace(decision, reason=shortened(decision.reason, longest))
-
-
-def listed(pod: Pod) -> Pod:
-    """What is read of a pod that was listed beside others of its controller."""
-    meta = pod.metadata
-    metadata = Metadata(
-        name=meta.name, namespace=meta.namespace, uid=meta.uid,
-        resource_version=meta.resource_version, deletion_timestamp=meta.deletion_timestamp,
-        owner_references=(owner,) if (owner := controller_of(meta)) else None,
-    )  # fmt: skip
-    return Pod(metadata=metadata, status=PodStatus(phase=(pod.status.phase or "")[:_WORD]))
 
 
 def labels(namespace: Namespace) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ Nothing else of a pod decides, and nothing else is kept of one that may have mis
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 from msgspec import structs
@@ -97,3 +98,25 @@ def unpacked(
         found, key=key, version=version, created=created, owner=owner, finished=finished,
         wish=structs.replace(found.wish, namespace=key.namespace),
     )  # fmt: skip
+
+
+class Sibling(Struct, frozen=True):
+    """All that is read of a pod that was listed beside others of its controller or its Job."""
+
+    key: Key
+    version: str = ""
+    owner: OwnerReference | None = None  # Its controller.
+    finished: bool = False  # Whether it has succeeded or failed.
+    ends: datetime | None = None  # The end of its grace period; None: it is not being deleted.
+
+    @classmethod
+    def of(cls, pod: Pod) -> Sibling:
+        """Read a pod."""
+        meta = pod.metadata
+        return cls(
+            key=meta.key,
+            version=meta.resource_version,
+            owner=owners.controller(pod),
+            finished=pod.status.phase in {"Succeeded", "Failed"},
+            ends=meta.deletion_timestamp,
+        )

@@ -23,7 +23,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from istio_aux.model import kept, owners
+from istio_aux.model import owners
 from istio_aux.model.annotations import START
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.documents import Work, whole
@@ -32,6 +32,7 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
+from istio_aux.repair.candidate import Sibling
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
 from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
@@ -446,7 +447,7 @@ class RepairController:
         clock = asyncio.get_running_loop().time
         for _ in range(READS):
             begun = clock()
-            pods = await actions.list_all(self._client, path, Pod, selection, keep=kept.listed)
+            pods = await actions.list_kept(self._client, path, Pod, selection, Sibling.of)
             missing = owner.unlisted(pods)
             # A pod that has other labels is not listed.
             for key in missing:

@@ -20,7 +20,7 @@ from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.model import kept, owners
+from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
@@ -28,7 +28,7 @@ from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.wish import Wish
 from istio_aux.repair import rollout
-from istio_aux.repair.candidate import Candidate, unpacked
+from istio_aux.repair.candidate import Candidate, Sibling, unpacked
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import (
     IDLE,
@@ -177,7 +177,7 @@ class PodOwner:
         """Its pods as the rollout sees them."""
         return [pod.replica for pod in self.pods]
 
-    def unlisted(self, pods: Iterable[Pod]) -> Iterable[Key]:
+    def unlisted(self, pods: Iterable[Sibling]) -> Iterable[Key]:
         """Return its pods that are not among ``pods``, which the API server has listed.
 
         Raises:
@@ -186,13 +186,13 @@ class PodOwner:
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
         for pod in pods:
-            meta, reference = pod.metadata, owners.controller(pod)
-            if reference is None or reference.uid != self.reference.uid:
+            name, uid = pod.key.name, pod.key.uid
+            if pod.owner is None or pod.owner.uid != self.reference.uid:
                 continue
-            if missing.pop(meta.uid, None) is None:
-                raise NotRestartedError(f"its controller has made {meta.name}", changed=True)
-            if meta.deletion_timestamp and meta.uid not in ending:
-                why = f"{meta.name} of its controller is being deleted"
+            if missing.pop(uid, None) is None:
+                raise NotRestartedError(f"its controller has made {name}", changed=True)
+            if pod.ends and uid not in ending:
+                why = f"{name} of its controller is being deleted"
                 raise NotRestartedError(why, changed=True)
         return missing.values()
 

@@ -23,13 +23,12 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.model import kept
 from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.repair import suspension
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.candidate import Candidate, Sibling
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.repair.suspension import (
@@ -210,7 +209,7 @@ class SuspendedJobs:
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
         """List the Job's own pods; a request that fails must not keep the Job suspended."""
         label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
-        pods, unknown = list[Pod](), ""
+        pods, unknown = list[Sibling](), ""
         pages = actions.pages(
             self._client, actions.collection("v1", "pods", namespace), Pod,
             {"labelSelector": label}, restarted=pods.clear,
@@ -218,7 +217,7 @@ class SuspendedJobs:
         try:
             async with asyncio.timeout(self._limits.answer), aclosing(pages):
                 async for page in pages:
-                    pods += map(kept.listed, page.items)
+                    pods += map(Sibling.of, page.items)
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
         except (KubeError, TimeoutError) as error:
@@ -234,12 +233,11 @@ class SuspendedJobs:
         if left.unknown:
             return f"its pods are not known: {left.unknown}"
         for pod in left.pods:
-            version = pod.metadata.resource_version
             try:
-                await actions.evict(self._client, key_of(pod), version, dry_run=True)
+                await actions.evict(self._client, pod.key, pod.version, dry_run=True)
             except ApiError as error:
                 if error.code != 404:
-                    return f"{pod.metadata.name}: {error}"
+                    return f"{pod.key.name}: {error}"
         return ""
 
     async def _patch(
@@ -377,8 +375,7 @@ class SuspendedJobs:
                 job.reason = why
                 if not job.reported and waited >= self._limits.late:
                     job.reported = True
-                    pod = key_of(decision.pod) if decision.pod else None
-                    self._recorder.job_still_suspended(job.key, owner.kind, why, pod)
+                    self._recorder.job_still_suspended(job.key, owner.kind, why, decision.pod)
                 if left.unknown:
                     return job.backoff.next()
                 job.backoff.reset()

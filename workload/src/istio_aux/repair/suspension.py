@@ -42,8 +42,8 @@ from istio_aux.model.annotations import Annotation, label_with, text_label
 from istio_aux.model.names import SUSPENDED as MARK
 from istio_aux.model.names import SUSPENDED_FOR as SIDECAR
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
-from istio_aux.model.pod import Pod
-from istio_aux.repair.candidate import Candidate
+from istio_aux.model.pod import Key
+from istio_aux.repair.candidate import Candidate, Sibling
 
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
@@ -104,14 +104,14 @@ class Suspend(kept.Reasoned, frozen=True):
 class PodsLeft(msgspec.Struct, frozen=True):
     """The Job's own pods that were listed. ``unknown`` says why there may be others."""
 
-    pods: Sequence[Pod] = ()
+    pods: Sequence[Sibling] = ()
     unknown: str = ""
 
 
 class AwaitPods(kept.Reasoned, frozen=True):
     """Decide again a little later; ``pod`` is a pod that is still there, if there is one."""
 
-    pod: Pod | None = None
+    pod: Key | None = None
 
 
 class Resume(kept.Reasoned, frozen=True):
@@ -163,24 +163,23 @@ def since(job: Job, first_seen: datetime) -> datetime:
     return min(_since.get(job.metadata) or first_seen, first_seen)
 
 
-def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> float:
+def allowed(pods: Iterable[Sibling], since: datetime, limits: SuspensionLimits) -> float:
     """For how many seconds the Job is suspended at most, whatever its pods do.
 
     A deletionTimestamp is the end of the grace period, which the author of the pod chose. The
     API server stores both times, so no clock of ours matters.
     """
-    ends = [end for pod in pods if (end := pod.metadata.deletion_timestamp)]
+    ends = [pod.ends for pod in pods if pod.ends]
     grace = (max((since, *ends)) - since).total_seconds()
     return min(grace, limits.grace) + limits.longest
 
 
-def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
+def own(api: JobApi, job: Job, pods: Iterable[Sibling]) -> list[Sibling]:
     """Return the pods with the label of the Job that it controls and deletes when suspended."""
     return [
         pod
         for pod in pods
-        if (api.makes_jobs or _controls(job, pod))
-        and not (api.keeps_finished and pod.status.phase in {"Succeeded", "Failed"})
+        if (api.makes_jobs or _controls(job, pod)) and not (api.keeps_finished and pod.finished)
     ]
 
 
@@ -216,18 +215,18 @@ def follow(
     if job.finished:
         yield Resume("it is finished")
     seen, pods = job.has("Suspended"), left.pods
-    untouched = all(pod.metadata.deletion_timestamp is None for pod in pods)
+    untouched = all(pod.ends is None for pod in pods)
     if not seen and untouched and not left.unknown and waited >= limits.unnoticed:
         why = f"its operator has not noticed within {limits.unnoticed:g} s that it is suspended"
         yield Resume(why, unchanged=True, untouched=bool(pods))
     if pods or left.unknown:
-        names = ", ".join(sorted(pod.metadata.name for pod in pods)[:3])
+        names = ", ".join(sorted(pod.key.name for pod in pods)[:3])
         there = f"{len(pods)} of its pods are still there: {names}" if pods else ""
         unsure = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
         why = "; ".join(filter(None, (there, unsure)))
         if overdue:
             yield Resume(f"it was suspended for too long, and {why}", unchanged=True)
-        yield AwaitPods(why, pods[0] if pods else None)
+        yield AwaitPods(why, pods[0].key if pods else None)
     if not seen:
         yield AwaitPods("its operator has not noticed yet that it is suspended")
     if gone < limits.settle:
@@ -307,6 +306,5 @@ def _may_fail(job: Job) -> bool:
     return any(rule.action == "FailJob" for rule in rules)
 
 
-def _controls(job: Job, pod: Pod) -> bool:
-    owner = owners.controller(pod)
-    return owner is not None and owner.uid == job.metadata.uid and bool(owner.uid)
+def _controls(job: Job, pod: Sibling) -> bool:
+    return pod.owner is not None and pod.owner.uid == job.metadata.uid and bool(pod.owner.uid)
