@@ -111,12 +111,17 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
         ),
         (json.dumps({"kind": "PodList", "items": [ITEM]}), ["quit"], []),
         (
+            json.dumps({"apiVersion": review.API_VERSION, "kind": review.KIND}),
+            [],
+            ['1: left out: "AdmissionReview" (admission.k8s.io/v1): no kind whose pods are known'],
+        ),
+        (
             "kind: Pod\nmetadata:\n  name:\n  annotations:\nspec:\n  containers:\nstatus:\n",
             ["ignore"],
             [],
         ),
     ],
-    ids=["YAML", "a list without kinds", "nulls of people"],
+    ids=["YAML", "a list without kinds", "a review", "nulls of people"],
 )  # fmt: skip
 def test_a_bad_document_is_named_and_the_others_are_answered(
     text: str, actions: list[str], errors: list[str], answer: Answer

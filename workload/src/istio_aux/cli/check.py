@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -76,7 +77,7 @@ def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
 async def _checked(client: Client, request: CheckRequest) -> list[CheckResult]:
     """Make all checks, once or until istio-aux works; those of the last time, or as many as are."""
     last, found = list[CheckResult](), list[CheckResult]()
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(request.patience):
             while True:
                 await run_checks(client, request, found)
@@ -84,11 +85,8 @@ async def _checked(client: Client, request: CheckRequest) -> list[CheckResult]:
                     return found
                 last, found = found, []
                 await asyncio.sleep(AGAIN)
-    except TimeoutError:
-        if last:
-            return last
-        late = f"the other checks were not finished within {request.patience:g} s"
-        return [*found, preflight.unknown("time", late, "check again, with more time")]
+    late = f"the other checks were not finished within {request.patience:g} s"
+    return last or [*found, preflight.unknown("time", late, "check again, with more time")]
 
 
 async def run_checks(client: Client, request: CheckRequest, results: list[CheckResult]) -> None:

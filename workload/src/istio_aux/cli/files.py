@@ -96,7 +96,7 @@ def mutate(files: Iterable[str], how: Start, output: str) -> int:
 
     def answer(document: documents.Document) -> Iterable[str]:
         nonlocal shown
-        kind, manifest = _read(document, document.body)
+        kind, manifest = _read(document, document.body, reviews=True)
         if kind == _REVIEW:
             answered = review.answer(document.body, how)
             report.write_json(sys.stdout, answered.body)
@@ -116,13 +116,15 @@ def mutate(files: Iterable[str], how: Start, output: str) -> int:
     return _answer_each(files, answer)
 
 
-def _read(document: documents.Document, body: bytes) -> tuple[tuple[str, str], dict[str, Any]]:
+def _read(
+    document: documents.Document, body: bytes, *, reviews: bool = False
+) -> tuple[tuple[str, str], dict[str, Any]]:
     """Return API group and kind of a document whose pods are known, and what is in it."""
     given = _kind.decode(document.readable)
     kind = given.kind or document.kind
     version = given.api_version or document.api_version
     key = version.rpartition("/")[0], kind
-    if key == _REVIEW:
+    if reviews and key == _REVIEW:
         return key, {}
     if key in templates.WORKLOADS:
         return key, msgspec.json.decode(body)

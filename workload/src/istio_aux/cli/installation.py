@@ -156,6 +156,11 @@ NOT_INSTALLED = (
 )
 
 
+def is_ours(configuration: Configuration) -> bool:
+    """Whether an installation of istio-aux made this webhook configuration."""
+    return any(hook.name == START_WEBHOOK for hook in configuration.webhooks or ())
+
+
 def installations(
     configurations: Iterable[Configuration], unreadable: Iterable[str] = ()
 ) -> Installations:
@@ -165,7 +170,7 @@ def installations(
     """
     found, problems = list[Installation](), list[str]()
     for each in sorted(configurations, key=lambda each: each.metadata.name):
-        if not any(hook.name == START_WEBHOOK for hook in each.webhooks or ()):
+        if not is_ours(each):
             continue
         name = each.metadata.name
         try:

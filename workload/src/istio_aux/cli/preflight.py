@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from istio_aux.cli.installation import is_ours
 from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
@@ -19,7 +20,6 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import NOT_NATIVE, START
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
-from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
 from istio_aux.model.text import listed, one_line
@@ -39,11 +39,10 @@ _DEFAULT_DURATION = 15
 
 
 class Verdict(StrEnum):
-    """What a check found."""
+    """What a check found; `check --help` says what each means."""
 
     OK = "ok"
     NOTE = "note"
-    """istio-aux works, but not all of it, or not everywhere."""
     PROBLEM = "problem"
     UNKNOWN = "unknown"
 
@@ -243,26 +242,25 @@ def namespaces(
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}{left}")
     if not mesh.known:
         return
-    wishes = {name: Wish.of(_plain(name), labels) for name, labels in selected.items()}
-    without = {
-        name: answer.reason
-        for name, wish in wishes.items()
-        if not (answer := expected(wish, mesh.hooks, mesh.policies)).expected
-    }
-    if ambient := [name for name in sorted(without) if ambient_by({}, selected[name])]:
+    ambient, asking, others = list[str](), list[tuple[str, str]](), list[str]()
+    for name, labels in sorted(selected.items()):
+        answer = expected(Wish.of(_plain(name), labels), mesh.hooks, mesh.policies)
+        if answer.expected:
+            continue
+        if ambient_by({}, labels):
+            ambient.append(name)
+        elif injection_label.get(labels) == "enabled" or revision_label.on(labels):
+            asking.append((name, answer.reason))
+        else:
+            others.append(name)
+    if ambient:
         what = "in an ambient mesh, where only pods that ask for a sidecar have one to wait for"
         yield _note(check, f"{what}: {listed(ambient, most=NAMED)}")
-    without = {name: why for name, why in without.items() if name not in ambient}
     what = "selected, but Istio injects no pod there by itself"
-    asking = sorted(
-        name
-        for name in without
-        if injection_label.get(selected[name]) == "enabled" or revision_label.on(selected[name])
-    )
-    for name in asking[:NAMED]:
+    for name, why in asking[:NAMED]:
         do = "see which istiod the label names, and its injection policy"
-        yield _note(check, f"{name}: {what}, although its label asks for that: {without[name]}", do)
-    if others := sorted(without.keys() - {*asking}):
+        yield _note(check, f"{name}: {what}, although its label asks for that: {why}", do)
+    if others:
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
         yield _note(check, f"{what}: {listed(others, most=NAMED)}", do)
 
@@ -365,8 +363,9 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     if record is None or not holder:
         what = f"Lease {name}: no process holds it, so no proxy is told to quit"
         return _problem("lease", what, "see the log of the workload")
-    renewed = _time(record.renew_time)
-    if renewed is None:
+    try:
+        renewed = datetime.fromisoformat(record.renew_time or "")
+    except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
     late = timedelta(seconds=record.lease_duration_seconds or _DEFAULT_DURATION) + LATE
     if now - renewed > late:
@@ -390,16 +389,4 @@ def _plain(namespace: str) -> Pod:
 
 def _installed(configurations: Mapping[str, Configuration]) -> str | None:
     """The name of the first configuration that is ours."""
-    names = (
-        name
-        for name, configuration in configurations.items()
-        if any(hook.name == START_WEBHOOK for hook in configuration.webhooks or ())
-    )
-    return min(names, default=None)
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
+    return min((name for name, found in configurations.items() if is_ours(found)), default=None)

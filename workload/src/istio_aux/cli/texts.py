@@ -12,15 +12,12 @@ examples:
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -A -o json | jq -r 'select(.action == "wait").reason'
 
-TYPE is what kubectl takes: a kind, a plural, a short name, with or without its
-group. The pods of a workload are those that have it as an owner, over any
-number of owners between them. Pods of the cluster are judged as of now, by the
-settings of the installation that looks after them; in files, grace periods
-count as over. Of a workload in a file the pods are shown that it will have.
+TYPE is what kubectl takes. The pods of a workload are those that have it as an
+owner, over any number of owners between them; in a file, those that it will
+have. In files, grace periods count as over.
 
-The exit status is 2 if a document is bad, or nothing of a file has known pods;
-1 if a pod cannot be read, or something that is named has no pods; all others
-are answered.""",
+Exit status: 1 if a pod cannot be read, or what is named has no pods; 2 if a
+document is bad, or nothing of a file has known pods. All others are answered.""",
     ),
     "mutate": (
         "show how pods would be changed when they are created",
@@ -31,11 +28,10 @@ examples:
   istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
 
 The answer to a pod is the changed pod; to a workload, the manifest with its pod
-templates changed like its pods. Only the labels and annotations of a step of
-Argo Workflows are in its manifest. The answer to an AdmissionReview
-(admission.k8s.io/v1) is the review that the webhook returns, in JSON. Which
-labels of pods a controller adds is not known here. The exit status is 2 if a
-document is bad, or nothing of a file has known pods.""",
+templates changed like its pods, without the labels that a controller adds; to
+an AdmissionReview (admission.k8s.io/v1) the review that the webhook returns.
+
+Exit status: 2 if a document is bad, or nothing of a file has known pods.""",
     ),
     "serve": (
         "run the admission webhook and the quit and repair controllers",
@@ -67,14 +63,12 @@ States:
             names, are not; or an annotation is invalid
   lost      the proxy ended, and a payload container may still run
   unmeshed  there is no proxy, although Istio would inject one today
-AGE is that of the oldest pod. SINCE is when the last finished container ended;
-for a lost pod, when its proxy ended; for an unmeshed pod, when it was created;
-of several pods, the first time. Jobs whose pods were refused in the last 15
-minutes, and what cannot be read, are lines on stderr. --watch shows the table
-again when it has changed; in JSON, the pods that are new or have changed.
+SINCE is when the last finished container ended; for a lost pod, when its proxy
+ended; for an unmeshed pod, when it was created. Jobs whose pods were refused in
+the last 15 minutes are lines on stderr.
 
-The exit status is 0 whatever is found, 1 if something cannot be read, 2 if the
-credentials cannot be used, 3 if --fail-on names what is found.""",
+Exit status: 1 if something cannot be read, 2 if the credentials cannot be used,
+3 if --fail-on names what is found.""",
     ),
     "check": (
         "say what would keep istio-aux from working in a cluster, and what to do about it",
@@ -86,17 +80,14 @@ examples:
   istio-aux check --wait --timeout 120
 
 Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
-the settings of that. It looks at versions of Kubernetes, the account's rights,
-webhooks and their order, Istio's injectors, selected namespaces, the way from
-the API server to the webhook (by dry runs of pods), and the Lease. Results:
+the settings of that. Results:
   ok       nothing to do
   note     istio-aux works, but not all of it, or not everywhere
   problem  istio-aux does not work
   unknown  this could not be found out
 
-The exit status is 0 if everything is ok or a note, 1 if there is a problem,
-something is unknown or the API server does not answer, 2 if settings or
-credentials cannot be used.""",
+Exit status: 1 if there is a problem, something is unknown or the API server
+does not answer; 2 if settings or credentials cannot be used.""",
     ),
     "completion": (
         "print what makes a shell complete the commands and their options",
@@ -116,8 +107,8 @@ examples:
   istio-aux quit -n training tfjob/mnist --yes
   istio-aux quit -A -l app=mnist
 
-Does once what `serve` does all the time, by its rules, with your own rights, in
-any namespace. A pod that still works is left alone. Outcomes:
+Does once what `serve` does all the time, with your own rights, in any
+namespace. A pod that still works is left alone. Outcomes:
   would-free  without --yes: its proxy would be told to exit
   freed       its proxy has exited, and the pod has ended
   stuck       the pod is still there; the reason says why
@@ -125,10 +116,9 @@ any namespace. A pod that still works is left alone. Outcomes:
               container; the reason says why
   gone        the pod ended otherwise
   ended       the pod had ended before, and holds nothing
-A row is for the pods of an owner that have one outcome for one reason.
 
-The exit status is 1 if a pod is stuck or a named pod is kept, rights are
-missing or the API server does not answer; 2 if the credentials cannot be used.""",
+Exit status: 1 if a pod is stuck or a named pod is kept, rights are missing or
+the API server does not answer; 2 if the credentials cannot be used.""",
     ),
     "restart-unmeshed": (
         "restart pods that should have a sidecar and have none, once",
@@ -137,17 +127,15 @@ examples:
   istio-aux restart-unmeshed
   istio-aux restart-unmeshed -n team --limit 5 --yes
 
-Does once what `serve` does all the time with race-policy: restart, by its
-rules: only while the injector is live, only pods whose controller makes new
-ones, one at a time for each controller, by evictions within
-PodDisruptionBudgets, and never pods of Jobs. The next pod of a controller
-follows when the new one is Ready with its sidecar. Outcomes:
+Does once what `serve` does all the time with race-policy: restart, but never
+for pods of Jobs. The next pod of a controller follows when the new one is Ready
+with its sidecar. Outcomes:
   restarted      the pod was evicted
   would-restart  without --yes: it would be
   kept           it was not, or not yet; the reason says why not
 
-The exit status is 0 when it is done, 1 if pods may not be restarted or not all
-were in time, 2 if settings or credentials cannot be used.""",
+Exit status: 1 if pods may not be restarted or not all were in time, 2 if
+settings or credentials cannot be used.""",
     ),
     "resume-jobs": (
         "resume the Jobs that istio-aux has suspended, each when its pods are gone",
@@ -156,10 +144,9 @@ examples:
   istio-aux resume-jobs
 
 `serve` does that all the time. The charm runs this command when it is removed;
-by hand it serves where istio-aux was removed and a Job is still suspended. Only
-Jobs with the mark of istio-aux are touched. A line says what is waited for.
+by hand it serves where istio-aux was removed and a Job is still suspended.
 
-The exit status is 0 when no such Job is left, 1 if one is, and why on stderr, 2
-if settings or credentials cannot be used.""",
+Exit status: 1 if such a Job is left, and why on stderr; 2 if settings or
+credentials cannot be used.""",
     ),
 }
