@@ -32,7 +32,7 @@ def accept(connections: Connections[Peer], *addresses: str) -> list[Peer]:
     """Accept one connection from each of these addresses."""
     peers = [Peer() for _ in addresses]
     for peer, peer.address in zip(peers, addresses, strict=True):
-        connections[peer] = None
+        connections.add(peer)
     return peers
 
 
@@ -40,7 +40,7 @@ def closed(connections: Connections[Peer]) -> list[Peer]:
     """Those that are closed until there is room for the others."""
     found = list[Peer]()
     while peer := connections.surplus():
-        del connections[peer]
+        connections.remove(peer)
         found.append(peer)
     return found
 
@@ -105,7 +105,7 @@ def test_an_address_that_was_answered_long_ago_is_a_stranger(
     for address in ("api", *map(str, range(ADDRESSES))):
         (peer,) = accept(connections, address)
         connections.answer(peer)
-        del connections[peer]
+        connections.remove(peer)
 
     (again, *_) = accept(connections, "api", *"abcd")
 
@@ -153,10 +153,10 @@ def test_what_costs_too_much_closes_those_that_have_waited_longest(
 ) -> None:
     first, second, third = accept(connections, *"abc")
     for peer in (first, second, third):
-        peer.held = MIB // 3
+        connections.hold(peer, MIB // 3)
     assert closed(connections) == []
 
-    third.held = MIB // 2
+    connections.hold(third, MIB // 2)
 
     assert closed(connections) == [first]
 
@@ -164,7 +164,7 @@ def test_what_costs_too_much_closes_those_that_have_waited_longest(
 def test_one_that_alone_costs_too_much_is_closed(connections: Connections[Peer]) -> None:
     (peer,) = accept(connections, "a")
 
-    peer.held = MIB + 1
+    connections.hold(peer, MIB + 1)
 
     assert closed(connections) == [peer]
 

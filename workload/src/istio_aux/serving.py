@@ -86,7 +86,7 @@ class Connection(web.RequestHandler, Peer):
     def accepted(self, connection: asyncio.Transport) -> None:
         """TCP is connected."""
         self._socket, self.address = connection, connection.get_extra_info("peername")[0]
-        self.listener.connections[self] = None
+        self.listener.connections.add(self)
         self.listener.make_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,9 +105,8 @@ class Connection(web.RequestHandler, Peer):
         if data and not self.why:  # What comes after the last answer is not kept.
             if self.waits_for == "idle":
                 self.wait("request")
-            self.held += len(data)
-            if self.held > BUFFER:  # As much is expected of every one.
-                self.listener.make_room()
+            self.listener.connections.hold(self, self.held + len(data))
+            self.listener.make_room()
         if self.waits_for != "linger":  # Perhaps since this turn: it holds too much.
             super().data_received(data)
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)):
@@ -130,8 +129,8 @@ class Connection(web.RequestHandler, Peer):
         """Return the answer to a request, perhaps the last one."""
         if self.waits_for == "request":
             self.wait("idle")
-        if not self._messages:  # Else another request has come already.
-            self.held = response.content_length or 0  # It may not read it.
+        if not self._messages:  # Else another request has come already. It may not read its answer.
+            self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
             self.listener.connections.answer(self)
         self.listener.make_room()
@@ -183,7 +182,7 @@ class Connection(web.RequestHandler, Peer):
             if self.waits_for == "request":
                 self.listener.refused(400, "the client left before the request was complete")
         if self in self.listener.connections:
-            del self.listener.connections[self]
+            self.listener.connections.remove(self)
             self.listener.closed(self.why)
         super().connection_lost(exc)
 

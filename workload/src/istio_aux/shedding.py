@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, OrderedDict
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,7 +45,26 @@ class Connections(OrderedDict[P, None]):
         """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
         super().__init__()
         self._most, self._memory = most, memory
+        self._number, self._held = [0, 0], [0, 0]  # Of others, and of those that were answered.
         self._lately = OrderedDict[str, None]()  # Addresses that were answered.
+
+    def add(self, peer: P) -> None:
+        """Add a connection; it has waited least."""
+        self[peer] = None
+        self._number[peer.answered] += 1
+        self._held[peer.answered] += peer.held
+
+    def remove(self, peer: P) -> None:
+        """Remove a connection that is open."""
+        del self[peer]
+        self._number[peer.answered] -= 1
+        self._held[peer.answered] -= peer.held
+
+    def hold(self, peer: P, held: int) -> None:
+        """Count what it holds now."""
+        if peer in self:
+            self._held[peer.answered] += held - peer.held
+        peer.held = held
 
     def proceed(self, peer: P) -> None:
         """It has made progress: it is connected, or a request has begun. It goes to the end."""
@@ -57,18 +77,26 @@ class Connections(OrderedDict[P, None]):
         self._lately.move_to_end(peer.address)
         if len(self._lately) > ADDRESSES:
             self._lately.popitem(last=False)
-        peer.answered = True
-        self.proceed(peer)
+        if peer in self:
+            self.remove(peer)
+            peer.answered = True
+            self.add(peer)
 
     def surplus(self) -> P | None:
         """Return a connection to close; None: there is room for all.
 
         Of the strangers that have waited longest, it is one of the address that has most of these.
         """
-        for answered in (False, True):
-            peers = [peer for peer in self if peer.answered is answered]
-            if len(peers) > self._most or sum(peer.held for peer in peers) > self._memory:
-                few = [peer for peer in peers if peer.address not in self._lately][:OLDEST]
-                number = Counter(peer.address for peer in few)
-                return max(few, key=lambda peer: number[peer.address], default=peers[0])
+        if self._is_full(answered=False):
+            others = (peer for peer in self if not peer.answered)
+            strangers = (peer for peer in others if peer.address not in self._lately)
+            few = [*islice(strangers, OLDEST)]
+            number = Counter(peer.address for peer in few)
+            oldest = next(peer for peer in self if not peer.answered)
+            return max(few, key=lambda peer: number[peer.address], default=oldest)
+        if self._is_full(answered=True):
+            return next(peer for peer in self if peer.answered)
         return None
+
+    def _is_full(self, *, answered: bool) -> bool:
+        return self._number[answered] > self._most or self._held[answered] > self._memory
