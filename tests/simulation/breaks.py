@@ -21,7 +21,7 @@ from istio_aux.kube.watch import HandlerError
 from istio_aux.model import kubelet
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import End, Task
+from istio_aux.quit.task import End, Task
 from istio_aux.repair import rollout, rules, suspension
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout

@@ -21,20 +21,8 @@ from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
 from istio_aux.model.sidecars import AttemptResult, How
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.state import (
-    Action,
-    Delete,
-    End,
-    Look,
-    PodState,
-    QuitLimits,
-    QuitOutcome,
-    QuitScope,
-    Retry,
-    Send,
-    Sleep,
-    Task,
-)
+from istio_aux.quit.state import PodState, QuitLimits, QuitScope
+from istio_aux.quit.task import Action, Delete, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from msgspec import structs
 from unit.rules.pods import RUNNING, exited, job, waiting
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from istio_aux.model.moment import Moment
-from istio_aux.quit import state as quit_state
-from istio_aux.quit.state import End, QuitOutcome, QuitScope, Task
+from istio_aux.quit import task as quit_task
+from istio_aux.quit.state import QuitScope
+from istio_aux.quit.task import End, QuitOutcome, Task
 from simulation.exhaustive import LIVES, search
 from simulation.onepod import report
 
@@ -34,26 +35,26 @@ def never_started_again(*_: object) -> tuple[bool, str]:
     return False, "a defect"
 
 
-def believes_answers(task: Task, scope: QuitScope, now: Moment) -> quit_state.Action:
+def believes_answers(task: Task, scope: QuitScope, now: Moment) -> quit_task.Action:
     return End(QuitOutcome.EXITED) if task.told else AWAKE(task, scope, now)
 
 
-def deletes_any_version(_version: str) -> quit_state.Delete:
+def deletes_any_version(_version: str) -> quit_task.Delete:
     return DELETE("")
 
 
-AWAKE, DELETE = Task.awake, quit_state.Delete
+AWAKE, DELETE = Task.awake, quit_task.Delete
 DEFECTS = [
     pytest.param(
         FAILS, "model.kubelet.should_restart", never_started_again,
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "quit.state.Task.awake", believes_answers,
+        ENDS, "quit.task.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        DELETED, "quit.state.Delete", deletes_any_version,
+        DELETED, "quit.task.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
 ]  # fmt: skip

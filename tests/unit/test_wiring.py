@@ -31,7 +31,7 @@ from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import Task
+from istio_aux.quit.task import Task
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
 from istio_aux.telemetry import Telemetry

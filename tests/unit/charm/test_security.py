@@ -19,7 +19,7 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Policy, Rung
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit
-from istio_aux.quit.state import Send
+from istio_aux.quit.task import Send
 from lab.options import configured
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide

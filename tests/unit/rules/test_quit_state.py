@@ -15,20 +15,8 @@ from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.state import (
-    Action,
-    Delete,
-    End,
-    Look,
-    PodState,
-    QuitLimits,
-    QuitOutcome,
-    QuitScope,
-    Retry,
-    Send,
-    Sleep,
-    Task,
-)
+from istio_aux.quit.state import PodState, QuitLimits, QuitScope
+from istio_aux.quit.task import Action, Delete, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from unit.rules.pods import RUNNING, State, document, exited, moment
 
 NOW = moment(datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC))

@@ -12,7 +12,7 @@ from istio_aux.model.policy import Policy, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait, rungs
-from istio_aux.quit.state import Send
+from istio_aux.quit.task import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row
 

@@ -39,7 +39,7 @@ from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait
-from istio_aux.quit.state import End, QuitOutcome
+from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import RolloutLimits

@@ -1,5 +1,6 @@
 """Make the proxies of finished pods exit, and prove that they did.
 
-`facts` says what follows from a pod. `rules` decides by that, and `state` says what follows from
-one decision after another. All three are pure. `controller` performs and reports that.
+`facts` says what follows from a pod, and `rules` decides by that. `state` says what is due by the
+newest decision, and `task` which attempt is next. All four are pure. `controller` performs and
+reports that.
 """

@@ -38,21 +38,17 @@ from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.state import (
+from istio_aux.quit.state import PodState, QuitLimits, QuitScope, Trouble, TroubledPod
+from istio_aux.quit.task import (
     STUCK_AFTER,
     Action,
     Delete,
     End,
-    PodState,
-    QuitLimits,
     QuitOutcome,
-    QuitScope,
     Retry,
     Send,
     Sleep,
     Task,
-    Trouble,
-    TroubledPod,
 )
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import KEEPERS, NO_RUNG, Recorder, Telemetry

@@ -1,6 +1,4 @@
-"""The state of one pod's quit: what is known of the pod, what was tried, and what is next.
-
-`PodState` holds the newest decision. It says what is due for this process, and when:
+"""What is known of one pod by its newest decision: what is due for this process, and when.
 
     newest decision                               due
     quit, wait until the end of a grace period    quit
@@ -9,35 +7,13 @@
     ignore, any other wait                        nothing
 
 Nothing is due for a pod that left the watch or is not selected, or while another process leads.
-
-A `Task` does what is due, about one container of the pod. It answers each observation with the next
-action to perform:
-
-    told  observation                           next action
-    no    due later                             Sleep until then
-          blocked is due                        End(BLOCKED)
-          due                                   Look
-          not due                               End; Look if an attempt was made (told: yes)
-          read: the pod is gone                 End(GONE)
-          read: not due any more                End(SUPERSEDED)
-          read: quit                            Send by the next rung; in a dry run End(DRY_RUN)
-          read: report                          End(REPORTED), or Delete, then End(DELETED)
-          read: an older state                  Retry
-          the proxy answered                    Sleep (told: yes)
-    yes   the watch shows the exit              End(EXITED)
-          the sleep is over, or not due         Look
-          read: the pod is gone                 End(GONE)
-          read: no quit                         End(EXITED), End(SUPERSEDED)
-          read: quit                            Retry (told: no); End(SUPERSEDED) if not due
-    any   a request failed                      Retry (told: no)
-          a request failed, and not due         as "not due" above; End(SUPERSEDED) if told
+`task` does what is due.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -47,24 +23,19 @@ from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.names import quit_command
 from istio_aux.model.pod import PROXY, Key, Pod
-from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
+from istio_aux.model.policy import Policy, QuitLimits, QuitMode
 from istio_aux.model.resources import Requests
-from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, Report, Wait
-
-STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
+from istio_aux.quit.task import STUCK_AFTER, Task, exit_of
 
 # Seconds by which a watch may lag behind a GET. What is older and comes later: etcd was restored.
 LAG = 30.0
 
 MOST_BLOCKERS = 10  # Containers that are kept of those that block a pod: it may have thousands.
-SHORTEST = 0.25  # Seconds of a sleep.
 UNDECIDED = rules.Ignore(reason="")
-_OLDER = "the API server answered with an older state of the pod"
 
 Due = Literal["quit", "report", "blocked"]
 Trouble = Literal["stuck", "blocked", "lost", "would quit"]
@@ -91,80 +62,6 @@ class QuitScope(msgspec.Struct, kw_only=True):
         selected = namespace in self.namespaces
         why = self.options.left_out(namespace, selected=selected, chosen=chosen, covered=covered)
         return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
-
-
-class QuitOutcome(StrEnum):
-    """How a task ended."""
-
-    EXITED = "exited"
-    EXITED_NONZERO = "exited-nonzero"
-    SUPERSEDED = "superseded"  # Nothing is due any more.
-    GONE = "gone"  # The pod no longer exists, or another pod has its name.
-    DRY_RUN = "dry-run"  # The proxy would be told to exit now.
-    REPORTED = "reported"  # A second check confirmed that the pod is lost.
-    DELETED = "deleted"  # The pod that lost its proxy is deleted.
-    BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
-
-
-class Sleep(msgspec.Struct, frozen=True):
-    """Wait for so many seconds, or until nothing is due."""
-
-    seconds: float
-
-
-class Look(msgspec.Struct, frozen=True):
-    """Read the pod."""
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Tell the proxy, whose agent listens on ``port``, to exit, or another sidecar by its rule."""
-
-    rung: Rung
-    port: int
-    rule: SidecarRule | None = None
-
-    @property
-    def request(self) -> str:
-        """What is sent to the port by `Rung.PORT_FORWARD`."""
-        return f"POST {self.rule.path if self.rule else '/quitquitquit'}"
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """What runs in the proxy's container by any other rung."""
-        return quit_command(self.port if self.rung is Rung.EXEC else None)
-
-
-class Delete(msgspec.Struct, frozen=True):
-    """Delete the pod if it still has this resourceVersion."""
-
-    version: str
-
-
-class Retry(msgspec.Struct, frozen=True):
-    """Sleep longer each time, at least ``pause`` seconds; ``reading``: the API server failed."""
-
-    reading: bool = False
-    pause: float = 0.0
-
-
-class End(msgspec.Struct, frozen=True):
-    """The task is finished; there is nothing to record without an outcome.
-
-    ``after_payload``: seconds from the last payload container's exit to that of `target`.
-    """
-
-    outcome: QuitOutcome | None = None
-    reason: str = ""
-    after_payload: float | None = None
-
-    def __str__(self) -> str:
-        """The reason, and how long the container ran on."""
-        if self.after_payload is None:
-            return self.reason
-        return f"{self.reason}, {round(self.after_payload, 1):.15g} s after the payload"
-
-
-Action = Sleep | Look | Send | Delete | Retry | End
 
 
 @dataclass(slots=True)
@@ -327,167 +224,3 @@ class PodState:
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests
             )
         return None
-
-
-@dataclass(slots=True)
-class Task:
-    """What is done about one pod, from the moment it is due until it is not."""
-
-    state: PodState
-    due: Due
-    told: bool = False  # The proxy was told to exit, and the result is not known.
-    attempts: int = 0
-    failures: int = 0  # Attempts without an effect, and requests that were refused.
-    failure: str = ""
-    exit: End | None = None  # By the newest state of the pod.
-    target: str = field(init=False)  # The container that is told to exit.
-    requests: Requests | None = field(init=False)  # What the pod holds meanwhile.
-    _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
-    _well: bool = False
-
-    def __post_init__(self) -> None:
-        """Remember what the state forgets with its next decision."""
-        self.target, self.requests = self.state.target, self.state.requests
-
-    @property
-    def rung(self) -> Rung | None:
-        """The rung of the last attempt."""
-        return next(reversed(self._answers), None)
-
-    def is_due(self, scope: QuitScope) -> bool:
-        """Whether there is still something to do, now or later."""
-        return self.state.due(scope) == self.due and self.state.target == self.target
-
-    def awake(self, scope: QuitScope, now: Moment) -> Action:
-        """The task begins, or a sleep is over."""
-        if self.told:
-            return self.exit or Look()
-        if not self.is_due(scope):
-            return self._leave(scope)
-        begins = self.state.begins(scope.limits)
-        if begins is not None and now.monotonic < begins:
-            return Sleep(max(SHORTEST, begins - now.monotonic))
-        if self.due == "blocked":
-            self.state.settled = True
-            return End(QuitOutcome.BLOCKED, self.state.decision.reason)
-        return Look()
-
-    def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:
-        """The pod was read; None: it is gone, or another pod has its name."""
-        if facts is None:
-            self.state.left = True
-            return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
-        decision = self.state.decide_on(facts, scope, now)
-        if self.due == "report":
-            return self._confirmed(facts, decision, scope)
-        if not isinstance(decision, Quit) or decision.target != self.target:
-            return self._not_quit(facts, decision, scope, now)
-        if not self.is_due(scope):
-            return self.superseded(scope)
-        return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
-
-    def superseded(self, scope: QuitScope) -> End:
-        """Nothing is due any more when the pod is to be read, or was read."""
-        quits = self.due == "quit"
-        return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
-
-    def answered(self, rung: Rung, answer: AttemptResult, scope: QuitScope) -> Action:
-        """The proxy was told to exit."""
-        self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
-        # A rung that is forbidden stays visible when the next one fails for another reason.
-        self._answers.pop(rung, None)
-        self._answers[rung] = answer.text
-        seconds = scope.limits.confirm if answer.well else scope.limits.confirm_failed
-        return Sleep(seconds if answer.sent else 0.0)
-
-    def deleted(self) -> Action:
-        """The pod that lost its proxy was deleted."""
-        self.state.settled = True
-        return End(QuitOutcome.DELETED, self.state.decision.reason)
-
-    def failed(
-        self,
-        why: str,
-        scope: QuitScope,
-        *,
-        counts: bool = True,
-        reading: bool = True,
-        pause: float = 0,
-    ) -> Action:
-        """A request failed; ``counts``: because of the pod, not because of the API server.
-
-        An attempt of which nothing was sent is none, and the same rung is next.
-        """
-        due = self.is_due(scope)
-        if self.told and not due:
-            return End(QuitOutcome.SUPERSEDED, f"not known: {why}")
-        self.told, self.failure, self.failures = False, why, self.failures + counts
-        return Retry(reading, pause) if due else self._leave(scope)
-
-    def _leave(self, scope: QuitScope) -> Action:
-        """Nothing is due: find out how it ended if the proxy was told to exit."""
-        if self.attempts and self.exit:
-            return self.exit
-        if not self.attempts or scope.stopping:
-            return End()
-        if not self.state.concerns(scope):
-            return self.superseded(scope)
-        self.told = True
-        return Look()
-
-    def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
-        """The pod was read, and the proxy has to exit now."""
-        if scope.mode is QuitMode.DRY_RUN:
-            self.state.settle(decision)
-            return End(QuitOutcome.DRY_RUN, decision.reason)
-        rung = decision.rungs[self.attempts % len(decision.rungs)]
-        return Send(rung, decision.status_port, decision.rule)
-
-    def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
-        """The pod was read after an attempt that had no effect."""
-        if self._well and self.rung:
-            self._answers[self.rung] += f", but {self.target} still runs"
-        answers = [f"{rung}: {text}" for rung, text in reversed(self._answers.items())]
-        if decision.rule and decision.rule.switch and not self._well:
-            answers.append(f"{self.target} needs {decision.rule.switch}")
-        return self.failed("; ".join(answers), scope, reading=False)
-
-    def _not_quit(
-        self, facts: PodFacts, decision: rules.Action, scope: QuitScope, now: Moment
-    ) -> Action:
-        """The pod needs no quit now, or a newer state of it is known."""
-        if self.is_due(scope):
-            early = decision == self.state.decision  # The grace period has not ended yet.
-            return End() if early else self.failed(_OLDER, scope, reading=False)
-        waited = self.state.waited(now)
-        exited = exit_of(self.target, facts, waited, now) if self.attempts else None
-        return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
-
-    def _confirmed(self, facts: PodFacts, decision: rules.Action, scope: QuitScope) -> Action:
-        """The second check of a pod that lost its proxy."""
-        if not self.is_due(scope):
-            return End()
-        if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:
-            return Delete(facts.pod.metadata.resource_version)
-        if not self.state.settle(decision):
-            return self.failed(_OLDER, scope, reading=False)
-        self.failure = ""
-        return End(QuitOutcome.REPORTED, decision.reason)
-
-
-def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) -> End | None:
-    """The end of a task whose container has exited; None while its status does not show that.
-
-    The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
-    took, and is believed as far as the kubelet's times allow, and these as far as the pod's age.
-    """
-    ended = facts.exits.get(container)
-    if ended is None:
-        return None
-    at, last, created = facts.ended(container), facts.payload_ended, facts.created
-    age = max((now.date - created).total_seconds(), 0.0) if created else float("inf")
-    after = min(max((at - last).total_seconds(), 0.0), age) if at and last else None
-    outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
-    if after is not None and waited is not None:
-        after = min(max(waited, after - 1, 0.0), after + 1)
-    return End(outcome, f"{container} exited with {ended.exit_code}", after)
