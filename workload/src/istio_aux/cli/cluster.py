@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -70,11 +70,13 @@ class Chosen(ClusterRequest, frozen=True, kw_only=True):
     selector: Selector = Selector()
     sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
 
-    def find(self, client: Client, access: Access) -> AsyncGenerator[Pod | str]:
+    def find(
+        self, client: Client, access: Access, fields: Mapping[str, str] = workloads.ANY
+    ) -> AsyncGenerator[Pod | str]:
         """Find them; see `workloads.find`."""
         return workloads.find(
             client, self.targets, namespace=self.namespace or access.namespace,
-            all_namespaces=self.all_namespaces, selector=self.selector,
+            all_namespaces=self.all_namespaces, selector=self.selector, fields=fields,
         )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from istio_aux.model import resources
 from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.documents import whole
 from istio_aux.model.kubelet import Kubelet
+from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests
@@ -82,7 +83,8 @@ def free(credentials: cluster.Credentials, request: QuitRequest) -> int:
             policy = found.first.policy(request.sidecars)
             policy = structs.replace(policy, dead_proxy=DeadProxy.REPORT)
             run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
-            async for each in request.find(client, access):
+            running_jobs = {} if request.targets else actions.RUNNING_JOBS
+            async for each in request.find(client, access, running_jobs):
                 if isinstance(each, Pod):
                     run.consider(each, await cluster.kubelet_of(client, each, kubelets))
                 else:
@@ -133,7 +135,7 @@ class _FreeRun:
                 outcome = "would-free" if self._request.dry_run else "stuck"
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
-            key, owner = pod.metadata.key, report.owner_of(pod)
+            key, owner = pod.metadata.key, str(controller(pod) or "")
             self.verdicts[key] = QuitVerdict(*key, outcome, reason, requests, owner)
 
     def apply(self, resource: Pod) -> None:

@@ -173,19 +173,14 @@ class QuitVerdict(msgspec.Struct, frozen=True):
 
 
 def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "") -> Explanation:
-    """Explain one pod, which was judged.
+    """Explain one pod, which was judged; a ``note`` adds to how it starts.
 
-    ``start`` says how a pod of a template starts, which does not exist yet. A ``note`` adds to how
-    one starts.
+    ``start`` says how a pod of a template starts, which does not exist yet.
     """
-    decision, reason = judged.decision, judged.reason
-    if (
-        start
-        and isinstance(decision, quitting.Wait)
-        and not (decision.blocked_by or judged.left_out)
-    ):
+    decision, reason, free = judged.decision, judged.reason, ""
+    waits = isinstance(decision, quitting.Wait) and not decision.blocked_by
+    if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    free = ""
     if isinstance(decision, quitting.Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
     notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
@@ -205,8 +200,7 @@ def audit(
     ``new`` is the pod as admission would make it now, and may be expected to have a sidecar.
     The text says why it is unknown whether the pod lacks a sidecar.
     """
-    settings = judged.installation.settings
-    policy = settings.repair_policy
+    policy = judged.installation.settings.repair_policy
     if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
     match repair.decide(new, expectation, policy, live=None):
@@ -221,10 +215,8 @@ def audit(
             )
         case repair.ReportUnmeshed():
             return expectation.reason
-        case _ if pod.status.phase == "Running":  # The quit controller handles no other phase.
-            return proxy_finding(pod, judged)
-        case _:
-            return None
+        case _:  # The quit controller handles no other phase.
+            return proxy_finding(pod, judged) if pod.status.phase == "Running" else None
 
 
 def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
@@ -249,31 +241,20 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
 
 def _state(decision: quitting.Action) -> State | None:
     """The state of a running pod; None when all is well."""
-    match decision:
-        case quitting.Quit():
-            return "stuck"
-        case quitting.Report():
-            return "lost"
-        case _:
-            return "blocked" if decision.blocked_by else None
+    if isinstance(decision, quitting.Quit):
+        return "stuck"
+    blocked = "blocked" if decision.blocked_by else None
+    return "lost" if isinstance(decision, quitting.Report) else blocked
 
 
 def _listed(pod: Pod) -> dict[str, Any]:
     about = pod.metadata
-    return {**about.key._asdict(), "owner": owner_of(pod), "created": about.creation_timestamp}
-
-
-def owner_of(pod: Pod) -> str:
-    """The pod's controller, such as TFJob/mnist; empty if it has none."""
-    owner = controller(pod)
-    return f"{owner.kind}/{owner.name}" if owner else ""
+    owner = str(controller(pod) or "")
+    return {**about.key._asdict(), "owner": owner, "created": about.creation_timestamp}
 
 
 def show(
-    stream: TextIO,
-    output: str,
-    items: Iterable[msgspec.Struct],
-    text: Callable[[Terminal], str],
+    stream: TextIO, output: str, items: Iterable[msgspec.Struct], text: Callable[[Terminal], str]
 ) -> None:
     """Write an answer to ``stream``: its items as JSON lines if ``output`` is ``json``, or text."""
     if output == "json":

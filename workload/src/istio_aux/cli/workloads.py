@@ -77,6 +77,7 @@ class _Target(msgspec.Struct, frozen=True):
 
 
 _ALL = Selector()
+ANY: Mapping[str, str] = {}  # Fields of pods.
 _POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 _pod = Reader(Pod, "pod")
 _job = Reader(owners.Job, "Job")
@@ -90,6 +91,7 @@ async def find(
     namespace: str,
     all_namespaces: bool = False,
     selector: Selector = _ALL,
+    fields: Mapping[str, str] = ANY,
 ) -> AsyncGenerator[Pod | str]:
     """Yield the pods of each target, each pod once, and for a target without one a line with why.
 
@@ -98,7 +100,7 @@ async def find(
     have ``.GROUP`` at its end. An object that the account may not read is found by its name in the
     ownerReferences of pods. Without targets it is all pods. A pod without a namespace of its own
     is in ``namespace``. The labels of a pod that is not named itself match ``selector``. Finished
-    pods are yielded, too.
+    pods are yielded, too, unless ``fields`` of pods that are listed leave them out.
 
     Raises:
         KubeError: the API server refuses the pods or does not answer.
@@ -110,7 +112,7 @@ async def find(
         if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
             types = await actions.served_types(client)
         wanted = _wanted(targets, types, namespace, all_namespaces=all_namespaces)
-    search = _Search(client, types, selector)
+    search = _Search(client, types, selector, fields)
     for target in wanted:
         found, search.why = False, list[str]()
         async for each in search.pods(target):
@@ -179,9 +181,15 @@ class _Search:
     references in a circle end.
     """
 
-    def __init__(self, client: Client, types: Sequence[ServedType], selector: Selector) -> None:
+    def __init__(
+        self,
+        client: Client,
+        types: Sequence[ServedType],
+        selector: Selector,
+        fields: Mapping[str, str],
+    ) -> None:
         self.why = list[str]()
-        self._client, self._selector, self._types = client, selector, types
+        self._client, self._selector, self._fields, self._types = client, selector, fields, types
         self._kinds = {(each.group, each.kind): each for each in reversed(types)}
         self._listed: dict[tuple[str, str], str] = {}  # Why one could not be, or the empty text.
         self._owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
@@ -199,7 +207,7 @@ class _Search:
                 missing = isinstance(error, ApiError) and error.code == 404
                 yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
         elif kind.kind == "Pod":
-            async for each in list_pods(self._client, where, {}, self._selector):
+            async for each in list_pods(self._client, where, self._fields, self._selector):
                 yield each
         else:
             async for each in self._owned(target, kind):
@@ -237,7 +245,7 @@ class _Search:
             named = kind.is_of(owner) and target.name in {"", owner.name}
             return owner.uid == uid if uid else named
 
-        async for each in list_pods(self._client, where, {}, self._selector):
+        async for each in list_pods(self._client, where, self._fields, self._selector):
             if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
                 yield each
         self.why += sorted(filter(None, self._listed.values()))
