@@ -28,6 +28,14 @@ NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
 """Pods that repair watches, and the fewer pods whose proxy may have to quit."""
 
+FRESH = 1.0
+"""Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the
+pod by its name: meanwhile another pod may have got it."""
+
+READS = 3
+"""How often is read for one of them. The first answer may wait for a new connection, and the
+command for another one; the next ones find both."""
+
 PAGE = 100
 """Objects in a page, unless they are large. client-go's pager asks for 500, whose body of 7 MB is
 in memory twice; smaller pages cost no more CPU."""

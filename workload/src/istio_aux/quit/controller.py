@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from istio_aux.kube import actions
+from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
@@ -53,16 +54,8 @@ from istio_aux.quit.task import (
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import KEEPERS, NO_RUNG, Recorder, Telemetry
 
-FRESH = 1.0
-"""Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
-by its name: meanwhile another pod may have got it."""
-
 KUBELET_KNOWN = 300.0
 """Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
-
-READS = 3
-"""How often a pod is read for one attempt. The first answer may wait for a new connection, and the
-command for another one; the next ones find both."""
 
 
 class _Work(NamedTuple):

@@ -18,6 +18,7 @@ import msgspec
 from istio_aux.injector import probe_rules
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
+from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
@@ -43,8 +44,6 @@ from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.tasks import end_tasks
 from istio_aux.telemetry import Telemetry
 
-FRESH = 1.0  # Seconds from a list of pods to the restart that rests on it.
-READS = 3
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
 # The only 500 that means that the pod was not evicted has this message, and no reason (k8s@1.36

@@ -46,6 +46,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Struct
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Restart, Skip
+from istio_aux.repair.suspension import AGAIN
 
 _LAST = 4e9  # Seconds since 1970: the year 2096.
 
@@ -68,7 +69,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
     first_retry: float = 1.0
     last_retry: float = 300.0
-    memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
+    # For a restart that did not help. One more is tried afterwards.
+    memory: float = AGAIN.total_seconds()
     # The least of it in a new process, whatever the clocks of the two processes show.
     least_memory: float = 3600.0
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.

@@ -46,8 +46,7 @@ from istio_aux.model.pod import Key
 from istio_aux.repair.candidate import Candidate, Sibling
 
 AGAIN = timedelta(days=1)
-"""A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
-
+"""A Job is not suspended again within this time, nor is a restart that did not help repeated."""
 
 _LETS_SUSPEND = {("batch", "CronJob"), ("kubeflow.org", "Trial")}
 """Owners that read the conditions of their batch Jobs and write nothing to them (k8s@1.36
