@@ -179,8 +179,6 @@ MODES = [
          annotations={START: "native"}, added=NATIVE),
     Case(name="a start that does not exist", annotations={START: "off"}, added=HELD,
          warns="expected auto, native, hold or none"),
-    Case(name="a start that does not exist, in mode native", mode=StartMode.NATIVE,
-         annotations={START: "Hold"}, added=NATIVE, warns="expected auto, native, hold or none"),
     Case(name="a start that does not exist, in mode none", mode=StartMode.NONE,
          annotations={START: ""}, warns="expected auto, native, hold or none"),
 ]  # fmt: skip
@@ -188,17 +186,11 @@ MODES = [
 CAN, CANNOT = Capability.NATIVE, Capability.CLASSIC
 CAPABILITIES = [
     Case(name="auto makes native what ends, where it can be had", capability=CAN, added=NATIVE),
-    Case(name="auto makes native what starts again when it fails, where it can be had",
-         capability=CAN, spec={"restartPolicy": "OnFailure"}, added=NATIVE),
     Case(name="auto holds a pod that runs on, where native can be had", capability=CAN, spec=ALWAYS,
          added=HELD),
     Case(name="auto holds where native cannot be had", capability=CANNOT, added=HELD),
-    Case(name="auto keeps a text, where native can be had", capability=CAN,
-         annotations={CONFIG: "concurrency: 2"}, added=NATIVE),
     Case(name="auto by annotation, where native can be had", capability=CAN, mode=StartMode.HOLD,
          annotations={START: "auto"}, added=NATIVE),
-    Case(name="hold holds, where native can be had", capability=CAN, mode=StartMode.HOLD,
-         added=HELD),
     Case(name="hold by annotation, where native can be had", capability=CAN,
          annotations={START: "hold"}, added=HELD),
     Case(name="a start that does not exist, where native can be had", capability=CAN,
@@ -209,8 +201,6 @@ CAPABILITIES = [
          annotations={NATIVE_SIDECAR: "false"}, added=HELD),
     Case(name="an author who wants native has it, where it can be had", capability=CAN,
          annotations={NATIVE_SIDECAR: "true"}),
-    Case(name="an author who wants native has it for a pod that runs on, where it can be had",
-         capability=CAN, annotations={NATIVE_SIDECAR: "true"}, spec=ALWAYS),
     Case(name="an author who wants native has it in mode hold, where it can be had", capability=CAN,
          mode=StartMode.HOLD, annotations={NATIVE_SIDECAR: "true"}),
     Case(name="an author who wants native is held where it cannot be had", capability=CANNOT,
@@ -316,8 +306,6 @@ PEER_TRAFFIC = [
          added={**HELD, INCLUDED: ""}),
     Case(name="direct where native can be had", annotations=DIRECT, capability=CAN,
          spec=with_ports(80), added={**NATIVE, INCLUDED: "80"}),
-    Case(name="direct where native cannot be had", annotations=DIRECT, capability=CANNOT,
-         spec=with_ports(80), added={**HELD, INCLUDED: "80"}),
     Case(name="direct and hold", annotations={**DIRECT, START: "hold"}, capability=CAN,
          added={**HELD, INCLUDED: ""}),
     Case(name="direct beside native of the author's own", capability=CAN,
@@ -327,8 +315,6 @@ PEER_TRAFFIC = [
     Case(name="direct, start none", annotations={**DIRECT, START: "none"}, added={INCLUDED: ""}),
     Case(name="direct keeps a text", annotations={**DIRECT, CONFIG: f"{HOLD}: false"},
          spec=with_ports(80), added={INCLUDED: "80"}),
-    Case(name="direct beside a text, with start none",
-         annotations={**DIRECT, START: "none", CONFIG: "concurrency: 2"}, added={INCLUDED: ""}),
     Case(name="direct for a pod without a sidecar", annotations=DIRECT, labels={INJECT: "false"}),
     Case(name="direct for a pod whose annotation refuses a sidecar",
          annotations={**DIRECT, INJECT: "false"}),
@@ -345,17 +331,11 @@ PEER_TRAFFIC = [
          added={**HELD, INCLUDED: ",".join(map(str, range(1, 102)))}),
     Case(name="direct by option", peers=BY_OPTION, spec=with_ports(80),
          added={**HELD, INCLUDED: "80"}),
-    Case(name="direct by option, beside other annotations", peers=BY_OPTION,
-         annotations={"example.com/a": "b"}, added={**HELD, INCLUDED: ""}),
     Case(name="direct by option is for pods that end", peers=BY_OPTION,
          spec={**with_ports(80), **ALWAYS}, added=HELD),
-    Case(name="direct by option is for pods that end, also beside other annotations",
-         peers=BY_OPTION, annotations={"example.com/a": "b"}, spec=ALWAYS, added=HELD),
     Case(name="mesh by annotation", peers=BY_OPTION, annotations={PEERS: "mesh"}, added=HELD),
     Case(name="direct by option in mode none", peers=BY_OPTION, mode=StartMode.NONE,
          spec=with_ports(80), added={INCLUDED: "80"}),
-    Case(name="direct by option in mode none, for a pod that runs on", peers=BY_OPTION,
-         mode=StartMode.NONE, spec=ALWAYS),
 ]  # fmt: skip
 
 TEAMS = "team in (a,b),!hands-off"
@@ -365,13 +345,6 @@ CHOSEN = [
     Case(name="pod-selector matches but for one label", pods=TEAMS,
          labels={"team": "a", "hands-off": ""}),
     Case(name="pod-selector does not match a pod without labels", pods=TEAMS),
-    Case(name="pod-selector does not match what has a text", pods=TEAMS,
-         annotations={CONFIG: "concurrency: 2"}),
-    Case(name="pod-selector matches what has a text", pods=TEAMS, labels={"team": "b"},
-         annotations={CONFIG: "concurrency: 2"},
-         added={CONFIG: f"concurrency: 2\n{HOLD}: true", STARTED_WITH: "hold"}),
-    Case(name="a start that does not exist, where pod-selector does not match", pods=TEAMS,
-         annotations={START: "later"}),
 ]  # fmt: skip
 
 NO = {INJECT: "false"}
@@ -391,9 +364,6 @@ OPT_INS = [
     Case(name="inject-selector matches, the label says no", inject=STEPS, labels=NO),
     Case(name="inject-selector matches, the label says yes", inject=STEPS, annotations=NO,
          labels={INJECT: "true"}, added=HELD),
-    Case(name="inject-selector matches what has a text", inject=STEPS,
-         annotations={**NO, CONFIG: "concurrency: 2"}, asks=True,
-         added={CONFIG: f"concurrency: 2\n{HOLD}: true", STARTED_WITH: "hold"}),
     Case(name="inject-selector matches, start none", inject=STEPS,
          annotations={**NO, START: "none"}, asks=True),
     Case(name="inject-selector matches, a start that does not exist", inject=STEPS,
@@ -407,8 +377,6 @@ OPT_INS = [
          annotations={**NO, **BY_HAND}, spec={"containers": [MAIN, PROXY]}),
     Case(name="inject-selector matches in mode none", inject=STEPS, mode=StartMode.NONE,
          annotations=NO, asks=True),
-    Case(name="inject-selector does not match in mode none", inject=STEPS, mode=StartMode.NONE,
-         annotations=NO, labels={"plain": ""}),
 ]  # fmt: skip
 
 CASES = [

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 from lab.nightly import NIGHTLY
-from unit.screens import run
+from unit.screens import ask, run
 
-__all__ = ["run"]
+__all__ = ["ask", "run"]
 
 settings.register_profile(
     "steady",

@@ -168,12 +168,7 @@ async def silence(_review: bytes, _writer: asyncio.StreamWriter) -> None:
 
 
 class Cluster(ApiServer):
-    """An API server with versions of its own and of its nodes, and with what istiod writes.
-
-    Attributes:
-        version: of Kubernetes, as `/version` has it.
-        kubelets: versions of the nodes' kubelets.
-    """
+    """An API server with versions of its own and of its kubelets, and with what istiod writes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 import os
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import main
+from unit.apiserver import ApiServer
 
 
 class Shown(NamedTuple):
@@ -74,3 +78,22 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         return Shown(status, *written)
 
     return run
+
+
+Ask = Callable[..., Awaitable[Shown]]
+
+
+@pytest.fixture
+def ask(run: Run, tmp_path: Path) -> Ask:
+    """Run the command line beside an API server, on a thread of its own."""
+
+    async def ask(api: ApiServer, *argv: str, **screens: int | None) -> Shown:
+        kubeconfig = str(api.kubeconfig(tmp_path))
+        return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
+
+    return ask
+
+
+def objects(shown: Shown) -> list[dict[str, Any]]:
+    """The objects of an answer in JSON."""
+    return [json.loads(line) for line in shown.out.splitlines()]

@@ -156,10 +156,7 @@ class Store:
         self.oldest = self._version
 
     def go_back(self, version: int) -> None:
-        """Store nothing, at an older version, as after a restore of etcd.
-
-        Like the real one, a watch that is ahead of it says nothing until versions have caught up.
-        """
+        """Store nothing, at an older version, as after a restore of etcd: watches say nothing."""
         self._version = version
         self._objects.clear()
         self._history.clear()

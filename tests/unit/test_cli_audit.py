@@ -25,7 +25,7 @@ from istio_aux.model import selectors
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited, job, judged
-from unit.screens import Run, Shown
+from unit.screens import Ask, Run, Shown, objects
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -257,20 +257,12 @@ def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age
 
 # As users run it, and `explain` of a cluster's pods.
 
-SUMMARY = "pods: 6; stuck: 2, blocked: 1, lost: 1, unmeshed: 0"
 
-
-async def ask(run: Run, api: ApiServer, folder: Path, *argv: str, **screens: int | None) -> Shown:
-    """Run the command line beside the server, on a thread of its own."""
-    kubeconfig = str(api.kubeconfig(folder))
-    return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
-
-
-async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> None:
+async def test_audit_shows_a_table_in_a_terminal(ask: Ask) -> None:
     """With a colour for each state, and reasons below the rows where they do not fit beside."""
     async with ApiServer() as api:
         await fill(api)
-        shown = await ask(run, api, tmp_path, "audit", columns=60)
+        shown = await ask(api, "audit", columns=60)
     assert (shown.status, shown.err) == (0, "")
     table, held, left_out, summary = shown.out.split("\n\n")
     header, *lines = table.splitlines()
@@ -289,25 +281,8 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
     assert "\x1b[31mstuck: 2\x1b[0m" in summary
 
 
-async def test_audit_cuts_and_colours_nothing_in_a_pipe(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The width of the terminal and COLUMNS do not matter."""
-    monkeypatch.setenv("COLUMNS", "60")
-    async with ApiServer() as api:
-        await fill(api)
-        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=60)
-    assert "\x1b" not in shown.out
-    assert "…" not in shown.out
-    assert "not finished: vault (running)" in shown.out
-    assert shown.out.endswith(f"\n\n{SUMMARY}\n")
-
-
-async def test_audit_takes_the_settings_of_a_file(run: Run, tmp_path: Path) -> None:
-    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet.
-
-    One in a namespace that does not match --selector does not count.
-    """
+async def test_audit_takes_the_settings_of_a_file(ask: Ask, tmp_path: Path) -> None:
+    """A vault agent is ignored, a grace period runs, and a namespace is not selected."""
     config = tmp_path / "config.yaml"
     config.write_text("sidecars: vault=ignore\nquit-grace: 3600\nnamespace-selectors: mesh\n")
     just_now = datetime.now(UTC).isoformat()
@@ -318,19 +293,19 @@ async def test_audit_takes_the_settings_of_a_file(run: Run, tmp_path: Path) -> N
         await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
         await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
         told = ("--config", str(config), "--namespace-selectors", "mesh=on")
-        shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
+        shown = await ask(api, "audit", "-o", "json", *told)
     assert [(item["name"], item["action"]) for item in objects(shown)] == [("old", "quit")]
 
 
-async def test_audit_looks_at_chosen_pods(run: Run, tmp_path: Path) -> None:
+async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
     """-A overrides -n, as for kubectl."""
     async with ApiServer() as api:
         await fill(api)
         body = api.get("pods", "training", "stuck")
         assert body
         body["metadata"]["labels"] = {"app": "a"}
-        chosen = await ask(run, api, tmp_path, "audit", "-o", "json", "-l", "app=a")
-        everywhere = await ask(run, api, tmp_path, "audit", "-o", "json", "-A", "-n", "training")
+        chosen = await ask(api, "audit", "-o", "json", "-l", "app=a")
+        everywhere = await ask(api, "audit", "-o", "json", "-A", "-n", "training")
     assert [item["name"] for item in objects(chosen)] == ["stuck"]
     assert len(objects(everywhere)) == 4
 
@@ -338,25 +313,23 @@ async def test_audit_looks_at_chosen_pods(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("states", "status"), [("stuck", 3), ("unmeshed,lost", 3), ("unmeshed", 0)]
 )
-async def test_audit_fails_on_what_must_not_be(
-    run: Run, tmp_path: Path, states: str, status: int
-) -> None:
+async def test_audit_fails_on_what_must_not_be(ask: Ask, states: str, status: int) -> None:
     async with ApiServer() as api:
         await fill(api)
-        shown = await ask(run, api, tmp_path, "audit", "--fail-on", states)
+        shown = await ask(api, "audit", "--fail-on", states)
     assert (shown.status, "elsewhere" in shown.out) == (status, True)
 
 
 @pytest.mark.parametrize(("output", "names"), [("json", ["stuck", "late"]), ("text", [])])
 async def test_audit_watches_until_a_pod_must_not_be(
-    run: Run, tmp_path: Path, output: str, names: list[str]
+    ask: Ask, output: str, names: list[str]
 ) -> None:
     """JSON shows what is new or has changed; nothing is shown twice."""
     async with ApiServer() as api:
         await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
         await put(api, "late", main=RUNNING, istio_proxy=RUNNING)
         argv = ("audit", "--watch", "0.01", "--fail-on", "lost", "-o", output)
-        watching = asyncio.create_task(ask(run, api, tmp_path, *argv, columns=None))
+        watching = asyncio.create_task(ask(api, *argv, columns=None))
         await until(lambda: api.requests.count("GET /api/v1/pods") > 2, "it to look again")
         await put(api, "late", main=RUNNING, istio_proxy=exited(0))
         shown = await watching
@@ -367,32 +340,30 @@ async def test_audit_watches_until_a_pod_must_not_be(
         assert shown.out.count("STATE") == 2
 
 
-async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(
-    run: Run, tmp_path: Path
-) -> None:
+async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(ask: Ask) -> None:
     async with ApiServer() as api:
         await fill(api)
         api.refuse("GET /api/v1/pods", 403, "Forbidden", "not you")
-        everywhere = await ask(run, api, tmp_path, "audit")
-        named = await ask(run, api, tmp_path, "audit", "-n", "training", "-o", "json")
+        everywhere = await ask(api, "audit")
+        named = await ask(api, "audit", "-n", "training", "-o", "json")
     why = "this account may not list pods in all namespaces: give -n NAMESPACE\n"
     assert everywhere == (1, "", why)
     assert objects(named)
 
 
-async def test_an_api_server_that_is_busy_is_waited_for(run: Run, tmp_path: Path) -> None:
+async def test_an_api_server_that_is_busy_is_waited_for(ask: Ask) -> None:
     """As by kubectl."""
     async with ApiServer() as api:
         api.refuse("/pods", 429, "TooManyRequests", "slow down", times=3, after=0)
-        assert (await ask(run, api, tmp_path, "audit", errors=None))[::2] == (0, "")
+        assert (await ask(api, "audit", errors=None))[::2] == (0, "")
 
 
-async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
+async def test_a_refusal_is_one_line(ask: Ask) -> None:
     """It names the server and says what RBAC said."""
     message = 'pods is forbidden: User "me" cannot list resource "pods"'
     async with ApiServer() as api:
         api.refuse("/pods", 403, "Forbidden", message)
-        shown = await ask(run, api, tmp_path, "audit", "-n", "training")
+        shown = await ask(api, "audit", "-n", "training")
         assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
 
 
@@ -419,12 +390,8 @@ def everywhere(folder: Path) -> Path:
     return folder / "config.yaml"
 
 
-async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
-    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
-
-    A line names a pod that is not there, the others are answered, and the status is 1. An API
-    server that is busy is waited for.
-    """
+async def test_explain_reads_pods_of_the_cluster_by_name(ask: Ask, tmp_path: Path) -> None:
+    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files."""
     file = tmp_path / "pod.json"
     file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
     async with ApiServer() as api:
@@ -432,19 +399,17 @@ async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Pat
         await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
         names = ("none", "one", "training/two")
         api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
-        from_default = await ask(run, api, tmp_path, "explain", "-o", "json", *names, columns=None)
+        from_default = await ask(api, "explain", "-o", "json", *names, columns=None)
         options = ("-f", str(file), "-n", "training")
         names = ("two", "default/one", "--config", str(everywhere(tmp_path)))
-        from_option = await ask(
-            run, api, tmp_path, "explain", "-o", "json", *options, *names, columns=None
-        )
+        from_option = await ask(api, "explain", "-o", "json", *options, *names, columns=None)
     assert (from_default.status, from_option.status) == (1, 0)
     assert 'default/none: 404 NotFound: pods "none" not found\n' in from_default.err
     assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 
 
-async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
+async def test_a_pod_of_the_cluster_is_judged_as_of_now(ask: Ask, tmp_path: Path) -> None:
     """Its grace period counts, unlike that of a pod in a file."""
     just_now = datetime.now(UTC).isoformat()
     async with ApiServer() as api:
@@ -454,7 +419,7 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path
         file = tmp_path / "pod.json"
         file.write_text(json.dumps(body))
         names = ("one", "-f", str(file), "--config", str(everywhere(tmp_path)))
-        shown = await ask(run, api, tmp_path, "explain", "-o", "json", *names, columns=None)
+        shown = await ask(api, "explain", "-o", "json", *names, columns=None)
     assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 
@@ -480,10 +445,6 @@ async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert await process.communicate() == (b"", b"")
         assert process.returncode == 130
-
-
-def objects(shown: Shown) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in shown.out.splitlines()]
 
 
 def answers(shown: Shown) -> list[tuple[str, str]]:

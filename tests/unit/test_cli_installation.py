@@ -13,8 +13,7 @@ from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.webhooks import Configuration
 from unit.rules.pods import RUNNING, document, exited, job
-from unit.screens import Run, Shown
-from unit.test_cli_audit import ask, objects
+from unit.screens import Ask, Shown, objects
 from unit.test_cli_unmeshed import Istio
 
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
@@ -127,12 +126,12 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
     assert found(silent, everywhere).judge(OVER, {}, None).action == "quit"
 
 
-async def explained(run: Run, api: Istio, folder: Path, *more: str) -> Shown:
+async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
     await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
     pod = document({"main": exited(0), "istio-proxy": RUNNING})
     pod["metadata"] |= {"name": "job", "namespace": "team"}
     await api.put("pods", pod)
-    return await ask(run, api, folder, "explain", "team/job", "-o", "json", *more)
+    return await ask(api, "explain", "team/job", "-o", "json", *more)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ async def explained(run: Run, api: Istio, folder: Path, *more: str) -> Shown:
 )
 @pytest.mark.parametrize("command", ["explain", "audit"])
 async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obeys_them(
-    command: str, version: str | None, action: str, run: Run, tmp_path: Path
+    command: str, version: str | None, action: str, ask: Ask
 ) -> None:
     """KEP-5307: kubelets obey them from 1.35 on. The node is read once, also for two pods."""
     async with Istio() as api:
@@ -158,7 +157,7 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
             await api.put("pods", pod)
         if version is None:
             api.refuse("/nodes/node-1", 403, "Forbidden", "no")
-        shown = await ask(run, api, tmp_path, command, "-n", "team", "-o", "json")
+        shown = await ask(api, command, "-n", "team", "-o", "json")
         read = api.requests.count("GET /api/v1/nodes/node-1")
     actions = [each["action"] for each in objects(shown)]
     restarted = version == "v1.33.0"  # Nothing is wrong with such a pod.
@@ -168,15 +167,15 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
 
 
 async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
-    run: Run, tmp_path: Path
+    ask: Ask, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("namespace-selectors: team=a\nlease: shop/ours\n")
     async with Istio() as api:
-        nobody = await explained(run, api, tmp_path)
+        nobody = await explained(ask, api)
         await api.install(KUBEFLOW)
-        unselected = await explained(run, api, tmp_path)
-        by_file = await explained(run, api, tmp_path, "--config", str(config))
+        unselected = await explained(ask, api)
+        by_file = await explained(ask, api, "--config", str(config))
     (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
     assert alone["reason"].startswith(f"{LEFT_OUT}istio-aux is not installed in this cluster: ")
     assert "installation" not in alone
@@ -189,14 +188,14 @@ async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
 
 
 async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_pod(
-    run: Run, tmp_path: Path
+    ask: Ask,
 ) -> None:
     """As a data scientist, whose rights end at a namespace."""
     async with Istio() as api:
         await api.install(KUBEFLOW)
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
-        shown = await explained(run, api, tmp_path)
+        shown = await explained(ask, api)
     [pod] = objects(shown)
     assert (shown.status, pod["action"], pod["free"]) == (0, "unknown", FREE.format(pod["name"]))
     assert pod["reason"].startswith(
@@ -207,24 +206,20 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
     ]
 
 
-async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(
-    run: Run, tmp_path: Path
-) -> None:
+async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(ask: Ask) -> None:
     async with Istio() as api:
         await api.install(KUBEFLOW)
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
-        shown = await explained(run, api, tmp_path)
+        shown = await explained(ask, api)
     assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
     assert shown.err == f"{AS_SELECTED}: this account may not get namespace team\n"
 
 
-async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(
-    run: Run, tmp_path: Path
-) -> None:
+async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(ask: Ask) -> None:
     async with Istio() as api:
         await api.install("nonsense")
-        shown = await explained(run, api, tmp_path)
-        audited = await ask(run, api, tmp_path, "audit", "-o", "json")
+        shown = await explained(ask, api)
+        audited = await ask(api, "audit", "-o", "json")
     line = f"configuration istio-aux-here: annotation {SETTINGS}: not a JSON object of settings: "
     for each in (shown, audited):
         assert (each.status, each.err.count("\n")) == (1, 1)

@@ -30,8 +30,7 @@ async def test_the_command_names_a_job_that_it_may_not_resume_and_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         world.api.refuse(PATCH, 403, "Forbidden", "not you")
         assert await resume(world.client, 600, FAST) == 1
         said = capsys.readouterr().err

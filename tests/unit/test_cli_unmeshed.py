@@ -15,8 +15,7 @@ from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.injecting import ENABLED, Cluster
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Run
-from unit.test_cli_audit import ask, objects
+from unit.screens import Ask, objects
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -78,14 +77,14 @@ async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> Non
     assert 'label sidecar.istio.io/inject: "true"' in asks.reason
 
 
-async def test_the_applications_of_an_installation_count(run: Run, tmp_path: Path) -> None:
+async def test_the_applications_of_an_installation_count(ask: Ask) -> None:
     """Their pods ask for nothing themselves; without a name istiod's policy would decide."""
     async with Istio() as api:
         api.refuse(f"GET {POLICY}", 403)
         await api.fill()
         await api.install({"applications": "shop/db\n"})
         await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
-        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
+        shown = await ask(api, "audit", "-o", "json")
     assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
 
 
@@ -143,11 +142,11 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
     assert (gap in audit.gaps) is bool(gap)
 
 
-async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
+async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(ask: Ask) -> None:
     async with Istio() as api:
         api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
         await api.fill()
-        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
+        shown = await ask(api, "audit", "-o", "json")
     assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
     assert shown.err == (
         "judged by the default settings: this account may not list mutatingwebhookconfigurations\n"

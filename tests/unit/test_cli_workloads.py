@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document
-from unit.screens import Run
+from unit.screens import Ask
 from unit.store import Object
 
 Owner = tuple[str, str, str]  # apiVersion, kind and name; the UID is made of both.
@@ -189,7 +187,7 @@ async def test_why_the_pods_of_a_job_were_refused_is_read_from_its_last_event() 
     ("minutes", "has_pod", "told"), [(1, False, True), (60, False, False), (1, True, False)]
 )
 async def test_audit_names_jobs_whose_pods_were_refused_lately(
-    run: Run, tmp_path: Path, *, minutes: int, has_pod: bool, told: bool
+    ask: Ask, *, minutes: int, has_pod: bool, told: bool
 ) -> None:
     """Unless they have one now."""
     at = datetime.now(UTC) - timedelta(minutes=minutes)
@@ -197,8 +195,7 @@ async def test_audit_names_jobs_whose_pods_were_refused_lately(
         await refused_pod(api, "mnist", why="exceeded quota: gpus", at=at.isoformat())
         if has_pod:
             await pod(api, "mnist-x", ("batch/v1", "Job", "mnist"))
-        kubeconfig = str(api.kubeconfig(tmp_path))
-        shown = await asyncio.to_thread(run, "audit", "--kubeconfig", kubeconfig)
+        shown = await ask(api, "audit")
     why = f"its pods were refused, last at {at:%H:%M:%S}Z: exceeded quota: gpus"
     assert (f"team: job/mnist: {why}" in shown.err) == told
 

@@ -50,10 +50,7 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Across restarts and leaders: an Event that exists already is no error.
-
-    Two applications tell a pod each for itself.
-    """
+    """Across restarts and leaders of an application: one that exists already is no error."""
     other = Key("training", "job", "u-2")
     async with ApiServer() as api:
         for note, source in (("first", "a/aux"), ("second", "a/aux"), ("third", "b/aux")):

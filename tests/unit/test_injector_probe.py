@@ -196,10 +196,7 @@ async def test_another_certificate_decides_nothing_and_a_dry_run_does(tmp_path: 
 async def test_any_certificate_of_a_bundle_is_trusted_by_itself(
     issued: bool, tmp_path: Path
 ) -> None:
-    """Go asks neither that it is an authority's own nor for the marks that Python 3.13 wants.
-
-    What cannot be read beside it changes nothing.
-    """
+    """As by Go, without the marks that Python 3.13 wants, and beside one that cannot be read."""
     async with probing() as prober, Istiod(tmp_path) as istiod:
         anchor = tmp_path / "istiod.crt"
         if not issued:

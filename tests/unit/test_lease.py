@@ -132,11 +132,7 @@ async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
 
 
 async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() -> None:
-    """Also while it follows; what others wrote into the Lease's metadata stays.
-
-    managedFields may be deep. They are not sent back: the API server keeps those of an update
-    without them.
-    """
+    """Others' metadata stays; managedFields, which may be deep, are not sent back."""
     sent = list[set[str]]()
 
     async def note(request: web.Request) -> None:

@@ -222,10 +222,7 @@ def test_no_pattern_takes_more_than_linear_time(found: str) -> None:
 
 
 def test_no_pattern_repeats_a_group_possessively() -> None:
-    """`(?:…)*+` matches wrongly before Python 3.11.5: python/cpython#100061 and #106052.
-
-    Debian 12 has 3.11.2, where `(?>(?:…)*)` does the same and is right.
-    """
+    """Debian 12 has Python 3.11.2, which matches `(?:…)*+` wrongly: python/cpython#100061."""
     repeated = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
     texts = {name: str(pattern.pattern) for name, pattern in PATTERNS.items()}
     assert [name for name, text in texts.items() if repeated.search(text)] == []
@@ -245,10 +242,7 @@ def test_a_slow_pattern_is_found(pattern: str, length: int) -> None:
 
 
 def test_every_pattern_is_compiled_where_the_tests_find_it() -> None:
-    """`re.match` and its like, and patterns within functions, would escape the test above.
-
-    `settings.matching` keeps its pattern in a closure, where it is found.
-    """
+    """Others would escape the test above. `settings.matching` keeps its own in a closure."""
     found = {
         f"{file.name} {function.name}"
         for file in FILES

@@ -19,7 +19,7 @@ from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversiz
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
-from unit.screens import Run
+from unit.screens import Ask
 from unit.store import line, managed, refusal
 from unit.watching import (
     answered,
@@ -422,14 +422,14 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
     assert found.gaps == (f"{named} and 1 more",)
 
 
-async def test_explain_answers_for_the_other_pods(run: Run, tmp_path: Path) -> None:
+async def test_explain_answers_for_the_other_pods(ask: Ask) -> None:
     async with ApiServer() as api:
         await api.put("pods", deep("deep"))
         await api.put("pods", pod("odd") | UNREADABLE)
         await api.put("namespaces", {"metadata": {"name": "training"}})
-        config = str(api.kubeconfig(tmp_path))
-        argv = ("explain", "-o", "json", "--kubeconfig", config, "training/odd", "training/deep")
-        shown = await asyncio.to_thread(run, *argv, columns=None)
+        shown = await ask(
+            api, "explain", "-o", "json", "training/odd", "training/deep", columns=None
+        )
     assert shown.err == (
         "training/odd: the answer is no pod: Expected `array | null`, got `str` - at"
         " `$.spec.containers`\n"

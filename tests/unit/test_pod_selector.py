@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.cli import cluster as reading
 from istio_aux.cli import main
-from istio_aux.cli.cluster import AuditRequest
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.policy import Policy
@@ -22,7 +20,6 @@ from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
-from unit.test_cli_unmeshed import Istio, states
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
@@ -141,18 +138,6 @@ def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
     assert err == f"{argv[1]}:1: left alone: {WHY}\n"
 
 
-async def test_audit_finds_only_pods_that_it_matches() -> None:
-    async with Istio() as api:
-        await api.fill()
-        await api.run_pod("team-a", labels=MATCHED)
-        await api.install({"pod-selector": CHOOSE[1], "applications": "shop/web"})
-        await api.run_pod("web", labels=WEB)
-        found = await reading.audit_pods(api.access(), AuditRequest())
-
-    assert states(found) == {"team-a": "unmeshed", "web": "unmeshed", "stuck": "stuck"}
-    assert [each.action for each in found.findings if each.name == "stuck"] == ["ignore"]
-
-
 def working() -> bool:
     """Whether something is due about the pod `waits`."""
     return "quit training/waits" in [task.get_name() for task in asyncio.all_tasks()]
@@ -207,18 +192,6 @@ async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sid
         assert world.api.evictions == []
         world.api.injects = True
         await until(lambda: world.restarts("evicted") == 1, "it is evicted")
-
-
-async def test_audit_knows_inject_selector() -> None:
-    async with Istio() as api:
-        await api.fill()
-        await api.run_pod("step", labels=STEP, annotations=NO)
-        await api.run_pod("other", annotations=NO)
-        await api.install({"namespace-selectors": "istio-injection", "inject-selector": "step"})
-        found = await reading.audit_pods(api.access(), AuditRequest())
-
-    assert "step" in states(found)
-    assert "other" not in states(found)
 
 
 @pytest.mark.parametrize(("selector", "value"), [("step", "true"), ("", None), ("!step", None)])

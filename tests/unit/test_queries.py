@@ -80,10 +80,7 @@ def exported() -> dict[str, dict[str, set[str]]]:
 def test_a_query_is_about_series_that_exist(
     name: str, exported: dict[str, dict[str, set[str]]]
 ) -> None:
-    """Else an alert never fires, and a panel stays empty, without a word.
-
-    They are those of one application: others in the same Prometheus export the same metrics.
-    """
+    """And of one application. Else an alert never fires, and a panel stays empty."""
     found = selectors(queries()[name])
     assert found
     for selector in found:

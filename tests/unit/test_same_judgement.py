@@ -26,8 +26,7 @@ from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED, Istiod
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Run
-from unit.test_cli_audit import ask, objects
+from unit.screens import Ask, objects
 from unit.test_cli_unmeshed import Istio
 
 SELECTED = {**ENABLED, "io.datastrophic/istio-aux": "enabled"}
@@ -184,14 +183,14 @@ def as_served(found: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_serve_does_what_explain_and_audit_say(case: str, run: Run, tmp_path: Path) -> None:
+async def test_serve_does_what_explain_and_audit_say(case: str, ask: Ask, tmp_path: Path) -> None:
     async with Istio() as api, Istiod(tmp_path) as istiod:
         await fill(api, told := CASES[case])
         if "restart" in told.get("race-policy", ""):
             await api.lead_to(istiod)  # Where no injector is live, nothing is restarted.
         names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
-        explained = objects(await ask(run, api, tmp_path, "explain", *names, "-o", "json"))
-        audited = objects(await ask(run, api, tmp_path, "audit", "-o", "json"))
+        explained = objects(await ask(api, "explain", *names, "-o", "json"))
+        audited = objects(await ask(api, "audit", "-o", "json"))
         judged, unmeshed = await served(api, told, tmp_path)
 
     said = {f"{pod['namespace']}/{pod['name']}": as_served(pod) for pod in explained}

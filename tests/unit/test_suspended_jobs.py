@@ -158,8 +158,7 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
 async def test_a_job_is_not_suspended_again_whoever_leads(resumed: str) -> None:
     """Its new pods have no sidecar either: their work must not be lost, too."""
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         if resumed == "by somebody else":
             await world.api.change({"suspend": False})
         first = world.process()
@@ -203,10 +202,7 @@ async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_i
 
 
 async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> None:
-    """Its pods do not go; the Job is resumed, and its owner is told.
-
-    The next leader follows it for `SuspensionLimits.longest` before it trusts another's clock.
-    """
+    """It is resumed then, also if its pods do not go, and its owner is told."""
     async with kubeflow() as world:
         await world.suspended()
         begun = datetime.now(UTC) - timedelta(seconds=3 * LONGEST)
@@ -226,13 +222,9 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
 async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
     allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With another race-policy the charm grants it as soon as it finds such a Job.
-
-    Until then it is no warning, and the list is tried again by the next search.
-    """
+    """With another race-policy the charm grants that when it finds such a Job: no warning."""
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         refused = world.api.refuse("/v1/tfjobs", 403, "Forbidden", "no", times=3)
         world.process(allowed=allowed, search=600 if allowed else 0.02)
         await world.resumed()
@@ -247,8 +239,7 @@ async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
         process = world.process(search=0.02)
         await until(lambda: lists(world.api) > 1, "a search that finds nothing")
         assert not process.status()
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         await world.resumed()
 
 
@@ -285,8 +276,7 @@ async def fail_to_list_pods(request: web.Request) -> web.Response | None:
 
 async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         world.api.refuse("/batch/v1/jobs", 500, "InternalError", "etcd is away")
         world.process()
         await world.resumed()
@@ -346,8 +336,7 @@ async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed()
 async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() -> None:
     """It may be one of its own."""
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         strange = {**pod_document("strange"), "spec": {"containers": "none"}}
         await world.api.put("pods", strange)
         # Its annotation says the time in seconds.
@@ -367,8 +356,7 @@ async def test_a_job_whose_answer_is_slow_delays_no_other() -> None:
         return None
 
     async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
+        await world.suspended(ends=True)
         await world.another("slow")
         world.api.always(hang)
         world.process()

@@ -162,12 +162,14 @@ class World:
     async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:
         return await suspend(self.api, process, name)
 
-    async def suspended(self) -> None:
-        """A Job that some process has suspended, before its pods are gone."""
+    async def suspended(self, *, ends: bool = False) -> None:
+        """A Job that some process has suspended; its pods are there, or have just ended."""
         self.api.ends = False
         gone = self.process()
         assert await self.restart(gone) == ""
         gone.lead(False)
+        if ends:
+            await self.api.end()
 
     async def another(self, name: str, namespace: str = "other") -> None:
         """A Job that some process has suspended, and that no operator sees."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -127,38 +126,6 @@ def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
         ("TFJob", scenes.WITH.namespace, True, False),
         ("TFJob", scenes.NATIVE.namespace, True, True),
     ]
-
-
-PICTURES = [
-    TESTS.parent / f"docs/{name}.svg" for name in ("timeline", "ways", "pod", "architecture")
-]
-SHARED = {"working", "ready", "starting", "idle", "aux", "other"}
-
-
-def colours(picture: Path) -> dict[str, tuple[str, ...]]:
-    """The colours of the things that several pictures show, on a light page."""
-    text = picture.read_text(encoding="utf-8")
-    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", text)))
-    text = re.sub(r"var\((--\w+)\)", lambda found: light[found[1]], text)
-    rules = re.findall(r"\.(\w+) ?\{([^}]*)\}", text)
-    return {
-        name: tuple(re.findall(r"(?:fill|stroke): ?([^;}\s]+)", rule))
-        for name, rule in rules if name in SHARED
-    }  # fmt: skip
-
-
-def test_a_colour_means_one_thing_in_all_pictures() -> None:
-    """And each picture ends with a legend of what it shows."""
-    meanings: dict[str, set[tuple[str, ...]]] = {}
-    for picture in PICTURES:
-        shown = colours(picture)
-        assert shown
-        for name, colour in shown.items():
-            meanings.setdefault(name, set()).add(colour)
-        legend = picture.read_text(encoding="utf-8")[-2500:]
-        assert [name for name in shown if f'class="{name}"' not in legend] == []
-    assert meanings.keys() == SHARED
-    assert [name for name, found in meanings.items() if len(found) > 1] == []
 
 
 # The child tells its pid, reports 7, and says on a pipe of the test's own that it ended.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.juju import events, hooks, store
+from lab.juju import events, hooks
 from lab.juju.store import Store, application, new_relation, unit
 from ops import hookcmds
 
@@ -141,13 +141,3 @@ def test_hooks_of_two_units_that_run_at_once_keep_what_the_other_wrote_and_tell_
         for before, after, by in model.store.take_commits()
         for who, event in events.consequences(before, after, by)
     ] == [(FOLLOWER, "peers-relation-changed"), (LEADER, "peers-relation-changed")]
-
-
-def test_a_hook_that_ends_late_brings_nothing_back() -> None:
-    opened = {"relations": {"0": {"data": {}}, "1": {"data": {}}}}
-    draft = {"relations": {"0": {"data": {"a": "1"}}, "1": {"data": {"a": "1"}}}}
-    state = {"relations": {"0": {"data": {}}}}
-
-    store.merge(opened, draft, state)
-
-    assert state == {"relations": {"0": {"data": {"a": "1"}}}}

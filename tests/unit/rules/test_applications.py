@@ -62,11 +62,7 @@ def test_any_text_can_be_read(text: str) -> None:
 def test_who_asks_for_a_sidecar_and_who_gets_one_by_us(
     namespace: str, name: str, asks: bool, covered: bool
 ) -> None:
-    """All of a model means all its applications: Juju's own pods there have no such label.
-
-    A namespace of which all pods are injected does not ask by label. Istio injects nothing into its
-    ignored namespaces, whatever the file says.
-    """
+    """Those of a model, but not Juju's own pods; none in the namespaces that Istio ignores."""
     found, problems = parse(f"{FILE}\nteam/**\nkube-system/**")
     assert problems == ()
     assert (found.asks(namespace, name), found.covers(namespace, name)) == (asks, covered)

@@ -125,9 +125,7 @@ def test_versions_of_istio_aux_understand_each_other() -> None:
 
 
 def test_what_is_left_is_bounded_by_what_an_api_server_stores() -> None:
-    """The newest failures and the last replacements fit, as long as names can be. A Lease that is
-    too large could not be renewed, so a UID that no API server gave is not left.
-    """
+    """A Lease that is too large could not be renewed: a UID that no API server gave is not left."""
     uids = tuple(f"{number:036}" for number in range(NEWEST))
     replaced = {f"{n:0128}": Replaced("p" * 253, uids[0], 1e9, uids) for n in range(200)}
     failed = {f"{number:0128}": NOW + timedelta(seconds=number) for number in range(1000)}

@@ -118,10 +118,7 @@ def without_bundle(value: str | None) -> Configuration:
 def test_the_first_check_that_fails_is_the_state(
     state: State, configuration: Configuration, facts: Facts, why: str
 ) -> None:
-    """T40: a ready istiod alone is not live. A probe that reached no injector shows nothing.
-
-    Where endpoints cannot be seen, the probe alone decides.
-    """
+    """T40: a ready istiod is not yet live. A probe that reached no injector shows nothing."""
     found = one(configuration, facts)
 
     assert (found.state, found.live) == (state, state is State.LIVE)

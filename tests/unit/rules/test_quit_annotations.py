@@ -133,8 +133,7 @@ def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> Non
 def test_for_each_name_the_annotation_counts_before_the_option(
     option: str, own: str, role: str
 ) -> None:
-    """One that is to be native and is not keeps the proxy, as any other container does, unless the
-    option says how it is told to exit."""
+    """One that is to be native and is not keeps the proxy, unless the option tells it to exit."""
     found = PodFacts(annotated(sidecars=own), Policy(sidecars=parse(option)))
     assert found.containers["dind"].role == role
 

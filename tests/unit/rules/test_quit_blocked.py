@@ -120,10 +120,7 @@ def trial(
 def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_that_heals_it() -> (
     None
 ):
-    """T6, katib#1638: nothing is done, because the collector has not reported yet.
-
-    Another sidecar that runs on does not change that.
-    """
+    """T6, katib#1638: nothing is done, whatever runs on beside it: it has not reported yet."""
     found = trial()
 
     assert isinstance(found, quitting.Wait)
@@ -222,10 +219,7 @@ def reported(pod: Pod, policy: Policy = DELETE) -> quitting.Report:
     ),
 )
 def test_report(row: Row) -> None:
-    """A proxy that is gone for good although a payload may still run is reported (T30, T39).
-
-    By default nothing is deleted, and the reason does not speak of that.
-    """
+    """A proxy that is gone for good beside a payload that may run is reported (T30, T39)."""
     decision = reported(row.pod, Policy())
     assert row.because in decision.reason
     assert not decision.delete

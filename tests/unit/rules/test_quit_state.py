@@ -156,10 +156,7 @@ def test_a_sidecar_that_ends_between_payload_and_proxy_shortens_no_wait() -> Non
     ids=["well", "doubtful", "refused"],
 )
 def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
-    """T16, T17, T23: the status decides, not the answer; a refused attempt needs no wait.
-
-    T22: Istio up to 1.25 drains for 5 s, and the kubelet reports the exit a second late.
-    """
+    """T16, T17, T22, T23: the status decides, not the answer. Istio up to 1.25 drains for 5 s."""
     story = Story()
     assert story.awake() == Look()
     story.looked()

@@ -121,13 +121,6 @@ def texts(*pods: TroubledPod) -> list[str]:
     return [one.text for one in whole(group(pods))]
 
 
-def test_pods_with_the_same_holder_are_one_line() -> None:
-    """Since when the first of them is held, and what all of them hold."""
-    assert texts(held("vault-agent"), held("vault-agent", since=EARLY), held("vault-agent")) == [
-        "3 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 1.5 CPUs"
-    ]
-
-
 def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
     none = Requests()
     found = whole(group((
@@ -137,17 +130,16 @@ def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
     assert [one.by for one in found] == [("z",), ("c",), ("a",), ("b",)]
 
 
-def test_the_order_of_containers_in_a_pod_makes_no_other_holder() -> None:
-    (one,) = whole(group((held("a", "b"), held("b", "a"))))
-    assert (one.by, one.pods) == (("a", "b"), 2)
-
-
-FIX = "set x: false"
+FIX, SINCE = "set x: false", "since 2026-11-21 07:12Z"
 
 
 @pytest.mark.parametrize(
     ("pods", "lines"),
     [
+        ([held("a"), held("a", since=EARLY), held("a")],
+         ["3 pods are kept by a since 2026-11-20 07:12Z: 24 GPUs, 1.5 CPUs"]),
+        ([held("a", "b"), held("b", "a", requests=None)],
+         [f"2 pods are kept by a, b {SINCE}: 8 GPUs, 0.5 CPUs; the requests of 1 cannot be read"]),
         ([held("a", since=None, requests=None)],
          ["1 pod is kept by a; the requests of 1 cannot be read"]),
         ([held("a", since=EARLY.astimezone(timezone(timedelta(hours=2))))],
@@ -159,12 +151,8 @@ FIX = "set x: false"
           f"1 pod is kept by a; {FIX}"]),
         ([held(requests=Requests())], ["1 pod is kept by istio-proxy since 2026-11-21 07:12Z"]),
     ],
-    ids=["unknown requests", "times in UTC", "many holders", "fixes divide holders", "the proxy"],
+    ids=["since the first, all together", "whatever their order", "unknown requests",
+          "times in UTC", "many holders", "fixes divide holders", "the proxy"],
 )  # fmt: skip
 def test_holders_are_told_in_short_lines(pods: list[TroubledPod], lines: list[str]) -> None:
     assert texts(*pods) == lines
-
-
-def test_a_pod_whose_requests_are_unreadable_is_counted_beside_the_others() -> None:
-    (one,) = whole(group((held("a", requests=None), held("a"))))
-    assert (one.unreadable, one.requests) == (1, EIGHT)

@@ -117,10 +117,7 @@ ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJEC
 def test_the_other_webhook_gives_pods_a_label_and_their_start(
     pod: dict[str, Any], how: Start, reason: str, started_with: str | None, outcome: Outcome
 ) -> None:
-    """A pod that gets its sidecar by us, in whichever namespace, starts after it.
-
-    A pod that says something itself is left alone, and the audit log learns why.
-    """
+    """In any namespace. One that says something itself is left alone, and the audit log has why."""
     found = request(object=document({"main": None}, **pod))
     result = answer(found, how, inject=True)
     sent = response(result.body)

@@ -46,7 +46,7 @@ def new_pod(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
-    """T32, T35 and everything else that both forms of admission share."""
+    """T32, T35, and all else; `cluster/test_start_cases.py` asks the webhook."""
     made = copy.deepcopy(case.pod)
 
     plan = planned(made, case.setting)
@@ -119,10 +119,7 @@ def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:
 
 @pytest.mark.parametrize("labels", [None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"}], ids=str)
 def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> None:
-    """Go clients send null for an empty map; adding into it would fail and refuse the pod.
-
-    T34: data plane "none" keeps a pod of an ambient namespace out of the mesh, and says no more.
-    """
+    """T34. Go clients send null for an empty map: adding into it would refuse the pod."""
     after, _ = labelled(labels=labels)
     assert after["metadata"]["labels"] == {**(labels or {}), INJECT: "true"}
     assert labelled()[0]["metadata"]["labels"] == {INJECT: "true"}

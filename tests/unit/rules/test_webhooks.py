@@ -177,10 +177,7 @@ def istio(name: str) -> Configuration:
 
 
 def test_names_are_compared_as_the_api_server_sorts_them() -> None:
-    """T33: Istio's own names come after ours, but a vendor's need not.
-
-    A dash sorts before a dot, both before digits, and those before letters.
-    """
+    """T33: a dash comes before a dot, both before digits, and those before letters."""
     before = ("asm-sidecar-injector", "istio", "istio-aux", "istio-aux-kubeflow-istio-au")
     after = (OURS, f"{OURS}2", "istio-revision-tag-default", "istio-sidecar-injector", "vendor")
     assert sorted_before(OURS, [istio(name) for name in (*before, *after)]) == before
