@@ -1,13 +1,7 @@
 """The lab: a real Kubernetes in one process tree, for tests, the demo and work by hand.
 
-    with lab.cluster(level="api") as cluster:
-        cluster.client().list(...)
-
 Level `api` is etcd, API server and controller manager, without root; level `node` adds all that it
-takes to run pods, in namespaces of its own.
-
-What waits raises TimeoutError, and ChildProcessError when a program ended: both name its log. What
-this machine lacks raises a `LabError`.
+takes to run pods. See `lab/README.md`. What this machine lacks raises a `LabError`.
 """
 
 import importlib

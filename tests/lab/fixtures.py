@@ -49,9 +49,7 @@ def namespace(cluster: lab.Cluster) -> Iterator[str]:
 def vacate(client: lightkube.Client, namespace: str) -> None:
     """Remove labels, Jobs and pods of a namespace, which is as good as deleting it; not awaited.
 
-    Deleting it costs etcd, API server and controller manager as much as many tests do, because the
-    controller asks for every resource. One with many pods is deleted nevertheless: the API server
-    deletes a collection while its client waits.
+    Deleting one costs the control plane as much as many tests do; with many pods it is cheaper.
     """
     with lab.ending(f"namespace {namespace}"):
         if len(list(client.list(Pod, namespace=namespace))) > MANY:

@@ -1,10 +1,7 @@
-"""The images of the lab's pods, of one layer each.
+"""The images of the lab's pods, of one layer each, for `ctr -n k8s.io images import`.
 
-The lab has no registry. An image is an archive for `ctr -n k8s.io images import`, kept in the cache
-under its content, the same bytes on every machine. The image of istio-aux itself is `lab.rock`'s.
-
-The stand-ins among them hold no distribution: proxyv2 is the lab's pilot-agent and nothing else,
-busybox is Debian's static program with its links, and pause is that program, sleeping.
+They are cached by content. proxyv2 is the lab's pilot-agent and nothing else, busybox is Debian's
+static program with its links, and pause is that program, sleeping. `lab.rock` has our own image.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Kubeflow's Trainer 2.0 and JobSet 0.8, unmodified: their own manifests and binaries, our images.
-
-JobSet is put together as its overlay `default` says, without its ConfigMap and the Service of its
-metrics; Trainer as its overlay `manager` does.
-"""
+"""Kubeflow's Trainer 2.0 (overlay `manager`) and JobSet 0.8 (`default`), unmodified."""
 
 from __future__ import annotations
 

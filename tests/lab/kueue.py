@@ -1,7 +1,4 @@
-"""Kueue 0.10, unmodified: its own manifests and binary, our image.
-
-Put together as its overlay `default`, without what serves metrics and the visibility of queues.
-"""
+"""Kueue 0.10, unmodified: its overlay `default`, without metrics and visibility of queues."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Container images made by hand: layers of files, described by JSON, in one archive.
+"""Container images made by hand: layers of files, described by JSON, in one archive (OCI 1.1).
 
-No daemon, no root. Nothing in an image tells when, where or by whom it was made, so the same files
-make the same digest. Layers are not compressed: what a compressor makes depends on its version,
-and what pushes an image to a registry compresses it anyway.
-Source: the OCI image specification 1.1 (layer, config, manifest, image-layout).
+No daemon, no root. The same files make the same digest: nothing tells when or where it was made,
+and layers are not compressed.
 """
 
 from __future__ import annotations

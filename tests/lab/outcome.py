@@ -209,11 +209,7 @@ def await_ends(
     *,
     quiet: float,
 ) -> list[dict[str, Seen]]:
-    """The workloads of each place by name, once all have ended, or none has for `quiet` seconds.
-
-    A place is some namespaces, of which one has the workload. The test of a workload that does not
-    end fails, not this.
-    """
+    """The workloads of each place (some namespaces), once all have ended or none for `quiet` s."""
     going, since = set[tuple[int, str]](), time.monotonic()
     while True:
         seen = [_look(client, names, workloads) for names in places]

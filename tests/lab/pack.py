@@ -1,10 +1,8 @@
 """Pack the charm with charmcraft, without snap: a local structural pack, not an official build.
 
-`python -m lab.pack` writes the .charm to `dist/`. It is cached by the content of its sources.
-Works on hosts that are not Ubuntu: charmcraft asks `distro` which host this is, and that reads
-the folder named by UNIXCONFDIR; craft-parts asks for python-apt, which only the distribution has.
-Charmcraft's uv plugin installs for the Python that it finds on the host. Here the dependencies are
-wheels for the Python of the charm's base, which the host need not have.
+`python -m lab.pack` writes the .charm to `dist/`, cached by its sources. For hosts that are not
+Ubuntu there is a UNIXCONFDIR, which `distro` reads, and the distribution's python-apt. Dependencies
+are wheels for the Python of the charm's base, where charmcraft's uv plugin takes the host's.
 """
 
 from __future__ import annotations
@@ -50,15 +48,7 @@ class PackError(LabError):
 
 
 def pack(root: Path = ROOT, *, python: str = "") -> Path:
-    """Return the packed charm of the checkout at `root`, built when its sources are new.
-
-    Args:
-        root: the checkout.
-        python: the version that runs the charm, such as "3.12"; by default that of the lab.
-
-    Raises:
-        PackError: when a lock is stale, or when charmcraft or one of its needs fails.
-    """
+    """The packed charm of a checkout, for this or the lab's Python. Raises PackError."""
     excuse = "" if python else interpreters.shipped()[1]
     python = python or interpreters.version()
     sources = _sources(root)

@@ -66,16 +66,7 @@ def locked(project: Path) -> list[Requirement]:
 
 
 def install(project: Path, site: Path, *, python: str, machine: str) -> None:
-    """Install what a project's lock pins into a folder, for a Python that need not be here.
-
-    Only wheels are installed: what has to be compiled would fit the Python that runs this.
-
-    Args:
-        project: the folder of the lock.
-        site: the folder to install to.
-        python: the version that will import it, such as "3.12".
-        machine: its machine, as `uname -m` says it.
-    """
+    """Install the wheels that a project's lock pins into a folder, for any Python and machine."""
     site.mkdir(parents=True)
     pinned = site.with_suffix(".txt")
     pinned.write_text(exported(project))

@@ -21,10 +21,9 @@ YEAR = timedelta(days=365)
 class Provider:
     """A PKI with one root, `ca`."""
 
-    def __init__(self, name: str = "pki") -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = _named(f"root of {name}")
+        self._subject = _named("root of pki")
         self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         now = datetime.now(UTC)
         root = (

@@ -16,15 +16,10 @@ RANGE = range(20_000, 30_000)
 
 
 def reserve() -> int:
-    """A port that nobody listens on, and that no other harness gets.
+    """A port that no process listens on, and that no other harness gets. Raises OSError.
 
-    A port that is found free and released again is soon taken: a program needs a second to start,
-    while others open servers and connections by the hundred. So the port stays bound, at all
-    addresses, by a socket that never listens. It refuses connections, as a free one does; programs
-    listen beside it with SO_REUSEADDR, which servers in Python and Go set.
-
-    Raises:
-        OSError: all of `RANGE` is taken.
+    A port that is found free and released is soon taken. So it stays bound by a socket that never
+    listens: it refuses connections, and servers in Python and Go listen beside it (SO_REUSEADDR).
     """
     for port in random.sample(RANGE, len(RANGE)):
         taken = socket.socket()

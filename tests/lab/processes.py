@@ -140,14 +140,7 @@ class Tree:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Process:
-        """Start a process below the guardian.
-
-        It gets the harness's environment without proxies, which do not know the cluster's
-        addresses, and `env` on top; output goes to `<name>.log`.
-
-        Raises:
-            OSError: there is no such program, or it cannot be run.
-        """
+        """Start a process, with the harness's environment without proxies. Raises OSError."""
         own = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY")}
         # Where root's programs are, even if the harness was started without them.
         own["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"

@@ -1,11 +1,9 @@
 """The image of the workload, made from `workload/rockcraft.yaml` without rockcraft.
 
-`python -m lab.rock` writes it to `dist/`, with the wheel and the bills of materials. Its facts are
-those of the recipe: user, services, checks, packages, folders, permissions. One thing differs: the
-base of a rock is Ubuntu's image, which no package registry has. Here the base is unpacked from the
-packages of the machine's own Debian or Ubuntu. None of their scripts runs; the files that the
-program needs of those are made here. The rules are those of rockcraft's sources (pebble.py, oci.py,
-usernames.py, plugins/uv_plugin.py).
+`python -m lab.rock` writes it to `dist/`, with the wheel and the bills of materials. All is as the
+recipe says but the base: Ubuntu's image is in no package registry, so it is unpacked from packages
+of the machine's Debian or Ubuntu, whose scripts do not run. The rules are those of rockcraft
+(pebble.py, oci.py, usernames.py, plugins/uv_plugin.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Bills of materials (CycloneDX 1.6, JSON) of the image and the charm, made from the locks.
-
-The image holds Python packages (workload/uv.lock), Pebble with its Go modules (its go.mod) and the
-packages of the base; the charm holds Python packages (uv.lock). The same locks make the same bill.
-"""
+"""Bills of materials (CycloneDX 1.6, JSON) of the image and the charm, made from the locks."""
 
 from __future__ import annotations
 

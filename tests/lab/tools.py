@@ -1,8 +1,7 @@
 """The programs that the lab builds from pinned Go modules, and where each of them is.
 
-A group is a folder with a go.mod: `tools/<group>` pins other people's programs, the folder of a
-program of our own holds its source as well. A built program is kept in the cache under a key made
-of all that goes into it, so only a changed pin or source builds again.
+A folder with a go.mod pins other projects' programs, or holds one of our own. A program is kept in
+the cache under a key of all that goes into it.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ class BuildError(LabError):
 
 @dataclass(frozen=True)
 class Mend:
-    """What a module lacks at `path`: a symbolic link to `target`, or `more` at the end of the file.
+    """What an archive of a module lacks at `path`: a symbolic link, which Go leaves out, or `more`.
 
-    Go puts no symbolic link into the archive of a module. Where a source file is such a link, a
-    program does not compile from the archive. And a module may be older than one that it imports.
-    The program is compiled from a copy that is mended; go.mod and go.sum still say what is copied.
+    The program is compiled from a mended copy; go.mod and go.sum still say what is copied.
     """
 
     module: str

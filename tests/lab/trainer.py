@@ -1,8 +1,4 @@
-"""Kubeflow's training-operator 1.9, unmodified: its own manifests, its own binary in our image.
-
-The manifests are those of the Go module that the binary is built from, put together as the
-module's overlay `standalone` says.
-"""
+"""Kubeflow's training-operator 1.9, unmodified: its binary and its overlay `standalone`."""
 
 from __future__ import annotations
 

@@ -24,15 +24,8 @@ def until(
 ) -> T:
     """Call `check` every so often until it returns something true; returns that.
 
-    Args:
-        check: looks at the world; what it returns, when false, is "not yet".
-        what: what is awaited, for the message: "pod payments/train to finish".
-        timeout: seconds after which to give up, where promptness is promised or it takes longer.
-        ignoring: exceptions of `check` that mean "not yet" as well.
-        every: seconds between two looks, to begin with.
-
-    Raises:
-        TimeoutError: naming `what` and the last value or exception.
+    `ignoring` are exceptions of it that mean "not yet" as well. Raises TimeoutError, which says
+    `what` is awaited and the last value or exception.
     """
     begin = time.monotonic()
     while True:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-Ask = Callable[..., Awaitable[Shown]]
+Ask = Callable[..., Coroutine[Any, Any, Shown]]
 
 
 @pytest.fixture

@@ -161,11 +161,9 @@ def install(
     Args:
         cluster: a cluster of either level; on `node` the proxy's image is loaded as well.
         namespace: where istiod is; part of the configurations' names unless it is istio-system.
-        writes_ca: False leaves the caBundles to `trust`. Until then the configurations refuse
-            pods, like those of an istiod that is not up.
+        writes_ca: False leaves the caBundles to `trust`: the configurations refuse pods until then.
         configuration: the name of the configuration that does the work, if not Istio's own.
-        revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
-            default one by the label `istio.io/rev`.
+        revision: which of several Istios, by the label `istio.io/rev`.
         native: when its sidecars are native; by default never, for tests of hold and quit.
         lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.

@@ -75,11 +75,7 @@ def native_by_default(world: sidecar.World, kubelets: Iterable[str], minor: int 
 
 
 def diff(old: Any, new: Any, path: str = "") -> Iterator[dict[str, Any]]:
-    """A JSON Patch from `old` to `new`, by index like Istio's.
-
-    A list is compared place by place, so an element put in front shows as changes of all that
-    follow: with hold, a new container at the end and replacements in the one at the front.
-    """
+    """A JSON Patch from `old` to `new`, by index like Istio's: what is put in front changes all."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old.keys() - new.keys():
             yield {"op": "remove", "path": _join(path, key)}

@@ -49,13 +49,7 @@ def config_map(namespace: str, revision: str) -> dict[str, Any]:
 def configurations(
     namespace: str, revision: str = DEFAULT, name: str | None = None
 ) -> list[dict[str, Any]]:
-    """The configurations, without a caBundle: istiod writes that when it is up.
-
-    Args:
-        namespace: where istiod is. One that is not istio-system becomes part of the names.
-        revision: which Istio it is, of several.
-        name: of the one that does the work; vendors choose others than Istio.
-    """
+    """The configurations, without a caBundle: istiod writes that. `name` is the working one's."""
     suffix = "" if namespace == "istio-system" else f"-{namespace}"
 
     def recorded(file: str, name: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Agent:
         self.lock = threading.RLock()
         # Called without the lock after each round of hooks, before that may count as quiet.
         self.after_hooks: list[Callable[[], None]] = []
-        self._store, self._publish = store, publish
+        self._store = store
         # No event is run while it is not set.
         self.controller = threading.Event()
         self.controller.set()

@@ -91,9 +91,8 @@ class App:
     ) -> Unit:
         """Replace a unit's pod: new address, empty containers, the charm's state lost.
 
-        The old one gets SIGTERM and its charm the stop hook, or both are `killed`. Without `told`,
-        no hook says that the pod is another one (postgresql-k8s-operator#680). Without `boot`, the
-        caller starts the containers (`Unit.boot`).
+        The stop hook runs, unless it is `killed`. Without `told`, no hook says that the pod is
+        another one (postgresql-k8s-operator#680). Without `boot`, the caller starts the containers.
         """
         unit = self._unit(number)
         if killed:
@@ -148,10 +147,7 @@ class App:
             self._tell_all(Event("config-changed"))
 
     def trust(self, *, granted: bool = True, late: bool = False) -> None:
-        """Grant or withdraw what `juju trust` grants; the units see config-changed.
-
-        `late`: they see it before the rights change, and nothing afterwards (juju#12883).
-        """
+        """Grant or withdraw `juju trust`; `late`: the hook comes before the rights (juju#12883)."""
         told = Event("config-changed")
         if late:
             for unit in self.units:
@@ -163,13 +159,9 @@ class App:
     def refresh(self, charm: Path) -> None:
         """Replace the charm as `juju refresh` does: by a StatefulSet's rollout.
 
-        From the highest number down each unit gets a new pod, once the one before is ready: until
-        the last one both revisions run side by side. Returns when all pods are ready. The value of
-        an option that the new revision does not have is dropped, whatever was set; any other value
-        stays, even one that the revision no longer allows (juju charm.Config.FilterSettings).
-
-        Raises:
-            TimeoutError: a pod does not get ready.
+        From the highest number down each unit gets a new pod, once the one before is ready. The
+        value of an option that the new revision does not have is dropped; any other one stays, even
+        one that it does not allow (juju charm.Config.FilterSettings). Raises TimeoutError.
         """
         self._charm, self._metadata = charm, Metadata.read(charm)
         with self.model.agent.edit() as state:
@@ -218,10 +210,7 @@ class App:
         return Relation.create(self, remote, endpoint, data or {})
 
     def remove(self, *, force: bool = False) -> None:
-        """Remove the application: every unit is dying before the first of them leaves.
-
-        `force`: no hook of its own runs, as after `juju remove-application --force --no-wait`.
-        """
+        """Remove the application: all units are dying first; `force`: no hook runs."""
         if force:
             self._vanish()
         else:

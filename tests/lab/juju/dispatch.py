@@ -139,11 +139,7 @@ class Charm:
         ]
 
     def _check(self, unit: str, outcome: Outcome, log: Path) -> None:
-        """Raise unless the hook succeeded and reached a handler.
-
-        A name that the charm's framework does not know ends with status 0 and runs nothing, so
-        only ops's own words prove that an event was emitted.
-        """
+        """Raise unless ops says that a handler ran: an unknown event ends with status 0."""
         emitted = any("Emitting Juju event" in line for line in outcome.log)
         if outcome.status == 0 and emitted:
             return

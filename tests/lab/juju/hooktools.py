@@ -55,11 +55,7 @@ class Hook:
         return relation
 
     def databags(self, reference: str | None) -> dict[str, Any]:
-        """Return a relation whose data is to be read or written.
-
-        After `juju remove-saas --force` a relation is listed with its units, and Juju refuses each
-        access in these words (juju#23246, operator#2748; seen on 3.6.28 and 4.0.14).
-        """
+        """A relation whose data is read or written; Juju refuses one that is gone (juju#23246)."""
         relation = self.relation(reference)
         if relation["gone"]:
             raise ToolError("permission denied (unauthorized access)")
@@ -177,10 +173,7 @@ def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[st
 
 
 def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
-    """Make a secret; the application's own need the leader. ops deletes the files of its content.
-
-    Nothing changes a secret here: `unit/charm/test_certificates.py` is about revisions.
-    """
+    """Make a secret; the application's own need the leader. Nothing changes one here."""
     owner = hook.unit if flags.get("--owner") == "unit" else hook.app
     if owner == hook.app and not hook.is_leader:
         raise ToolError("this unit is not the leader")

@@ -104,13 +104,8 @@ class Model:
     def settle(self, *, failing: bool = False, waiting: bool = False) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.
 
-        ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
-        A unit whose status is waiting expects an event, which is awaited for some seconds, unless
-        the caller knows that it is left ``waiting``.
-
-        Raises:
-            DispatchError: a hook failed since the last call.
-            TimeoutError: events still come; the message has the last ones.
+        ``failing``: hooks may fail meanwhile. ``waiting``: a unit's status may be that in the end.
+        Raises DispatchError: a hook failed since the last call; TimeoutError has the last events.
         """
         self.agent.settle(failing=failing, waiting=waiting)
         self.publish()

@@ -1,4 +1,4 @@
-"""A packed charm: metadata, options, actions, and its files, unpacked once and hard-linked."""
+"""A packed charm: its metadata, options and actions, and its files, unpacked once."""
 
 from __future__ import annotations
 

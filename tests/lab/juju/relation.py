@@ -56,10 +56,9 @@ class Relation:
         return self._record()["data"].get(app or self.app.name, {})
 
     def remove(self, *, force: bool = False, bare: bool = False) -> None:
-        """Unrelate: every unit sees the other side's unit depart, then the relation broken.
+        """Unrelate: every unit sees the other depart, then the relation broken.
 
-        `force`: no hook runs, and the relation stays listed; nothing can be read or written.
-        `bare`: nothing can be read either when the relation ends (operator#1306).
+        `force`: no hook runs, and it stays listed. `bare`: it cannot be read then (operator#1306).
         """
         agent, app, record = self.app.model.agent, self.app, self._record()
         away = f"{self.remote}/0"
@@ -80,10 +79,7 @@ class Relation:
 
 
 def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[Relation, Relation]:
-    """Relate an endpoint to one that another model offers; return both ends, the consumer's first.
-
-    `settle` each model in turn: what one writes is an event in the other.
-    """
+    """Relate to an endpoint that another model offers; the consumer's end first."""
     with consumer.model.agent.lock, offering.model.agent.lock:
         here = consumer.integrate(endpoint, offering.name)
         there = offering.integrate(offered, f"remote-{uuid.uuid4().hex}")

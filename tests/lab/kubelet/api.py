@@ -90,10 +90,7 @@ class Api:
     async def objects(
         self, path: str, params: Mapping[str, str]
     ) -> AsyncIterator[tuple[str, Object]]:
-        """List, then watch, forever: pairs of event type and object; a list gives ``ADDED``.
-
-        It lists again whenever the watch ends. What was deleted in between is not reported.
-        """
+        """List, then watch, forever: event type (``ADDED`` of a list) and object."""
         while True:
             listed = await self.request("GET", path, params=params)
             for item in listed["items"]:

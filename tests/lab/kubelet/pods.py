@@ -35,11 +35,7 @@ class Pods:
         return self._records[uid]
 
     async def run(self, uid: str, waiting: Collection[str]) -> None:
-        """Start the pod with that UID, once the watch has brought it here.
-
-        Init containers end with 0, native sidecars and all containers start: phase Running, or
-        Pending while any of those in ``waiting`` waits for its first start.
-        """
+        """Start the pod with that UID: Running, or Pending while a container is ``waiting``."""
         async with self._changed:
             await self._changed.wait_for(lambda: uid in self._records)
         record = self._records[uid]

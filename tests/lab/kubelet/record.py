@@ -81,10 +81,7 @@ def native(container: Object) -> bool:
 
 
 def statuses(declared: Sequence[Object], states: Mapping[str, Container], uid: str) -> list[Object]:
-    """Container statuses of those ``declared`` containers that have a state, sorted by name.
-
-    The kubelet sorts by name, so ``istio-proxy`` comes before ``main`` whatever the spec says.
-    """
+    """Container statuses of the ``declared`` ones that have a state, by name like the kubelet."""
     shown = [c for c in declared if c["name"] in states]
     return [_status(c, states[c["name"]], uid) for c in sorted(shown, key=lambda c: c["name"])]
 
