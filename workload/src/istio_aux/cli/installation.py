@@ -16,7 +16,7 @@ from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
-from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
+from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, QuitMode
 from istio_aux.model.sidecars import SidecarRule
@@ -156,11 +156,6 @@ NOT_INSTALLED = (
 )
 
 
-def is_ours(configuration: Configuration) -> bool:
-    """Whether an installation of istio-aux made this webhook configuration."""
-    return any(hook.name == START_WEBHOOK for hook in configuration.webhooks or ())
-
-
 def installations(
     configurations: Iterable[Configuration], unreadable: Iterable[str] = ()
 ) -> Installations:
@@ -170,7 +165,7 @@ def installations(
     """
     found, problems = list[Installation](), list[str]()
     for each in sorted(configurations, key=lambda each: each.metadata.name):
-        if not is_ours(each):
+        if not each.is_ours:
             continue
         name = each.metadata.name
         try:

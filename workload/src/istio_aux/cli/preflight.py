@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.cli.installation import is_ours
 from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
@@ -389,4 +388,4 @@ def _plain(namespace: str) -> Pod:
 
 def _installed(configurations: Mapping[str, Configuration]) -> str | None:
     """The name of the first configuration that is ours."""
-    return min((name for name, found in configurations.items() if is_ours(found)), default=None)
+    return min((name for name, found in configurations.items() if found.is_ours), default=None)

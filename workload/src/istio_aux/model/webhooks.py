@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from istio_aux.model.annotations import text_label
+from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Struct
 from istio_aux.model.selectors import LabelSelector
 
@@ -170,6 +171,11 @@ class Configuration(Struct, frozen=True):
     def revision(self) -> str:
         """The Istio revision that it belongs to; ``default`` without a label."""
         return revision_label.get(self.metadata) or _DEFAULT
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether an installation of istio-aux made it."""
+        return any(hook.name == START_WEBHOOK for hook in self.webhooks or ())
 
     def control_plane(self, webhook: Webhook) -> ControlPlane:
         """Return the istiod behind a webhook of this configuration."""
