@@ -19,16 +19,13 @@ from lab.istio import webhooks
 from lab.served import Programs
 from lab.workload import PROGRAM, Workload
 from lightkube.models.core_v1 import ResourceQuotaSpec
-from lightkube.models.discovery_v1 import EndpointConditions, EndpointPort
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, ResourceQuota
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 ACTIVE = "istio-revision-tag-default"
-# Seconds; ten times what is usual. An injector that is live is asked again after 27 s at the
-# earliest: what is told sooner was noticed at once, as ARCHITECTURE says.
-PROMPT = 20.0
+PROMPT = 20.0  # Seconds. An injector that is live is asked every 5 s.
 SOON = 30.0
 SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
 
@@ -40,11 +37,7 @@ class Injectors:
         self.workload = workload
 
     def await_state(self, state: str, why: str = "", configuration: str = ACTIVE) -> dict[str, Any]:
-        """The status as soon as one of them is in that state, with `why` in its reason: promptly.
-
-        The reason of the first moment may be another one: a probe that was under way when istiod
-        died says that its connection ended.
-        """
+        """The status as soon as one of them is in that state, with `why` in its reason."""
 
         def told() -> dict[str, Any]:
             status = self.workload.status()
@@ -142,27 +135,6 @@ def unlist(istio: lab.istio.Istio) -> None:
         client.delete(EndpointSlice, service, namespace=istio.namespace)
 
 
-def hide(istio: lab.istio.Istio) -> None:
-    """Make its endpoint ready, with no port that is the webhook's by name: a dry run asks it."""
-    with istio.cluster.client() as client:
-        name = webhooks.service(istio.revision)
-        found = client.get(EndpointSlice, name, namespace=istio.namespace)
-        assert found.metadata
-        assert found.endpoints
-        assert found.ports
-        found.endpoints[0].conditions = EndpointConditions(ready=True)
-        client.apply(
-            EndpointSlice(
-                metadata=ObjectMeta(
-                    name=name, namespace=istio.namespace, labels=found.metadata.labels
-                ),
-                addressType=found.addressType,
-                endpoints=found.endpoints,
-                ports=[*found.ports, EndpointPort(name="other", port=9, protocol="TCP")],
-            )
-        )
-
-
 def test_without_istio_it_is_absent(injectors: Injectors) -> None:
     status = injectors.await_state("absent", "no webhook configuration of Istio's injector", "")
 
@@ -236,7 +208,7 @@ def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(
     """A dry run asks in namespaces that are selected first."""
     live.serve(ready=False)
     injectors.await_state("no-endpoint")
-    hide(live)
+    live.serve()
 
     injectors.await_state("live")
 

@@ -42,7 +42,6 @@ CONFIGURATION: Json = {
         }
     ],
 }
-# Two ports, none of which has the webhook's name: the injector is asked by a dry run alone.
 SLICE: Json = {
     "metadata": {
         "name": "istiod-1",
@@ -50,7 +49,7 @@ SLICE: Json = {
         "labels": {"kubernetes.io/service-name": "istiod"},
     },
     "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
-    "ports": [{"name": "http-monitoring", "port": 15014}, {"name": "grpc-xds", "port": 15010}],
+    "ports": [{"name": "https-webhook", "port": 15017}],
 }
 
 
@@ -130,7 +129,8 @@ class Cluster:
         if not self.injects(namespace):
             return pod
         if self.injector == "down":
-            raise ApiError(500, "failed calling webhook: no endpoints", reason="InternalError")
+            why = f'failed calling webhook "{CONFIGURATION["webhooks"][0]["name"]}": no endpoints'
+            raise ApiError(500, why, reason="InternalError")
         if self.injector == "absent":
             return pod
         proxy = {"name": PROXY, "image": "proxyv2"}

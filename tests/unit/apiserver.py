@@ -23,6 +23,7 @@ from unit.tls import certificate
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 Exec = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
+DryRun = Callable[[Object], web.Response | Awaitable[web.Response]]
 """Answers an exec, or a forwarded request, in a pod of a namespace."""
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nOK"
@@ -109,7 +110,7 @@ class ApiServer(Store):
         self.forwards: list[tuple[str, str, int, str]] = []
         self.on_forward: Exec = agent_quits
         self.dry_runs: list[Object] = []
-        self.dry_run: Callable[[Object], web.Response] = web.json_response
+        self.dry_run: DryRun = web.json_response
         self.allows = True
         self.tokens: list[str] = []
         self._stack = AsyncExitStack()
@@ -244,7 +245,8 @@ class ApiServer(Store):
             return self._event(await request.json())
         if "dryRun" in request.query and not name:
             self.dry_runs.append(await request.json())
-            return self.dry_run(self.dry_runs[-1])
+            answer = self.dry_run(self.dry_runs[-1])
+            return await answer if isinstance(answer, Awaitable) else answer
         if resource and not name:
             return await self.collection(request, resource, namespace)
         if (found := self.get(resource, namespace, name)) is None:

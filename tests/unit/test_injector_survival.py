@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,22 +15,22 @@ from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.objects import Key
 from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import State
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
-from lab import ports
 from unit.asynchronous import until
-from unit.injecting import ENABLED, Cluster, Istiod, chain, http, sidecar_for, silence, watching
+from unit.injecting import ENABLED, Cluster, chain, dead, watching
 from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 
 OURS = ControlPlane("istio-system", "default")
 
 
-async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> None:
+async def test_the_injection_policy_is_read_again_and_again() -> None:
     """Nothing is known of one that is gone, but no error nor bad text makes it unknown."""
-    rhythm = Rhythm(live=0.05, other=0.05)
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.lead_to(istiod)
+    rhythm = Rhythm(live=0.05, other=0.05, read=0.05)
+    async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
+        await api.lead()
         await told(seen, State.LIVE)
         assert seen.control_planes.policies == {}
 
@@ -56,26 +56,26 @@ async def test_the_injection_policy_is_read_again_and_again(tmp_path: Path) -> N
         await until(lambda: not seen.control_planes.policies, "the policy is not known")
 
 
-async def test_the_injection_policy_of_a_new_istiod_is_read_at_once(tmp_path: Path) -> None:
-    rhythm = Rhythm(live=3600.0, other=0.05)
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+async def test_the_injection_policy_of_a_new_istiod_is_read_at_once() -> None:
+    rhythm = Rhythm(live=3600.0, other=0.05, read=3600.0)
+    async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
         await until(lambda: seen.control_planes.known, "there is no istiod")
         await api.put_policy("policy: enabled")
-        await api.lead_to(istiod, ready=False)
+        await api.lead(ready=False)
         await until(lambda: seen.control_planes.policies, "the policy is read")
 
 
-@pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
+@pytest.mark.parametrize("endpoint", ["not ready", "none", "dead"])
 async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
-    endpoint: str, tmp_path: Path
+    endpoint: str,
 ) -> None:
     """Configurations, labels and the injection policy stay, so pods without a sidecar are found."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod:
-        istiod.talk = silence
+    async with Cluster() as api:
+        api.dry_run = dead
         await api.put_policy("policy: enabled")
-        if endpoint != "none":
-            await api.publish(istiod.port, ready=endpoint == "mute")
-        await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
+        await api.lead(ready=endpoint == "dead")
+        if endpoint == "none":
+            await api.remove("endpointslices", "istio-system", "istiod-0")
         async with watching(api) as watcher:
             await until(lambda: watcher.control_planes.known, "what is there is known")
             found = watcher.control_planes
@@ -83,7 +83,7 @@ async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
             assert [hook.configuration for hook in found.hooks] == [NAME]
 
 
-async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
+async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
     """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
     seen: list[ControlPlanes] = []
     read = asyncio.Event()
@@ -92,9 +92,9 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
         if "/configmaps/" in request.path:
             await read.wait()
 
-    async with Cluster() as api, Istiod(tmp_path) as istiod:
+    async with Cluster() as api:
         await api.put_policy("policy: enabled")
-        await api.lead_to(istiod, ready=False)
+        await api.lead(ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, State.NO_ENDPOINT)
@@ -105,13 +105,11 @@ async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: P
             ]  # fmt: skip
 
 
-async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
-    tmp_path: Path,
-) -> None:
+async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again() -> None:
     """Nobody may read it at first; then it changes."""
-    rhythm = Rhythm(live=0.1, other=0.05)
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        await api.lead_to(istiod, ready=False)
+    rhythm = Rhythm(live=0.1, other=0.05, read=0.1)
+    async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
+        await api.lead(ready=False)
         await told(seen, State.NO_ENDPOINT)
         assert seen.control_planes.policies == {}
         await api.put_policy("policy: enabled")
@@ -121,15 +119,14 @@ async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
         await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
 
-async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
+async def test_without_the_right_to_see_endpoints_a_dry_run_decides() -> None:
     """What cannot be seen is no reason to call an injector dead."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+    async with Cluster() as api, watching(api) as watcher:
         api.refuse("/endpointslices", 403)
         api.dry_run = chain("never")
         await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await api.lead_to(istiod)
+        await api.lead()
         await told(watcher, State.LIVE)
-        assert istiod.heads == []
 
 
 TERMINATED = "unable to create new content in namespace {} because it is being terminated"
@@ -152,43 +149,22 @@ def refuses(pod: dict[str, Any]) -> web.Response | None:
     return refusal(refused[0], "", refused[1]) if refused else None
 
 
-async def test_namespaces_that_refuse_pods_hide_no_injector(tmp_path: Path) -> None:
+async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
     """The next one is asked, and the one that answered is the first one from then on."""
-    rhythm = Rhythm(live=0.05, other=0.05)
+    rhythm = Rhythm(live=0.05, other=0.05, read=0.05)
     async with Cluster() as api, watching(api, rhythm=rhythm) as watcher:
         api.dry_run = chain("never", refuses)
         for name in (*GOING, *REFUSALS, "team"):
             at = "2026-11-28T06:00:00Z" if name in GOING else None
             metadata = {"name": name, "labels": ENABLED, "deletionTimestamp": at}
             await api.put("namespaces", {"metadata": metadata})
-        await api.publish(ports.reserve())
-        await api.configure(bundle=Istiod(tmp_path).bundle)
+        await api.publish()
+        await api.configure()
         await told(watcher, State.LIVE)
         asked = [pod["metadata"]["namespace"] for pod in api.dry_runs]
-        assert asked[:7] == [*REFUSALS, "team"]
+        assert asked[:13:2] == [*REFUSALS, "team"], "each twice, also for a classic sidecar"
         await until(lambda: len(api.dry_runs) > len(asked) + 1, "it is asked again")
-        assert {pod["metadata"]["namespace"] for pod in api.dry_runs[7:]} == {"team"}
-
-
-async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:
-    """That the connection ends is the sign of an istiod that ends, but it may be its way, too."""
-
-    async def once(review: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(http(sidecar_for(review)))
-        await writer.drain()
-        writer.close()
-
-    rhythm = Rhythm(live=30.0, other=0.2)
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
-        istiod.talk = once
-        await api.lead_to(istiod)
-        await told(seen, State.LIVE)
-        begun = asyncio.get_running_loop().time()
-        asked = len(istiod.heads)
-        await until(lambda: len(istiod.heads) >= asked + 3, "it is asked three times more")
-
-        assert asyncio.get_running_loop().time() - begun > 2 * rhythm.other
-        assert injector(seen).state is State.LIVE
+        assert {pod["metadata"]["namespace"] for pod in api.dry_runs[12:]} == {"team"}
 
 
 def open_watches(api: Cluster) -> int:
@@ -196,42 +172,40 @@ def open_watches(api: Cluster) -> int:
     return sum(request.transport is not None for request in api.watches)
 
 
-async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Path) -> None:
-    """Neither its endpoints nor its istiod, which loses its connection."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
+    async with Cluster() as api, watching(api) as watcher:
         await told(watcher, State.ABSENT)
         before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
-        await api.lead_to(istiod)
+        await api.lead()
         await told(watcher, State.LIVE)
-        assert (open_watches(api), len(istiod.connections)) == (before + 1, 1)
+        assert open_watches(api) == before + 1
 
         await api.remove("mutatingwebhookconfigurations", "", NAME)
 
         await told(watcher, State.ABSENT)
-        await until(lambda: not istiod.connections, "the connection is closed")
         await until(lambda: open_watches(api) == before, "the watch is over")
 
 
-async def test_an_unhandled_exception_affects_one_injector_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It counts as not live, is counted, and told with a traceback."""
-    telemetry = Telemetry()
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, telemetry) as watcher:
-        # No API server takes such a timeout.
-        await api.publish(istiod.port, service="istiod-canary")
-        await api.configure(
-            "canary", bundle=istiod.bundle, service="istiod-canary", timeoutSeconds=10**400
-        )
-        await api.lead_to(istiod)
+class Broken(NamespaceSelectors, frozen=True):
+    """Selectors with a defect, for the time being."""
 
-        await told(watcher, State.LIVE, NAME)
-        await until(lambda: "internal error" in injector(watcher, "canary").why, "it is told")
-        assert not injector(watcher, "canary").live
-        assert watcher.control_planes.known
+    def matches(self, labels: Mapping[str, str]) -> bool:  # noqa: ARG002  (it breaks before)
+        raise ZeroDivisionError
+
+
+async def test_an_unhandled_exception_is_told_and_counts_as_not_live(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is counted, and told with a traceback."""
+    telemetry = Telemetry()
+    async with Cluster() as api, watching(api, telemetry, selectors=Broken(())) as watcher:
+        await api.lead()
+
+        await until(lambda: watcher.control_planes.known, "it is known")
+        assert "internal error: ZeroDivisionError" in injector(watcher).why
+        assert not injector(watcher).live
 
     errors = [each for each in caplog.records if vars(each).get("event") == "internal-error"]
-    assert errors
     assert errors[0].exc_info
     counted = f"istio_aux_internal_errors_total {len(errors)}.0"
     assert counted in telemetry.render().decode()

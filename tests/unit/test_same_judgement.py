@@ -24,7 +24,7 @@ from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
-from unit.injecting import ENABLED, Istiod
+from unit.injecting import ENABLED
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Ask, objects
 from unit.test_cli_unmeshed import Istio
@@ -184,10 +184,10 @@ def as_served(found: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_serve_does_what_explain_and_audit_say(case: str, ask: Ask, tmp_path: Path) -> None:
-    async with Istio() as api, Istiod(tmp_path) as istiod:
+    async with Istio() as api:
         await fill(api, told := CASES[case])
         if "restart" in told.get("race-policy", ""):
-            await api.lead_to(istiod)  # Where no injector is live, nothing is restarted.
+            await api.lead()  # Where no injector is live, nothing is restarted.
         names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
         explained = objects(await ask(api, "explain", *names, "-o", "json"))
         audited = objects(await ask(api, "audit", "-o", "json"))

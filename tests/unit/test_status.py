@@ -296,7 +296,7 @@ SERIES = [
     'quit_attempts_total{way="port-forward"}',
     'dead_proxies_total{action="delete-failed"}',
     'injectors{state="no-endpoint"}',
-    'injector_probes_total{outcome="refused",way="dry-run"}',
+    'injector_probes_total{outcome="refused"}',
     'sidecar_restarts_total{outcome="evicted"}',
     'watch_restarts_total{reason="expired"}',
     'admission_connections_closed_total{reason="idle"}',

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.injecting import ENABLED, Cluster, Istiod, chain
+from unit.injecting import BUNDLE, ENABLED, Cluster, chain
 from unit.quitting import LABELS
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
@@ -250,16 +249,14 @@ async def at_work(
     ("root", "state", "asked"), [("istio-system", "live", ["ours"]), ("kubeflow", "absent", [])]
 )
 async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
-    root: str, state: str, asked: list[str], tmp_path: Path
+    root: str, state: str, asked: list[str]
 ) -> None:
     """In our namespaces: elsewhere another webhook may change what is native."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod:
-        istiod.native, api.dry_run = "on request", chain("on request")
-        for name, labels in (("meshed", {}), ("ours", OURS)):
-            metadata = {"name": name, "labels": {**ENABLED, **labels}}
-            await api.put("namespaces", {"metadata": metadata})
-        await api.lead_to(istiod)
-        vendor = {"url": "https://127.0.0.1:1/inject", "caBundle": istiod.bundle}
+    async with Cluster() as api:
+        api.dry_run = chain("on request")
+        await api.put("namespaces", {"metadata": {"name": "ours", "labels": {**ENABLED, **OURS}}})
+        await api.lead()
+        vendor = {"url": "https://127.0.0.1:1/inject", "caBundle": BUNDLE}
         where = {"matchLabels": {"mesh": "vendor"}}
         await api.configure("vendor", bundle=None, clientConfig=vendor, namespaceSelector=where)
         async with at_work(api, root_namespace=root) as wired:
@@ -267,7 +264,6 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
             await until(lambda: len(api.dry_runs) >= len(asked), "dry runs have asked")
             assert [each.state for each in whole(wired.status()).injectors] == [state]
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == set(asked)
-        assert bool(istiod.heads) is bool(asked)
 
 
 async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:

@@ -137,31 +137,6 @@ def test_a_slice_says_whose_endpoints_it_lists() -> None:
     assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
 
 
-TWO: dict[str, Any] = {"addresses": ["2001:db8::7", "2001:db8::8"]}
-HTTP: dict[str, Any] = {"name": "http", "port": 8080}
-
-
-@pytest.mark.parametrize(
-    ("ports", "addresses"),
-    [
-        ([PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
-        ([HTTP, PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
-        ([HTTP], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
-        ([{"port": 8080}], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
-        ([HTTP, {"name": "grpc", "port": 8081}], []),
-        ([{}], []),
-        (None, []),
-    ],
-)
-def test_ready_endpoints_take_connections_at_the_port_of_a_name_or_the_only_one(
-    ports: list[Any] | None, addresses: list[str]
-) -> None:
-    body = {"endpoints": [READY, GONE, TWO], "ports": ports}
-    found = msgspec.convert(body, EndpointSlice)
-
-    assert [str(address) for address in found.addresses("https-webhook")] == addresses
-
-
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}

@@ -14,7 +14,7 @@ from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Rung, Start
+from istio_aux.model.policy import Capability, Rung, Start
 from istio_aux.quit import rules as quitting
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
@@ -134,18 +134,12 @@ class Istio:
         return jsonpatch.apply_patch(pod, json.loads(base64.b64decode(response["patch"])))
 
     def capability(self, kubelets: Sequence[str]) -> probing.NativeCheck:
-        """What the workload finds out: by the kubelets, by asking istiod, then by a dry run."""
+        """What the workload finds out: by a dry run, and by the kubelets."""
         question = probing.Question("training", {})
-        answer = self.answer(json.loads(question.review("7")))
-        asked = probing.answered(json.dumps(answer).encode(), "7")
-        assert asked.injected
         dry_run = self.inject(json.loads(question.body(native=True)))
-        checks = (
-            probing.of_kubelets({f"node-{n}": found for n, found in enumerate(kubelets)}),
-            None if asked.native is probing.NOT_CHECKED else asked.native,
-            probing.of_dry_run(json.dumps(dry_run).encode()),
-        )
-        return next(check for check in checks if check)
+        native = probing.created(json.dumps(dry_run).encode()).native
+        old = probing.of_kubelets({f"node-{n}": found for n, found in enumerate(kubelets)})
+        return old if old and native.capability is Capability.NATIVE else native
 
 
 def start_of(pod: dict[str, Any]) -> str:

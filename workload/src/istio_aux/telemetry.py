@@ -44,7 +44,6 @@ DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 # Jobs are "suspended" and "resumed".
 SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
 
-PROBE_WAYS = ("direct", "dry-run")
 # An answer with a sidecar, an answer without one, no answer.
 PROBE_OUTCOMES = ("injected", "refused", "unreachable")
 
@@ -127,8 +126,7 @@ class Telemetry:
 
         self.injectors = gauge("injectors", "Istio's injectors, by state.", state=State)
         self.injector_probes = counter(
-            "injector_probes", "Probes of Istio's injectors, by way.",
-            way=PROBE_WAYS, outcome=PROBE_OUTCOMES,
+            "injector_probes", "Probes of Istio's injectors, by outcome.", outcome=PROBE_OUTCOMES
         )  # fmt: skip
         self.called_before = gauge(
             "configurations_called_before_ours",

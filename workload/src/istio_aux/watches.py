@@ -42,8 +42,8 @@ older facts, but without a ready unit no pod is held at all. So it is long: the 
 server must not make all units unready at once."""
 
 PATIENCE = 2 * DRY_RUN
-"""Seconds after which a command goes on with what is known. A probe of an injector, and the dry
-runs that follow, take up to `DRY_RUN` each."""
+"""Seconds after which a command goes on with what is known. A probe of an injector, and the reading
+of versions that follows, take up to `DRY_RUN` each."""
 
 
 class Surroundings:
@@ -76,16 +76,17 @@ class Surroundings:
             selectors=settings.namespace_selectors, clock=clock,
         )  # fmt: skip
         self.watches = Watches(client, telemetry)
-        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
-        self._listed = self.watches.add(
+        there = self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
+        configured = self.watches.add(
             "order" if ordered else "injectors",
             actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
             need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
-        ).synced  # fmt: skip
+        )  # fmt: skip
+        self._listed = there.synced, configured.synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the endless tasks by name."""
-        injectors = functools.partial(self.injectors.run, self._listed)
+        injectors = functools.partial(self.injectors.run, *self._listed)
         return {**self.watches.work(), "injectors": injectors}
 
     @asynccontextmanager

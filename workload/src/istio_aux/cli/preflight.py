@@ -186,7 +186,7 @@ _TO_DO = {
     State.NO_SERVICE: "install or start the istiod that the configuration names, or delete it",
     State.NO_ENDPOINT: "start istiod",
     State.REFUSED: "see the log of istiod, and what is between the API server and its port 15017",
-    State.NOT_PROBED: "let the workload reach istiod's port 15017, or create pods as dry runs",
+    State.NOT_PROBED: "let the workload create pods as dry runs in a namespace that is injected",
 }
 
 

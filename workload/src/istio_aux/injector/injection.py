@@ -19,13 +19,7 @@ from istio_aux.model import documents, kept
 from istio_aux.model.annotations import text_label
 from istio_aux.model.pod import Struct
 from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
-from istio_aux.model.webhooks import (
-    TIMEOUT,
-    ClientConfig,
-    Configuration,
-    ControlPlane,
-    Webhook,
-)
+from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
 from istio_aux.model.wish import Wish
 
 _NAMESPACE_LABEL = "istio-injection"
@@ -72,7 +66,7 @@ class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
     ``unclear`` says why it is not known whether it is called for a pod that its selectors match.
-    The API server waits ``timeout`` seconds for an answer of ``target``.
+    ``target`` is whom the API server calls.
     """
 
     configuration: str
@@ -82,7 +76,6 @@ class Hook(msgspec.Struct, frozen=True):
     pods: Selector = Selector()
     unclear: str = ""
     target: ClientConfig = ClientConfig()
-    timeout: float = TIMEOUT
 
     def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether its selectors match a pod with ``labels``."""
@@ -213,7 +206,6 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
         pods=pods,
         unclear=unclear,
         target=webhook.client_config,
-        timeout=webhook.timeout,
     )
 
 

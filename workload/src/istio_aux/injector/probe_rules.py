@@ -3,11 +3,10 @@
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-The probe of the injector itself requests a native sidecar: Istio 1.24 to 1.28 makes one only on
-request if a kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask
-for one: an objection of a later webhook to native sidecars says nothing about the injector. A
-second dry run shows whether Istio makes a native sidecar and whether later webhooks keep it.
-Kubelets run native sidecars from 1.29 on (KEP-753).
+It requests a native sidecar: Istio 1.24 to 1.28 makes one only on request if a kubelet is older
+than 1.33. Where such a pod is refused, a second one asks for a classic sidecar: an objection of a
+later webhook to native sidecars says nothing about the injector. Kubelets run native sidecars from
+1.29 on (KEP-753).
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
 from istio_aux.injector.injection import Hook
-from istio_aux.injector.rules import NOT_CHECKED, NativeCheck, Probe
+from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.names import IGNORED
@@ -28,7 +27,7 @@ from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed, one_line, shortened
-from istio_aux.model.webhooks import TIMEOUT, ClientConfig, Webhook
+from istio_aux.model.webhooks import ClientConfig, Webhook
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -49,8 +48,6 @@ CONTAINER = {
 
 TEMPORARY = frozenset({401, 408, 429, 503, 504})  # HTTP statuses.
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-_NO_SIDECAR = "it gives no sidecar to a pod that asks for one"
-_UNREADABLE = (ValueError, RecursionError)
 _LONGEST = 400  # Characters of a reason; other programs' messages may be long.
 _NAMED, _LONG = 3, 80  # Namespaces that a reason names, and characters of why each refuses a pod.
 _WEBHOOK = re.compile(r'webhook "([^"]{1,253})"')
@@ -72,49 +69,18 @@ def dry_run_pod(
 
 
 class Question(Struct, frozen=True):
-    """The pod that a probe sends to an injector.
-
-    ``selected`` says whether the API server calls this injector, and no other injector,
-    for the pod. ``timeout`` says how many seconds the injector then has.
-    """
+    """A pod for which the API server calls one injector, and no other injector."""
 
     namespace: str
     labels: dict[str, str]
-    selected: bool = False
-    timeout: float = TIMEOUT
 
-    def body(self, *, native: bool | None = None) -> bytes:
-        """Return the pod as JSON; ``native``: whether it asks for a native one, None: neither."""
-        return msgspec.json.encode(self._pod(native))
-
-    def _pod(self, native: bool | None) -> dict[str, Any]:
-        native_wish = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
+    def body(self, *, native: bool) -> bytes:
+        """Return the pod as JSON; ``native``: whether it asks for a native sidecar."""
         # Our own admission must not change the answer.
-        annotations = {INJECT: "true", START: "none", **native_wish}
-        pod = dry_run_pod(self.labels, annotations, restartPolicy="Never")
+        wishes = {INJECT: "true", START: "none", NATIVE_SIDECAR: "true" if native else "false"}
+        pod = dry_run_pod(self.labels, wishes, restartPolicy="Never")
         pod["metadata"]["namespace"] = self.namespace
-        return pod
-
-    def review(self, uid: str) -> bytes:
-        """Return the AdmissionReview that the API server would send for a dry run."""
-        kind = {"group": "", "version": "v1", "kind": "Pod"}
-        resource = {"group": "", "version": "v1", "resource": "pods"}
-        request = {
-            "uid": uid,
-            "kind": kind,
-            "resource": resource,
-            "requestKind": kind,
-            "requestResource": resource,
-            "namespace": self.namespace,
-            "operation": "CREATE",
-            "userInfo": {},
-            "object": self._pod(native=True),
-            "oldObject": None,
-            "dryRun": True,
-            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
-        }
-        review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
-        return msgspec.json.encode({**review, "request": request})
+        return msgspec.json.encode(pod)
 
 
 def questions(
@@ -126,15 +92,13 @@ def questions(
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
-    If there is no such pod, yield a pod that only the injector itself can review. ``hooks`` are of
-    all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces come first, and
-    those that are ``going`` take no pods.
+    ``hooks`` are of all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces
+    come first, and those that are ``going`` take no pods.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
     pairs = [(hook, labels) for hook in mine if (labels := hook.pods.sample()) is not None]
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
-    none = True
     for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last. Some may
         # be gone since: an answer takes its time.
@@ -145,13 +109,7 @@ def questions(
             if where is None or not hook.selects(where, labels):
                 continue
             if all(each.target == target for each in hooks if each.selects(where, labels)):
-                none = False
-                yield Question(name, labels, selected=True, timeout=hook.timeout)
-    if none:
-        home = target.service.namespace if target.service else ""
-        wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
-        name = "default" if home in {"", *IGNORED} else home
-        yield Question(name, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
+                yield Question(name, labels)
 
 
 def in_turn(found: Iterable[Question], last: Question | None) -> Iterator[Question]:
@@ -187,91 +145,27 @@ def refused_in(refusals: Mapping[str, str]) -> str:
     return f"namespaces refuse the pod: {listed(whys, '; ', most=_NAMED)}"
 
 
-class _Status(Struct, frozen=True):
-    message: str = ""
-
-
-class _Response(Struct, frozen=True):
-    uid: str = ""
-    allowed: bool = False
-    status: _Status | None = None
-    patch: bytes | None = None
-
-
-class _Review(Struct, frozen=True):
-    response: _Response
-
-
-class _Operation(Struct, frozen=True):
-    op: str
-    path: str
-    value: Any = None
-
-
-def answered(body: bytes, uid: str) -> Probe:
-    """Interpret an injector's answer to `Question.review`.
-
-    What the API server rejects is no answer (apiserver webhook/request/admissionreview.go).
-    """
-    try:
-        response = msgspec.json.decode(body, type=_Review).response
-    except _UNREADABLE as error:
-        return refusal(f"its answer is not an AdmissionReview: {error}")
-    if response.uid != uid:
-        return refusal("its answer has another uid than the request")
-    if not response.allowed:
-        message = response.status.message if response.status else ""
-        return refusal(f"it refuses a pod: {message or 'no message'}")
-    try:
-        operations = msgspec.json.decode(response.patch or b"[]", type=tuple[_Operation, ...])
-    except _UNREADABLE as error:
-        return refusal(f"its patch is not a JSON Patch: {error}")
-    lists = {where for each in operations for where, name in _put(each) if name == PROXY}
-    if not lists:
-        return refusal(_NO_SIDECAR)
-    # A native one has yet to pass the webhooks after Istio's.
-    return Probe(injected=True, native=NOT_CHECKED if "initContainers" in lists else _NEVER)
-
-
 def created(body: bytes) -> Probe:
-    """Interpret the API server's answer to a dry run that did not ask for a native sidecar."""
+    """Interpret the API server's answer to a dry run."""
     try:
         pod = pods.decode(body)
-    except _UNREADABLE as error:
+    except (ValueError, RecursionError) as error:
         return refusal(f"the answer to a dry run is not a pod: {error}")
-    if pod.names_proxy:
-        return Probe(injected=True)
-    return refusal(_NO_SIDECAR)
+    for container in pod.init_containers:
+        if container.name == PROXY:
+            why = "a webhook after Istio's removes restartPolicy from a native sidecar"
+            native = NativeCheck(Capability.NATIVE, "sidecars are native on request")
+            kept = container.restart_policy == "Always"
+            return Probe(injected=True, native=native if kept else classic(why))
+    if pod.has_proxy:
+        why = "Istio makes no native sidecars, not even on request"
+        return Probe(injected=True, native=classic(why))
+    return refusal("it gives no sidecar to a pod that asks for one")
 
 
 def refusal(why: str, *, reached: bool = True) -> Probe:
     """Return the result of a probe without a sidecar."""
     return Probe(injected=False, why=one_line(why, _LONGEST), reached=reached)
-
-
-def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
-    """Yield the container lists and names that an operation sets.
-
-    istiod sends the difference between the pod before and after by index: a name may be part of a
-    whole list or of a container, or stand alone.
-    """
-    if operation.op not in {"add", "replace"}:
-        return
-    value = operation.value
-    for part in reversed(operation.path.split("/", 5)[1:]):  # Container names are not deeper.
-        value = {part: value}
-    for where in ("containers", "initContainers"):
-        containers = _members(_members(value).get("spec")).get(where)
-        items = (
-            cast("list[Any]", containers)
-            if isinstance(containers, list)
-            else _members(containers).values()
-        )
-        yield from ((where, _members(container).get("name")) for container in items)
-
-
-def _members(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def kubelets_assured(version: str) -> bool:
@@ -289,22 +183,6 @@ def of_kubelets(versions: Mapping[str, str]) -> NativeCheck | None:
     return None if versions else unknown("there is no node")
 
 
-def of_dry_run(body: bytes) -> NativeCheck:
-    """Judge by the answer to a dry run of a pod that asks for a native sidecar."""
-    try:
-        pod = pods.decode(body)
-    except _UNREADABLE as error:
-        return unknown(f"the answer to a dry run is not a pod: {error}")
-    for container in pod.init_containers:
-        if container.name == PROXY:
-            if container.restart_policy == "Always":
-                return NativeCheck(Capability.NATIVE, "sidecars are native on request")
-            return classic("a webhook after Istio's removes restartPolicy from a native sidecar")
-    if pod.has_proxy:
-        return _NEVER
-    return unknown("a dry run shows no sidecar")
-
-
 def unknown(why: str) -> NativeCheck:
     """Return the result if there was no answer."""
     line = one_line(f"not known whether sidecars can be native: {why}", _LONGEST)
@@ -319,6 +197,3 @@ def classic(why: str) -> NativeCheck:
 def _minor(version: str) -> tuple[int, int]:
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-_NEVER = classic("Istio makes no native sidecars, not even on request")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from istio_aux.injector import injection
 from istio_aux.injector import rules as injectors
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
-from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
+from istio_aux.injector.probe import InjectorProbe, Rhythm
 from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
@@ -34,7 +35,6 @@ from istio_aux.model.policy import Capability, State
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import (
     SERVICE,
-    Address,
     ClientConfig,
     Configuration,
     ControlPlane,
@@ -49,11 +49,10 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 SETTLE = 0.5
-"""Seconds to wait for first answers before publishing: a new endpoint of a live injector, or the
-first list of a new Service, is not news by itself."""
+"""Seconds to wait for first answers before publishing: a new injector, or the first list of a new
+Service, is not news by itself."""
 
 DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
-PORT = "https-webhook"  # Name of the webhook's port in istiod's Service (istio service.yaml).
 
 _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These need no attention.
 
@@ -112,11 +111,6 @@ class Slices(NamedTuple):
     parts: Collection[EndpointSlice]
     watch: Watch[EndpointSlice]
 
-    def addresses(self) -> tuple[Address, ...]:
-        """Return the addresses of the ready endpoints, sorted."""
-        listed = (each.addresses(PORT) for each in self.parts.values())
-        return tuple(sorted({address for addresses in listed for address in addresses}))
-
 
 class Watcher:
     """Watches what is behind Istio's webhooks.
@@ -159,9 +153,8 @@ class Watcher:
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
         self._read_planes: set[ControlPlane] = set()  # Whose policy was read, or could not be.
-        self._prober = Prober(client, telemetry)
         self._slices: dict[Service, Slices] = {}
-        self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
+        self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
     def _reconfigured(self) -> None:
@@ -170,10 +163,8 @@ class Watcher:
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
         self._read_planes &= planes
-        for probe in self._probes.values():
-            probe.reconfigured.set()
         self._reconfiguration.set()
-        self._news.set()
+        self._ask_again()
         names = sorted_before(self._ours or "", self.configurations.values())
         if names == self.called_before:
             return
@@ -185,6 +176,13 @@ class Watcher:
             self._ours, ", ".join(names) or "none of Istio's configurations",
             extra={"event": "order", "before": names},
         )  # fmt: skip
+
+    def _ask_again(self, behind: Service | None = None) -> None:
+        """Ask the injectors behind a Service, or all of them, now."""
+        for target, probe in self._probes.items():
+            if behind in {None, _service(target)}:
+                probe.changed.set()
+        self._news.set()
 
     def shown(self) -> list[Injector]:
         """Return what `/status` shows; nothing until it is known."""
@@ -212,9 +210,10 @@ class Watcher:
             for name, known in self.since.items()
         }
 
-    async def run(self, listed: asyncio.Event) -> None:
-        """Watch and publish until cancelled, once all configurations are ``listed``."""
-        await listed.wait()
+    async def run(self, *listed: asyncio.Event) -> None:
+        """Watch and publish until cancelled, once configurations and namespaces are ``listed``."""
+        for each in listed:
+            await each.wait()
         clock = asyncio.get_running_loop().time
         deadline = clock() + SETTLE
         self._start(self, self._read_policies())
@@ -243,7 +242,7 @@ class Watcher:
 
     @property
     def _settled(self) -> bool:
-        return not self._unlisted and all(probe.settled for probe in self._probes.values())
+        return not self._unlisted and all(probe.result for probe in self._probes.values())
 
     @property
     def _unlisted(self) -> frozenset[Service]:
@@ -269,12 +268,11 @@ class Watcher:
             slices = self._slices[service] = self._watch(service)
             self._start(service, slices.watch.run())
         facts = self._facts()
-        places = {target: self._addresses(target, facts) for target in targets}
-        wanted = [(target, where) for target, where in places.items() if where is not None]
-        for gone in [key for key in self._probes if key not in wanted]:
+        wanted = [target for target in targets if injectors.can_be_probed(target, facts)]
+        for gone in [target for target in self._probes if target not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
-        for new in [key for key in wanted if key not in self._probes]:
-            probe = self._probes[new] = self._probe(*new)
+        for new in [target for target in wanted if target not in self._probes]:
+            probe = self._probes[new] = self._probe(new)
             self._start(probe, probe.run())
 
     def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
@@ -282,7 +280,7 @@ class Watcher:
         task.add_done_callback(lambda _task: self._news.set())
 
     def _watch(self, service: Service) -> Slices:
-        parts = Collection[EndpointSlice](self._news.set, lambda it: kept.endpoints(it, PORT))
+        parts = Collection[EndpointSlice](partial(self._ask_again, service), kept.endpoints)
         watch = Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
@@ -293,9 +291,9 @@ class Watcher:
         )  # fmt: skip
         return Slices(parts, watch)
 
-    def _probe(self, target: ClientConfig, addresses: tuple[Address, ...]) -> InjectorProbe:
+    def _probe(self, target: ClientConfig) -> InjectorProbe:
         return InjectorProbe(
-            self._prober, target, addresses,
+            self._client, self._telemetry, target,
             # A webhook may be called in some namespaces only: those with our pods come first.
             questions=lambda: questions(
                 target, self._hooks, self._namespaces, self._selectors, self._namespaces.going
@@ -309,7 +307,7 @@ class Watcher:
         A policy stays when its istiod goes, and pods are judged by it. Without it a process that
         starts meanwhile would not know which pods should have a sidecar.
         """
-        backoff = Backoff(2 * self._rhythm.other, self._rhythm.live)
+        backoff = Backoff(2 * self._rhythm.other, self._rhythm.read)
         while True:
             self._reconfiguration.clear()
             planes = {hook.control_plane for hook in self._hooks}
@@ -324,26 +322,16 @@ class Watcher:
             pause = backoff.next()
             if planes <= self._policies.keys():
                 backoff.reset()
-                pause = jittered(self._rhythm.live)
+                pause = jittered(self._rhythm.read)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._reconfiguration.wait()
-
-    def _addresses(self, target: ClientConfig, facts: Facts) -> tuple[Address, ...] | None:
-        """Return where to ask now; None: it cannot be live, or its endpoints are not listed yet."""
-        if not injectors.can_be_probed(target, facts):
-            return None
-        if (service := _service(target)) is None:
-            return ()
-        slices = self._slices[service]
-        known = slices.watch.synced.is_set() or slices.watch.trouble
-        return slices.addresses() if known else None
 
     def _facts(self) -> Facts:
         return Facts(
             slices=[each for slices in self._slices.values() for each in slices.parts.values()],
             unseen=self._unlisted,
-            probes={target: it.result for (target, _), it in self._probes.items() if it.result},
+            probes={target: it.result for target, it in self._probes.items() if it.result},
         )
 
     def _publish(self) -> None:

@@ -10,7 +10,7 @@ to judge, and nothing is guessed about it:
     a Job                   why it is not suspended (`brief`)    texts are shortened
     a namespace             `labels`                             not selected; what Istio does there
                                                                  is unknown
-    an EndpointSlice        `endpoints`: a few ready ones        the others are not asked
+    an EndpointSlice        `endpoints`: whether one is ready    nothing
     a webhook configuration `configuration`: Istio's webhooks    what Istio does is unknown
     an injection policy     all of it                            unknown
 
@@ -20,16 +20,14 @@ Only admins write the last two: bundles of certificates may be longer than `MOST
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
-from istio_aux.model.annotations import NAME
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Struct
-from istio_aux.model.selectors import LONGEST_NAME, TOO_MANY
+from istio_aux.model.selectors import TOO_MANY
 from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
     REVISION,
@@ -39,6 +37,7 @@ from istio_aux.model.webhooks import (
     Endpoint,
     EndpointSlice,
     Namespace,
+    Port,
     Rule,
     Webhook,
 )
@@ -48,7 +47,6 @@ MOST_OF_ISTIO = 6 << 10  # The same, of Istio's webhooks, whose four have 2.3 Ki
 MOST_OF_CA = 32 << 10  # Bytes of base64: twenty certificates.
 
 _REASON = 800  # Characters of one byte.
-_FEW = 10  # Of a slice; a probe asks five.
 
 _CREATES = (
     Rule(operations=("CREATE",), api_groups=("",), api_versions=("v1",), resources=("pods",)),
@@ -115,16 +113,14 @@ def configuration(found: Configuration) -> Configuration:
     return Configuration(metadata=meta, webhooks=webhooks)
 
 
-def endpoints(found: EndpointSlice, port: str) -> EndpointSlice:
-    """A few of the endpoints that are ready, and the port of this name, or two others."""
-    meta, ports = found.metadata, found.ports or ()
-    named = [it for it in ports if it.name == port][:1] or ports[:2]
-    ready = (it.addresses[0] for it in found.endpoints or () if it.ready and it.addresses)
+def endpoints(found: EndpointSlice) -> EndpointSlice:
+    """Whose endpoints they are, and whether one is ready."""
+    meta = found.metadata
     return EndpointSlice(
         metadata=Metadata(
             name=meta.name, namespace=meta.namespace, uid=meta.uid,
             labels={SERVICE: found.service.name} if found.service else None,
         ),
-        endpoints=tuple(Endpoint(addresses=(it[:LONGEST_NAME],)) for it in islice(ready, _FEW)),
-        ports=tuple(structs.replace(it, name=(it.name or "")[:NAME]) for it in named),
+        endpoints=(Endpoint(addresses=("",)),) if found.ready else (),
+        ports=(Port(),),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -30,7 +30,6 @@ pkg/util/common.go)."""
 
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
-TIMEOUT = 10.0  # Seconds that a webhook has by default.
 
 revision_label, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
@@ -134,12 +133,6 @@ class Webhook(Struct, frozen=True):
     rules: tuple[Rule, ...] | None = None
     match_conditions: tuple[dict[str, object], ...] | None = None
     failure_policy: str | None = None
-    timeout_seconds: int | None = None
-
-    @property
-    def timeout(self) -> float:
-        """Seconds for which the API server waits for an answer (admissionregistration/v1)."""
-        return self.timeout_seconds or TIMEOUT
 
     @property
     def is_istios(self) -> bool:
@@ -218,10 +211,7 @@ class Endpoint(Struct, frozen=True):
 
 
 class Port(Struct, frozen=True):
-    """A port of all endpoints in a slice, by its name in the Service."""
-
-    name: str | None = None
-    port: int | None = None
+    """A port of all endpoints in a slice; that there is one is all that counts."""
 
 
 class EndpointSlice(Struct, frozen=True):
@@ -241,15 +231,6 @@ class EndpointSlice(Struct, frozen=True):
     def ready(self) -> bool:
         """Whether an endpoint accepts connections. A slice without ports has none."""
         return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
-
-    def addresses(self, port: str) -> Iterator[Address]:
-        """Yield the addresses of the ready endpoints, on the port of this name or the only one."""
-        ports = self.ports or ()
-        named = [each.port for each in ports if each.name == port or len(ports) == 1]
-        for endpoint in self.endpoints or ():
-            if endpoint.ready and endpoint.addresses and (numbers := list(filter(None, named))):
-                # All addresses of an endpoint lead to the same process (discovery/v1 types.go).
-                yield Address(endpoint.addresses[0], numbers[0])
 
 
 def _any(wanted: str, allowed: tuple[str, ...] | None) -> bool:
