@@ -12,7 +12,7 @@ import httpx2
 import lab
 import lab.fixtures
 import pytest
-from lab.parade import ACCEPTANCE
+from lab.endings import ACCEPTANCE
 from lab.workloads import Workload
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError

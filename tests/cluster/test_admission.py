@@ -1,6 +1,6 @@
 """The webhook behind a real API server; `test_start_cases.py` has what it makes of which pod.
 
-A webhook in trouble blocks no pod (T37). Most pods are real ones: no node runs them.
+A webhook in trouble blocks no pod (istio#26380). Most pods are real ones: no node runs them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def ours(audit: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Scene):
-    """Pods are changed while it is selected. One of an ambient mesh has no sidecars (T34)."""
+    """Pods are changed while it is selected. One of an ambient mesh has no sidecars."""
     assert annotations_of(create(scene)) == {}
     webhook.select(scene.namespace)
     webhook.await_admission(scene.namespace)
@@ -115,7 +115,7 @@ def await_unchanged(cluster: lab.Cluster, scene: Scene) -> None:
 def test_a_webhook_that_does_not_answer_blocks_no_pod(
     cluster: lab.Cluster, mortal: Workload, its_scene: Scene
 ):
-    """T37: failurePolicy Ignore, after its timeout."""
+    """istio#26380: failurePolicy Ignore, after its timeout."""
     mortal.process.kill(signal.SIGSTOP)
     try:
         await_unchanged(cluster, its_scene)
@@ -126,7 +126,7 @@ def test_a_webhook_that_does_not_answer_blocks_no_pod(
 def test_a_webhook_that_was_killed_blocks_no_pod_and_is_used_once_it_is_back(
     cluster: lab.Cluster, mortal: Workload, its_scene: Scene
 ):
-    """T37: nobody listens; nothing has to be repaired by hand."""
+    """istio#26380: nobody listens; nothing has to be repaired by hand."""
     mortal.process.kill()
     mortal.process.wait(30)
 
@@ -204,7 +204,7 @@ def served_by(replica: Workload) -> str:
 def test_a_killed_replica_fails_no_creation(
     cluster: lab.Cluster, replicas: list[Workload], replicated: Scene
 ):
-    """T37: pods may be unchanged, but only until the dead process is out of the Service."""
+    """istio#26380: pods may be unchanged, but only until the dead process is out of the Service."""
     replicas[1].process.kill()
     replicas[1].process.wait(30)
 

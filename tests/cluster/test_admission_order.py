@@ -55,7 +55,7 @@ def shape(pod: Pod) -> list[tuple[str, Any]]:
 def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
     cluster: lab.Cluster, stages: Stages, webhook: Workload
 ):
-    """T33: what an Istio would have done for hold whose configuration sorts before ours.
+    """istio#43074: what an Istio would have done for hold whose configuration sorts before ours.
 
     It is done once. The API server itself mounts a token into the new container, and calls us again
     after that.
@@ -80,8 +80,11 @@ HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
 def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
     cluster: lab.Cluster, stages: Stages, webhook: Workload
 ):
-    """T31: `global.proxy.lifecycle` leaves of hold only the order; the annotation says what was
-    asked for."""
+    """`global.proxy.lifecycle` leaves of hold only the order; the annotation says what was
+    asked for.
+
+    istio#37541.
+    """
     istio = lab.istio.install(cluster, revision="lifecycle", lifecycle=HOOKS)
     scene = mesh(stages, webhook, "lifecycle")
 
@@ -111,7 +114,10 @@ def await_told(workload: Workload, *names: str) -> None:
 def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deactivated(
     client: lightkube.Client, programs: Programs
 ):
-    """T33: a vendor may call it anything. One that is called after ours is none of our business."""
+    """A vendor may call it anything. One that is called after ours is none of our business.
+
+    istio#43074.
+    """
     workload = programs("ordered", {"quit": "disabled"})
     before: list[str] = workload.status()["called-before-us"]
     made: dict[str, MutatingWebhookConfiguration] = {}

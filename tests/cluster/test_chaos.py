@@ -76,7 +76,10 @@ def rivals(programs: Programs, stages: Stages) -> Iterator[Rivals]:
 
 
 def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(rivals: Rivals):
-    """T22, T26, T38: the lease of one who was killed runs out. Until then the holder alone acts."""
+    """The lease of one who was killed runs out. Until then the holder alone acts.
+
+    uds-core#972, kuma#10085, kubexit#8.
+    """
     leader, heir = rivals.cast()
     before, around, after = (
         [rivals.scene.start(f"{when}-{n}") for n in range(4)]

@@ -70,7 +70,10 @@ def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluster, audited: Scene):
-    """T10, T13, T30, T38: each with its reason; a native sidecar and a pod at work are in order."""
+    """Each with its reason; a native sidecar and a pod at work are in order.
+
+    community-distribution#3057, kubernetes#25908, istio#45627, kubexit#8.
+    """
     done = ask(cluster.kubeconfig, "audit", "-n", audited.namespace, "-o", "json")
 
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -311,7 +314,10 @@ def test_an_account_that_may_not_evict_is_told_what_grants_it(late: Keeper, work
 
 
 def test_so_many_pods_are_restarted_one_after_another(cluster: lab.Cluster, late: Keeper):
-    """T41: the next pod of a controller follows when the new one is Ready with its sidecar."""
+    """The next pod of a controller follows when the new one is Ready with its sidecar.
+
+    istio#15873.
+    """
     before = uids(late)
 
     command = ("restart-unmeshed", "-n", late.namespace, "--limit", "2", "--yes", "-o", "json")
@@ -418,7 +424,7 @@ def started(profile: Scene, names: Sequence[str], **what: Any) -> list[Pod]:
 def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, profile: Scene
 ):
-    """T4, T6: with exactly the rights of the page, and while no istio-aux is there."""
+    """argo-workflows#1282: with exactly the rights of the page, and while no istio-aux is there."""
     [text] = PAGE.read_text().split("```yaml\n")[1:]
     role = Role.from_dict(yaml.safe_load(text.split("```")[0]))
     assert isinstance(role, Role)

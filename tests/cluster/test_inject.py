@@ -163,7 +163,7 @@ def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[str, Crea
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     created: dict[str, Creation],
 ):
-    """T34: whatever namespace-selectors are, and injection beats the ambient label."""
+    """Whatever namespace-selectors are, and injection beats the ambient label."""
     pods = {case: created[case].pod for case in CASES}
 
     found = {name: (asks(pod), has_sidecar(pod)) for name, pod in pods.items()}

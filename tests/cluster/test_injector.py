@@ -166,7 +166,7 @@ CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
 def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
     what: str, live: lab.istio.Istio, injectors: Injectors, tmp_path: Path
 ) -> None:
-    """T40: `live` brings it back before the next test."""
+    """istio#3716: `live` brings it back before the next test."""
     change, state, why = CHANGES[what]
 
     change(live, tmp_path)

@@ -110,12 +110,12 @@ def test_a_killed_harness_leaves_nothing_but_logs(harness: Harness):
 
     await_nothing_left(harness.name)
     logs = cache.root() / "logs" / harness.name
-    assert {log.name for log in logs.iterdir()} == {"escape.log", "guardian.log"}
+    assert {log.name for log in logs.iterdir()} == {"escape.log", "supervisor.log"}
     shutil.rmtree(logs)
 
 
-def test_what_a_killed_guardian_leaves_is_swept(harness: Harness):
-    os.kill(harness.guardian, signal.SIGKILL)
+def test_what_a_killed_supervisor_leaves_is_swept(harness: Harness):
+    os.kill(harness.supervisor, signal.SIGKILL)
     await_processes(harness.name, 3)
 
     assert harness.name in sweep.sweep()

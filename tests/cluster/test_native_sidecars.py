@@ -128,7 +128,10 @@ def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
     named: str | None,
     expected: list[str],
 ) -> None:
-    """T44: a rule that names no container counts 143 of a sidecar that ends at SIGTERM."""
+    """A rule that names no container counts 143 of a sidecar that ends at SIGTERM.
+
+    cloud-sql-proxy#1803.
+    """
     owner = counting(client, namespace, f"counts-{named}".lower(), named)
     pod = Case(name="").pod
     pod["metadata"]["ownerReferences"] = [owner]
@@ -141,7 +144,7 @@ def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
 def test_explain_and_check_name_jobs_that_count_the_exit_codes_of_native_sidecars(
     cluster: lab.Cluster, client: lightkube.Client, namespace: str, program: Program
 ) -> None:
-    """T44: the proxy of its pod is native in any case."""
+    """cloud-sql-proxy#1803: the proxy of its pod is native in any case."""
     counting(client, namespace, "explained", suspend=False)
     made: dict[str, Any] = {"batch.kubernetes.io/job-name": "explained"}
     lab.until(lambda: [*client.list(Pod, namespace=namespace, labels=made)], what="its pod")

@@ -9,7 +9,7 @@ NEWEST = KUBELETS[-1]
 
 
 def test_twenty_thousand_pods_are_judged_as_by_the_kubelet() -> None:
-    """`tox -e oracle` shows a million to three versions (T1 to T5, T9, T12)."""
+    """`tox -e oracle` shows a million to three versions (uds-core#687, uds-core#913, KEP-5307)."""
     tally = play([NEWEST], seed=17, pods=20_000)[NEWEST]
     assert tally.disagreements == []
     counts = tally.counts

@@ -34,7 +34,10 @@ AGENT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 
 
 def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
-    """T14, T15, T20, T22: no shell, the port named, exit code 0, once."""
+    """No shell, the port named, exit code 0, once.
+
+    istio.io#5073, istio#11659, kruise#1285, uds-core#972.
+    """
     pod = selected.start("worker")
 
     selected.kubelet.finish(pod, "main")
@@ -68,7 +71,10 @@ def conditions(scene: Scene) -> set[str]:
 
 @pytest.mark.parametrize(("exit_code", "condition"), [(0, "Complete"), (3, "Failed")])
 def test_a_job_ends_as_its_payload_does(selected: Scene, exit_code: int, condition: str):
-    """T1, T20: success stays success, failure is seen; the proxy adds nothing of its own."""
+    """Success stays success, failure is seen; the proxy adds nothing of its own.
+
+    uds-core#687, kruise#1285.
+    """
     pod = run_job(selected)
 
     selected.kubelet.finish(pod, "main", exit_code=exit_code)
@@ -162,7 +168,7 @@ def ways(scene: Scene, pod: Pod) -> list[tuple[str, ...]]:
 def test_an_agent_is_reached_where_it_listens(
     selected: Scene, what: Mapping[str, Any], way: tuple[str, ...]
 ):
-    """T21, T24: pilot-agent's own client may not ask other ports; Envoy's admin exits 0, too."""
+    """Pilot-agent's own client may not ask other ports; Envoy's admin exits 0, too."""
     pod = selected.start("worker", **what)
 
     selected.kubelet.finish(pod, "main")
@@ -179,7 +185,10 @@ def test_an_agent_is_reached_where_it_listens(
 def test_a_quit_that_is_cut_by_its_own_success_is_not_repeated(
     selected: Scene, how: Misbehaviour, annotations: dict[str, str], way: tuple[str, ...]
 ):
-    """T17: whatever the attempt answered, the container's status says that the proxy is gone."""
+    """Whatever the attempt answered, the container's status says that the proxy is gone.
+
+    python#2156.
+    """
     pod = finished(selected, "worker", how, annotations=annotations)
 
     selected.await_phase(pod, "Succeeded")
@@ -193,7 +202,7 @@ def test_a_quit_that_is_cut_by_its_own_success_is_not_repeated(
 def test_where_one_way_fails_the_next_one_frees_the_pod(
     scene: Scene, steep: dict[str, Pod], pod: str, taken: list[tuple[str, ...]]
 ):
-    """T14, T16, T21, T23: a 404 is no success; the last way needs no status port."""
+    """istio.io#5073: a 404 is no success; the last way needs no status port."""
     scene.await_phase(steep[pod], "Succeeded")
     assert ways(scene, steep[pod]) == taken
 

@@ -122,7 +122,7 @@ def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
 
 
 def test_the_workload_may_do_what_it_is_for_and_nothing_else(named: Workload) -> None:
-    """T24: exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
+    """Exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
     assert granted(named, named.model) == GRANTED | OWN
     assert granted(named, "default") == GRANTED
 
@@ -152,7 +152,7 @@ Right = tuple[str, str]
 _TRAINING = "no training operator is here: tests/node/test_training_race.py"
 _SETS = "neither Trainer nor JobSet is here: tests/node/workloads/test_trainjob.py"
 _FIRST_LIST = "comes with the watch where the API server streams lists: test_watch.py"
-_UPGRADE = "needed beside `get` since Kubernetes 1.35 (T24); the log shows the verb of the request"
+_UPGRADE = "needed beside `get` since Kubernetes 1.35; the log shows the verb of the request"
 # What is granted and need not be used here, with the reason.
 UNUSED: dict[Right, str] = {
     ("namespaces", "list"): _FIRST_LIST,

@@ -142,7 +142,7 @@ def stage(
     kubelet: ScriptedKubelet,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stage]:
-    """T33, T34: the pods are there, and then comes Istio, which ignores the ambient label."""
+    """istio#43074: the pods are there, and then comes Istio, which ignores the ambient label."""
     name = "crowd"
     labels = {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
     make_namespace(client, name, labels)
@@ -187,7 +187,7 @@ def restarted(stage: Stage, reported: Scene, thief: None) -> Scene:
 
 
 def test_report_lists_those_that_should_have_a_sidecar_and_touches_no_pod(reported: Scene):
-    """T41: in /status, in the metric, and by Events."""
+    """istio#15873: in /status, in the metric, and by Events."""
     expected = {name: kind.count for name, kind in KINDS.items() if kind.fate != "ignored"}
     assert reported.said() == expected
     assert reported.unmeshed == reported.status["unmeshed-total"] == sum(expected.values())
@@ -201,7 +201,7 @@ def test_report_lists_those_that_should_have_a_sidecar_and_touches_no_pod(report
 def test_restart_replaces_exactly_the_allowed_pods_which_get_a_sidecar(
     restarted: Scene, stage: Stage
 ):
-    """T41: of those that are hopeless one is tried."""
+    """istio#15873: of those that are hopeless one is tried."""
     replaced = {name: kind.count for name, kind in KINDS.items() if kind.fate == "replaced"}
     assert restarted.gone() == {**replaced, "hopeless": 1}
     expected = {
@@ -222,7 +222,7 @@ def test_what_a_budget_forbids_is_said_and_not_done(restarted: Scene):
 
 
 def test_a_replacement_without_a_sidecar_ends_the_restarts_of_its_controller(restarted: Scene):
-    """T41: no loop; the new pod's Event and /status say why."""
+    """istio#15873: no loop; the new pod's Event and /status say why."""
     assert len(restarted.restarted("hopeless")) == 1
     assert restarted.stopped == 1
     said = [

@@ -95,9 +95,11 @@ def test_it_uses_all_the_descriptors_that_it_may_have(workload: Workload):
 def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
     cluster: lab.Cluster, client: lightkube.Client, tmp_path: Path
 ):
-    """An update that brings the right must not wait for a pod that is unready without it (T33).
+    """An update that brings the right must not wait for a pod that is unready without it.
 
     With quit and repair off it needs no pods, so nothing is missing without the right to see them.
+
+    istio#43074.
     """
     settings = {"quit": "disabled", "race-policy": "none"}
     workload = declared(cluster, tmp_path, "deprived", settings)

@@ -149,7 +149,7 @@ def table(cluster: lab.Cluster, in_force: None) -> dict[str, Creation]:
 
 
 def test_pods_become_what_the_table_says(table: dict[str, Creation]):
-    """T32, T35."""
+    """community-distribution#2040."""
     found = {case: became(made) for case, made in table.items()}
 
     assert found == {case.name: case.expected for case in CASES}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import lab
 import lab.node
-from lab import keeping
+from lab import detached
 from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
@@ -72,20 +72,20 @@ def play(*, chart: bool = False) -> int:
     if not os.environ.get("DEMO_KEEP"):
         return show(_console(), lambda _status, _cluster: None, chart=chart)
 
-    def keep(stay: keeping.Stay) -> None:
+    def keep(stay: detached.Stay) -> None:
         def hold(status: int, cluster: lab.Cluster) -> None:
-            print(f"\n{keeping.instructions(cluster, LOGS)}\n")
+            print(f"\n{detached.instructions(cluster, LOGS)}\n")
             stay(status)
 
         show(_console(), hold, keep=True, chart=chart)
 
-    return keeping.in_child(keep)
+    return detached.in_child(keep)
 
 
 def stay(*, chart: bool) -> int:
     """Leave a playground running, and say what to try there."""
 
-    def keep(until_told: keeping.Stay) -> None:
+    def keep(until_told: detached.Stay) -> None:
         steps = Steps(_console())
         with lab.cluster("node", held=True) as cluster:
             steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}")
@@ -93,12 +93,12 @@ def stay(*, chart: bool) -> int:
             playground.furnish(cluster, steps)
             program = f"alias istio-aux={Path(sys.prefix, 'bin/istio-aux')}"
             print(f"\n{deployed.status().rstrip()}")
-            print(keeping.instructions(cluster, program, *playground.COMMANDS))
+            print(detached.instructions(cluster, program, *playground.COMMANDS))
             print("What you see, and what comes next: docs/how-to/playground.md")
             until_told(0)
 
     print(PLAYGROUND, flush=True)
-    return keeping.in_child(keep)
+    return detached.in_child(keep)
 
 
 def show(

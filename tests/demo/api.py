@@ -13,9 +13,9 @@ from pathlib import Path
 
 import lab
 import lab.istio
-from lab import worlds
+from lab import kinds_of_istio
+from lab.kinds_of_istio import Shape
 from lab.kubelet import ScriptedKubelet
-from lab.worlds import Shape
 from lightkube import Client
 from lightkube.models.core_v1 import Container
 from lightkube.resources.core_v1 import Pod
@@ -59,7 +59,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     steps.done("istio-aux serves its webhook and watches pods")
 
     def made(_world: lab.istio.World) -> tuple[Shape, str]:
-        return worlds.tried(cluster.client(), scenes.WITH.namespace), "by a dry run"
+        return kinds_of_istio.tried(cluster.client(), scenes.WITH.namespace), "by a dry run"
 
     with ScriptedKubelet(cluster) as kubelet:
         without = _play(scenes.WITHOUT, cluster, kubelet, steps)
@@ -110,7 +110,7 @@ def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
     """One pod's life: a payload that is not held back comes before its proxy, and fails once."""
     assert pod.spec
     payload = next(c.name for c in pod.spec.containers if c.name != lab.istio.PROXY)
-    if any(map(_holds, pod.spec.containers)) or worlds.shape(pod).native:
+    if any(map(_holds, pod.spec.containers)) or kinds_of_istio.shape(pod).native:
         kubelet.run(pod, waiting=[payload])
         # The script is what takes time here: there is no container whose progress could be awaited.
         time.sleep(PROXY_STARTS)

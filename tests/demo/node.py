@@ -16,10 +16,10 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
-from lab import rock, worlds
+from lab import kinds_of_istio, rock
+from lab.kinds_of_istio import Shape
 from lab.meshed import is_ready, proxy_exit_code
 from lab.release import Release
-from lab.worlds import Shape
 from lightkube import codecs
 from lightkube.resources.core_v1 import Pod
 
@@ -69,7 +69,7 @@ def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performan
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
     native, rows = natively(steps, istio, manifest, lambda _world: None)
     # Where DEMO_KEEP leaves the cluster running, a Job beside Istio alone still hangs.
-    worlds.become(istio, "never", scenes.WITH.namespace)
+    kinds_of_istio.become(istio, "never", scenes.WITH.namespace)
     return Performance(
         without=without,
         helped=helped,
@@ -98,8 +98,8 @@ def natively(
     manifest: Path,
     meanwhile: Callable[[lab.istio.World], None],
     *,
-    among: Iterable[lab.istio.World] = worlds.EXPECTED,
-    become: scenes.Become = worlds.become,
+    among: Iterable[lab.istio.World] = kinds_of_istio.EXPECTED,
+    become: scenes.Become = kinds_of_istio.become,
 ) -> tuple[JobStory, tuple[Check, ...]]:
     """Complete a Job in each of these worlds of Istio, and the job of the demo in one of them.
 
@@ -111,8 +111,10 @@ def natively(
     with istio.cluster.client() as client:
 
         def made(world: lab.istio.World) -> tuple[Shape, str]:
-            pod = worlds.complete(client, namespace, f"native-{world.replace(' ', '-')}")
-            return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
+            pod = kinds_of_istio.complete(client, namespace, f"native-{world.replace(' ', '-')}")
+            return kinds_of_istio.shape(
+                pod
+            ), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
 
         played = scenes.play_worlds(istio, namespace, made, steps, among=among, become=become)
         for world, row in played:

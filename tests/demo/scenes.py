@@ -12,10 +12,10 @@ from typing import Any
 
 import lab.istio
 import yaml
-from lab import tools, worlds
+from lab import kinds_of_istio, tools
+from lab.kinds_of_istio import EXPECTED, Shape
 from lab.trainer import PROFILE
 from lab.workloads import RESOURCES
-from lab.worlds import EXPECTED, Shape
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -98,7 +98,7 @@ Made = Callable[[lab.istio.World], tuple[Shape, str]]
 """Makes a pod in that world; returns its shape, and how it ended."""
 
 Become = Callable[[lab.istio.Istio, lab.istio.World, str], object]
-"""See `worlds.become`."""
+"""See `kinds_of_istio.become`."""
 
 
 def play_worlds(
@@ -108,7 +108,7 @@ def play_worlds(
     steps: Steps,
     *,
     among: Iterable[lab.istio.World] = EXPECTED,
-    become: Become = worlds.become,
+    become: Become = kinds_of_istio.become,
 ) -> Iterator[tuple[lab.istio.World, Check]]:
     """Let Istio be each of these worlds, and make a pod in it; it still is when that is said.
 

@@ -9,11 +9,11 @@ import lab
 import pytest
 from demo import scenes
 from demo.steps import Steps
-from lab import deployed, worlds
+from lab import deployed, kinds_of_istio
 from lab.creation import Stream
+from lab.kinds_of_istio import Shape
 from lab.meshed import annotations_of, nameless, proxy_exit_code
 from lab.release import Release
-from lab.worlds import Shape
 from lightkube import Client
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.coordination_v1 import Lease
@@ -73,8 +73,8 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
     secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
     assert secret.data == kept
-    pod = worlds.complete(client, namespace, "after-the-upgrade")
-    assert worlds.shape(pod) == Shape("hold", native=False)
+    pod = kinds_of_istio.complete(client, namespace, "after-the-upgrade")
+    assert kinds_of_istio.shape(pod) == Shape("hold", native=False)
     assert proxy_exit_code(pod) == 0
 
 

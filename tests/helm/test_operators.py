@@ -8,11 +8,11 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab import cert_manager, toolchain, tools, upstream, worlds
+from lab import cert_manager, kinds_of_istio, toolchain, tools, upstream
 from lab.creation import Stream, send
+from lab.kinds_of_istio import EXPECTED
 from lab.meshed import annotations_of, nameless
 from lab.release import Release
-from lab.worlds import EXPECTED
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
@@ -43,7 +43,7 @@ def selected(client: Client, issued: Release) -> str:
     labels = {"istio-injection": "enabled", "team": "issued"}
     client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
     lab.until(
-        lambda: worlds.tried(client, name) == EXPECTED["never"],
+        lambda: kinds_of_istio.tried(client, name) == EXPECTED["never"],
         what=f"pods of {name} to be changed",
         ignoring=(ApiError,),
     )

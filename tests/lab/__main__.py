@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import keeping, node, sweep, tools
+from lab import detached, node, sweep, tools
 from lab.clusters import CHECKOUT
 from lab.errors import LabError
 from lab.waiting import until
@@ -57,12 +57,12 @@ def _up(options: argparse.Namespace) -> int:
         if reason:
             print(f"lab: {reason}; starting level api", file=sys.stderr)
 
-    def hold(stay: keeping.Stay) -> None:
+    def hold(stay: detached.Stay) -> None:
         with lab.cluster(level, held=True) as cluster:
-            print(keeping.instructions(cluster))
+            print(detached.instructions(cluster))
             stay(0)
 
-    return keeping.in_child(hold)
+    return detached.in_child(hold)
 
 
 def _down(options: argparse.Namespace) -> int:

@@ -78,7 +78,7 @@ class Cluster:
         audit: the API server's audit log, one JSON object a line (`audit-policy.yaml`).
         state: a folder that vanishes with the cluster.
         keep_logs: set it to keep the logs; an exception in the `with` block does as well.
-        tree: the guardian and its processes.
+        tree: the supervisor and its processes.
     """
 
     def __init__(self, level: Level, tree: Tree, programs: Mapping[str, Path]) -> None:

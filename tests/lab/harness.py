@@ -2,7 +2,7 @@
 
     python -m lab.harness tree|node
 
-`tree` is a guardian with processes that try to get away, without Kubernetes.
+`tree` is a supervisor with processes that try to get away, without Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000; true' &) ; sleep 1000"
 
 @dataclass(frozen=True)
 class Harness:
-    """A running harness, the cluster it made, and the pid of its guardian."""
+    """A running harness, the cluster it made, and the pid of its supervisor."""
 
     process: subprocess.Popen[str]
     name: str
-    guardian: int
+    supervisor: int
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def _main(what: str) -> None:
 
 
 def _announce(tree: Tree) -> None:
-    print(json.dumps([tree.name, tree.guardian]), flush=True)
+    print(json.dumps([tree.name, tree.supervisor]), flush=True)
     sys.stdin.read()
 
 

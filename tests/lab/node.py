@@ -1,6 +1,6 @@
 """The node level: what it takes to run pods, and whether this machine can.
 
-The guardian has made the namespaces; here they are furnished, and containerd, kubelet and CoreDNS
+The supervisor has made the namespaces; here they are furnished, and containerd, kubelet and CoreDNS
 are started in them. Files that the components write are on the namespace's own /run, /var/lib and
 /var/log, and vanish with it.
 """
@@ -101,7 +101,7 @@ def furnish(tree: Tree) -> network.Cable:
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mountpoint, kind, *_ = line.split()
         if kind in {"cgroup", "cgroup2"}:
-            # The kubelet wants its root to exist; the guardian removes it from all hierarchies.
+            # The kubelet wants its root to exist; the supervisor removes it from all hierarchies.
             _make_cgroup(Path(mountpoint, tree.name))
     resolver = tree.state / "resolv.conf"
     domain = control_plane.DOMAIN

@@ -1,4 +1,4 @@
-"""The harness's side of the guardian: starts and ends processes."""
+"""The harness's side of the supervisor: starts and ends processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from lab import cache, guardian
+from lab import cache, supervisor
 
 # Ending a cluster takes 3 s; the slowest part is the removal of its files.
 END = 60
@@ -83,10 +83,10 @@ class Process:
 
 
 class Tree:
-    """A guardian and all the processes below it, with a folder for state and one for logs."""
+    """A supervisor and all the processes below it, with a folder for state and one for logs."""
 
     def __init__(self, *, isolate: bool) -> None:
-        """Start a guardian; `isolate` gives it namespaces of its own, which needs root."""
+        """Start a supervisor; `isolate` gives it namespaces of its own, which needs root."""
         # The name is also the one of the network interface, which may have 15 characters.
         self.name = f"lab-{secrets.token_hex(3)}"
         self.state = cache.root() / "run" / self.name
@@ -98,24 +98,24 @@ class Tree:
         self._exits: dict[int, Future[int]] = {}
         self._isolated: Future[int] = Future()
         self._gone: ConnectionError | None = None
-        self._guardian = self._start_guardian()
-        # A daemon, so that an interpreter which never closes this can end, and the guardian too.
+        self._supervisor = self._start_supervisor()
+        # A daemon, so that an interpreter which never closes this can end, and the supervisor too.
         self._reader = threading.Thread(
-            target=self._read, name=f"guardian of {self.name}", daemon=True
+            target=self._read, name=f"supervisor of {self.name}", daemon=True
         )
         self._reader.start()
-        self.guardian = self._guardian.pid
-        # As the harness sees it: the pid of PID 1 of the namespaces, or the guardian's own.
-        self.pid = self._isolated.result(END) if isolate else self._guardian.pid
+        self.supervisor = self._supervisor.pid
+        # As the harness sees it: the pid of PID 1 of the namespaces, or the supervisor's own.
+        self.pid = self._isolated.result(END) if isolate else self._supervisor.pid
 
-    def _start_guardian(self) -> subprocess.Popen[bytes]:
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
         # From the folder's making to its lock nobody may take it for what a dead harness left.
         with cache.lock(cache.root() / "run" / "lock"):
             (self.state / "tmp").mkdir(parents=True)
             self.logs.mkdir(parents=True)
             lock = (self.state / "lock").open("w")
-            guardian.hold(lock.fileno())
-        with lock, (self.logs / "guardian.log").open("wb") as log:
+            supervisor.hold(lock.fileno())
+        with lock, (self.logs / "supervisor.log").open("wb") as log:
             plan = {
                 "name": self.name,
                 "state": str(self.state),
@@ -125,7 +125,7 @@ class Tree:
                 "isolate": self.isolated,
             }
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", guardian.__file__, json.dumps(plan)],
+                [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -163,13 +163,13 @@ class Tree:
         with contextlib.suppress(ConnectionError):
             if not keep_logs:
                 self.request("forget")
-        assert self._guardian.stdin
-        assert self._guardian.stdout
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
         with contextlib.suppress(BrokenPipeError):
-            self._guardian.stdin.close()
-        self._guardian.wait(END)
+            self._supervisor.stdin.close()
+        self._supervisor.wait(END)
         self._reader.join(END)
-        self._guardian.stdout.close()
+        self._supervisor.stdout.close()
 
     def expect_exit(self) -> tuple[int, Future[int]]:
         """A new key for a process, and its exit status to come."""
@@ -178,24 +178,24 @@ class Tree:
         return key, self._exits[key]
 
     def request(self, do: str, **arguments: Any) -> Any:
-        """Have the guardian do something. Raises OSError, ConnectionError: it is gone."""
+        """Have the supervisor do something. Raises OSError, ConnectionError: it is gone."""
         key = next(self._keys)
         reply: Future[Any] = Future()
         line = json.dumps({"id": key, "do": do, "with": arguments}).encode() + b"\n"
-        assert self._guardian.stdin
+        assert self._supervisor.stdin
         try:
             with self._lock:
                 if self._gone:
                     raise self._gone
                 self._replies[key] = reply
-                self._guardian.stdin.write(line)
-                self._guardian.stdin.flush()
+                self._supervisor.stdin.write(line)
+                self._supervisor.stdin.flush()
         except BrokenPipeError as error:
-            raise ConnectionError(f"{self.name}: the guardian is gone: {error}") from error
+            raise ConnectionError(f"{self.name}: the supervisor is gone: {error}") from error
         return reply.result(END)
 
     def outer_pid(self, pid: int) -> int:
-        """The pid in the harness's namespace of the process that the guardian knows as `pid`."""
+        """The pid in the harness's namespace of the process that the supervisor knows as `pid`."""
         if not self.isolated:
             return pid
         inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
@@ -208,8 +208,8 @@ class Tree:
         raise ProcessLookupError(f"{self.name}: no process {pid} inside")
 
     def _read(self) -> None:
-        assert self._guardian.stdout
-        for line in self._guardian.stdout:
+        assert self._supervisor.stdout
+        for line in self._supervisor.stdout:
             message = json.loads(line)
             if "exited" in message:
                 self._exits.pop(message["exited"]).set_result(message["code"])
@@ -219,8 +219,10 @@ class Tree:
                 self._replies.pop(message["id"]).set_exception(OSError(message["error"]))
             else:
                 self._replies.pop(message["id"]).set_result(message["result"])
-        # With its guardian every process is gone, and no exit will be reported.
-        gone = ConnectionError(f"{self.name}: the guardian is gone; log: {self.logs}/guardian.log")
+        # With its supervisor every process is gone, and no exit will be reported.
+        gone = ConnectionError(
+            f"{self.name}: the supervisor is gone; log: {self.logs}/supervisor.log"
+        )
         with self._lock:
             self._gone = gone
         for exit_status in self._exits.values():

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from lab import cache, guardian
+from lab import cache, supervisor
 
 # Logs that were kept; the oldest beyond these go.
 LOGS = 20
@@ -26,12 +26,12 @@ def running() -> dict[str, dict[str, Any]]:
 
 
 def sweep() -> list[str]:
-    """Remove what clusters left whose guardian was killed, and old logs; returns their names."""
+    """Remove what clusters left whose supervisor was killed, and old logs; returns their names."""
     swept: list[str] = []
     with cache.lock(cache.root() / "run" / "lock"):
         for state in _states():
             if _dead(state):
-                guardian.clean(state.name, state)
+                supervisor.clean(state.name, state)
                 swept.append(state.name)
         logs = sorted(cache.folder("logs").iterdir(), key=lambda path: path.stat().st_mtime)
         alive = {state.name for state in _states()}
@@ -45,10 +45,10 @@ def _states() -> list[Path]:
 
 
 def _dead(state: Path) -> bool:
-    """Whether no guardian holds the folder's lock."""
+    """Whether no supervisor holds the folder's lock."""
     try:
         with (state / "lock").open() as lock:
-            return guardian.hold(lock.fileno())
+            return supervisor.hold(lock.fileno())
     except FileNotFoundError:
         return True
 
@@ -68,7 +68,7 @@ def left_by(name: str) -> list[str]:
 
 def processes(name: str) -> list[int]:
     """The pids of the cluster's processes, of those that this user may see."""
-    mark = f"{guardian.MARK}={name}".encode()
+    mark = f"{supervisor.MARK}={name}".encode()
     pids: list[int] = []
     # Not `*/environ`: `glob` looks whether each is there, and raises for a process that ends then.
     for process in Path("/proc").glob("[0-9]*"):

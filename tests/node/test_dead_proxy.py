@@ -95,7 +95,10 @@ def await_told(client: Client, namespace: str, name: str) -> list[Event]:
 def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     client: Client, selected: str, name: str, code: int
 ) -> None:
-    """T30 T39: a hold that timed out, and a proxy that was killed: never started again."""
+    """A hold that timed out, and a proxy that was killed: never started again.
+
+    istio#45627, scuttle#34.
+    """
     [event] = await_told(client, selected, name)
 
     assert (event.type, event.involvedObject.uid) == (
@@ -112,7 +115,7 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
 def test_juju_status_counts_the_pods_that_have_lost_their_proxy(
     client: Client, selected: str, istio_aux: lab.juju.App
 ) -> None:
-    """T30 T39: the charm's status shows it as well."""
+    """istio#45627, scuttle#34: the charm's status shows it as well."""
     for name in ("hold-timed-out", "killed"):
         await_told(client, selected, name)
 

@@ -19,7 +19,7 @@ from demo import node, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 from demo.story import JobStory
-from lab import worlds
+from lab import kinds_of_istio
 from lab.nightly import NIGHTLY
 from lab.workload import PROGRAM
 from lightkube import Client, codecs
@@ -140,12 +140,15 @@ def performance(
     def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> None:
         istio.become(world)
         # The workload wakes the charm six times in a minute at most. By day Juju does it as well.
-        while not NIGHTLY and worlds.tried(client, namespace) != worlds.EXPECTED[world]:
+        while (
+            not NIGHTLY
+            and kinds_of_istio.tried(client, namespace) != kinds_of_istio.EXPECTED[world]
+        ):
             istio_aux.run("update-status")
-        worlds.become(istio, world, namespace)
+        kinds_of_istio.become(istio, world, namespace)
 
     manifest = scenes.EXAMPLES / "tfjob.yaml"
-    among = worlds.EXPECTED if NIGHTLY else BY_DAY
+    among = kinds_of_istio.EXPECTED if NIGHTLY else BY_DAY
     native, rows = node.natively(steps, istio, manifest, meanwhile, among=among, become=become)
     yield Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
     become(istio, "never", scenes.WITH.namespace)
@@ -189,7 +192,7 @@ def test_nobody_tells_the_charm_that_istio_changes(
     performance: Performance, said: dict[str, Said]
 ) -> None:
     """The workload finds out, and its notice wakes the charm."""
-    assert said.keys() == worlds.EXPECTED.keys()
+    assert said.keys() == kinds_of_istio.EXPECTED.keys()
     assert {each.event for each in said.values()} == {"istio-aux-pebble-custom-notice"}
 
 

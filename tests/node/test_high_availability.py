@@ -154,7 +154,7 @@ def refused(made: list[Creation]) -> set[bytes]:
 
 
 def test_no_pod_is_refused_or_unchanged_whatever_happens_to_the_units(story: Story) -> None:
-    """T37."""
+    """istio#26380."""
     assert {scene: found for scene, made in story.made.items() if (found := refused(made))} == {}
     unchanged = {
         scene: f"{missed} of {len(made)}"
@@ -165,7 +165,7 @@ def test_no_pod_is_refused_or_unchanged_whatever_happens_to_the_units(story: Sto
 
 
 def test_no_pod_is_refused_while_the_last_unit_goes_and_the_first_one_comes(story: Story) -> None:
-    """T37: and nobody to ask."""
+    """istio#26380: and nobody to ask."""
     assert story.meanwhile
     assert refused(story.meanwhile) == set()
 

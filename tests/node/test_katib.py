@@ -102,7 +102,10 @@ def ended(client: Client, places: Mapping[str, str], trial: str) -> dict[str, in
 def test_a_trial_completes_with_its_metric_stored(
     stored: Mapping[str, str], client: Client, places: Mapping[str, str], trial: str
 ) -> None:
-    """T6: the collector ends after the training, and a classic proxy after the collector."""
+    """The collector ends after the training, and a classic proxy after the collector.
+
+    argo-workflows#1282.
+    """
     assert f"{trial} loss=0.25\n" in stored["log"]
     codes = ended(client, places, trial)
     assert {katib.TRAINING: 0, katib.COLLECTOR: 0}.items() <= codes.items()

@@ -14,10 +14,10 @@ import lab.istio
 import pytest
 from lab import outcome, served, workloads
 from lab.deployed import REQUESTED, await_root
+from lab.endings import a_job
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.outcome import Seen, await_ends
-from lab.parade import a_job
 from lab.workload import Workload as Program
 from lab.workloads import TALK, Workload, container
 from lightkube import Client
@@ -151,7 +151,10 @@ def ended(client: Client, worlds: Mapping[str, str]) -> Mapping[str, Mapping[str
 def test_it_ends_as_it_does_without_a_mesh(
     ended: Mapping[str, Mapping[str, Seen]], workload: Workload, world: str
 ) -> None:
-    """T42, T43, T44: same conditions, counts, phases, exit codes and restarts."""
+    """Same conditions, counts, phases, exit codes and restarts.
+
+    eventing#6804, website#57244, cloud-sql-proxy#1803.
+    """
     without, beside = ended["plain"][workload.name], ended[world][workload.name]
 
     assert outcome.describes(workload, without.outcome), without.outcome

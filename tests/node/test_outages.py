@@ -26,7 +26,7 @@ def test_every_job_ends_as_without_a_sidecar_whatever_is_killed(
     selected: str,
     storm: Storm,
 ) -> None:
-    """T26: also what finishes while the workload or its unit is away."""
+    """kuma#10085: also what finishes while the workload or its unit is away."""
     report = outages.play(storm, Stage(cluster, istio_aux, istio, selected))
     # Hooks may fail while the API server is down; they are tried again.
     istio_aux.settle(failing=True)

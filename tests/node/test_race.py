@@ -205,7 +205,7 @@ def test_a_notice_of_the_workload_wakes_the_charm_once_istio_is_live(
 def test_reporting_names_the_pods_without_a_sidecar_and_changes_none(
     before: Seen, told: Told
 ) -> None:
-    """T40: pods that were made while there was no injector are found."""
+    """istio#3716: pods that were made while there was no injector are found."""
     listed = [line for line in str(told.unmeshed["pods"]).splitlines() if line]
     assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
     assert "3 without sidecar" in told.seen.status
@@ -230,7 +230,7 @@ def after(world: World, told: Told) -> Seen:
 
 
 def test_afterwards_all_charms_have_a_sidecar_whenever_they_came(after: Seen) -> None:
-    """T41: a pod is restarted once its replacement would have one, not before."""
+    """istio#15873: a pod is restarted once its replacement would have one, not before."""
     assert after.meshed() == {*UNMESHED, f"{LATE}-0"}
 
 

@@ -71,7 +71,10 @@ def ending(client: lightkube.Client, job: Workload, namespace: str, old: str) ->
 def test_only_those_training_jobs_fail_of_which_that_was_said(
     endings: Mapping[str, tuple[Any, str]], name: str
 ) -> None:
-    """T41: Jobs by policy, never by surprise. Of what a pod does not show the worst is said."""
+    """Jobs by policy, never by surprise. Of what a pod does not show the worst is said.
+
+    istio#15873.
+    """
     deleted, ending = endings[name]
     survives = name in {"pytorchjob-onfailure", "pytorchjob-exitcode"}
 

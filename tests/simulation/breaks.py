@@ -129,8 +129,8 @@ def _kept(take: Any) -> Any:
 
 
 def _believed(answered: Any) -> Any:
-    def believes(self: Task, rung: Any, answer: Any, scope: Any) -> Any:
-        action = answered(self, rung, answer, scope)
+    def believes(self: Task, way: Any, answer: Any, scope: Any) -> Any:
+        action = answered(self, way, answer, scope)
         if not answer.well:
             return action
         self.state.settled = True

@@ -312,7 +312,7 @@ def sends(world: World, send: Send) -> Iterator[Step]:
             result = AttemptResult(well, sent, "an answer")
             took = f"{target} is told to exit, and {'takes' if effect else 'does not take'} it"
             heard = f"the answer sounds {'good' if well else 'bad'}" if sent else "it was refused"
-            decided = task.answered(send.rung, result, after.scope)
+            decided = task.answered(send.way, result, after.scope)
             fair = well and effect is runs
             yield Step(f"{took}; {heard}", followed(after, decided), fair)
     yield failing(world, "the attempt does not reach the API server", counts=False)

@@ -104,7 +104,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
 
 
 async def test_a_pod_that_comes_twice_is_counted_once() -> None:
-    """T28: the snapshot of a long list expires, and the list is begun again."""
+    """The snapshot of a long list expires, and the list is begun again."""
     async with ApiServer() as api:
         for number in range(501):
             await put(api, f"job-{number}", main=exited(0), istio_proxy=RUNNING)

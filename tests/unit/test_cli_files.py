@@ -387,7 +387,7 @@ training/job-x7k2p  IGNORE  the pod has no container istio-proxy
 
 
 def test_explain_says_how_a_pod_was_started(run: Run, tmp_path: Path) -> None:
-    """T31: and when that had no effect."""
+    """istio#37541: and when that had no effect."""
     file = tmp_path / "pod.json"
     annotations = {"istio-aux.io/started-with": "hold"}
     file.write_text(json.dumps(document({"main": RUNNING}, annotations=annotations)))

@@ -144,7 +144,7 @@ spec:
 def test_a_job_that_counts_exit_codes_of_sidecars_keeps_them_as_they_are_and_is_told(
     run: Run,
 ) -> None:
-    """T44: 143 of a cloud-sql-proxy that was made native failed such a Job for good."""
+    """cloud-sql-proxy#1803: 143 of a native cloud-sql-proxy failed such a Job for good."""
     why = "a rule of podFailurePolicy that names no container counts its exit code"
 
     argv = ("mutate", "-f", "-", "--capability", "native")

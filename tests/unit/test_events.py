@@ -105,7 +105,10 @@ async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
 
 
 async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
-    """T30: a thousand pods that are freed at a start do not hide the one that lost its proxy."""
+    """A thousand pods that are freed at a start do not hide the one that lost its proxy.
+
+    istio#45627.
+    """
     async with ApiServer() as api, Client(api.access()) as client:
         recorder = Events(client, "host", rate=1000)
         for _ in range(2 * events.WAITING):

@@ -1,4 +1,7 @@
-"""Exec over a WebSocket: frames to a result, and every way in which none comes (T14-T18, T25)."""
+"""Exec over a WebSocket: frames to a result, and every way in which none comes.
+
+istio.io#5073, istio#11659, python#2156, kubernetes#103177, python#1132.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,7 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
 
 
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
-    """T24."""
+    """By `create` since Kubernetes 1.35, by `get` before."""
     why = 'pods "job" is forbidden: User "me" cannot create'
     async with ApiServer() as api, Client(api.access()) as client:
         api.refuse("/exec", 403, "Forbidden", why)

@@ -1,4 +1,4 @@
-"""Several processes and one Lease (T26): who leads while others or the API server fail."""
+"""Several processes and one Lease (kuma#10085): who leads while others or the API server fail."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def tasks() -> list[str]:
 
 
 async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> None:
-    """T14, T15, T22: also if the proxy drains first. The watch shows its exit."""
+    """Also if the proxy drains first. The watch shows its exit.
+
+    istio.io#5073, istio#11659, uds-core#972.
+    """
     async with cluster(limits=replace(FAST, confirm=20.0)) as world:
 
         async def drain(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -62,7 +65,7 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> N
 
 
 async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
-    """T20."""
+    """kruise#1285."""
     async with cluster() as world:
 
         async def killed(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -77,7 +80,10 @@ async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
 
 
 async def test_attempts_climb_the_ladder_again_and_again() -> None:
-    """T14, T15, T21, T23: no shell, the agent's port by name, and every way gets its turn."""
+    """No shell, the agent's port by name, and every way gets its turn.
+
+    istio.io#5073, istio#11659.
+    """
     async with cluster() as world:
         world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         await world.pod("job")
@@ -249,7 +255,10 @@ async def kept(world: World, name: str = "job") -> None:
 
 
 async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once() -> None:
-    """T13, T22: a pod that is blocked again, or seen again, gets no second Event."""
+    """A pod that is blocked again, or seen again, gets no second Event.
+
+    kubernetes#25908, uds-core#972.
+    """
     async with cluster(limits=SOON) as world:
         await kept(world)
         (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
@@ -371,7 +380,7 @@ def gone(world: World) -> bool:
 
 
 async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed() -> None:
-    """T30, T39."""
+    """istio#45627, scuttle#34."""
     async with cluster(limits=SOON) as world:
         await torn(world)
         (lost,) = await until(lambda: world.troubled("lost"), "it is known")
@@ -403,7 +412,7 @@ async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
 
 
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
-    """T41: UID and resourceVersion are preconditions."""
+    """istio#15873: UID and resourceVersion are preconditions."""
     sent: list[dict[str, Any]] = []
 
     async def note(request: web.Request) -> None:
@@ -426,7 +435,7 @@ async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
 
 
 async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_again() -> None:
-    """T19, T41."""
+    """kuma#13617, istio#15873."""
     async with cluster(limits=SOON, policy=DELETE) as world:
 
         async def finishes(request: web.Request) -> None:
@@ -454,7 +463,7 @@ async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_aga
 async def test_a_deletion_that_failed_is_shown_and_tried_again(
     code: int, reason: str, shown: str
 ) -> None:
-    """T23: after a server error it may have happened."""
+    """After a server error it may have happened."""
     async with cluster(limits=SOON, policy=DELETE) as world:
         world.api.refuse(f"DELETE {POD}", code, reason, "no")
         await torn(world)

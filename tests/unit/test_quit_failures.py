@@ -31,7 +31,7 @@ from unit.store import refusal, text
 
 
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
-    """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
+    """A 404 counts as success for pilot-agent, and the proxy runs on."""
     async with cluster() as world:
         world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
@@ -52,7 +52,7 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
 
 
 async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
-    """T23: the agent may not be up yet."""
+    """The agent may not be up yet."""
     async with cluster() as world:
 
         async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -139,7 +139,7 @@ async def test_a_proxy_that_comes_back_unseen_by_the_watch_is_told_to_exit() -> 
 
 
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
-    """T18."""
+    """kubernetes#103177."""
     limits = QuitLimits(
         deadline=50, confirm_failed=0.01, first_retry=0.01, at_once=1, retries_at_once=1
     )
@@ -171,7 +171,7 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
 async def test_an_api_server_that_asks_for_patience_gets_it(
     request_: str, requests: list[str]
 ) -> None:
-    """T28: the same request comes again, as nothing was sent and nothing has failed."""
+    """The same request comes again, as nothing was sent and nothing has failed."""
     async with cluster() as world:
         came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
 
@@ -320,7 +320,7 @@ async def quits(world: World, number: int, prefix: str) -> None:
 
 
 async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects() -> None:
-    """T18, T25: a WebSocket that was given up is closed."""
+    """kubernetes#103177, python#1132: a WebSocket that was given up is closed."""
     async with cluster(limits=replace(FAST, deadline=0.2)) as world:
 
         async def hang(socket: web.WebSocketResponse, *_: str) -> None:
@@ -343,7 +343,7 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
 
 
 async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:
-    """T25: on SIGTERM."""
+    """python#1132: on SIGTERM."""
     # A namespace has a quarter of the slots.
     async with cluster(limits=replace(FAST, deadline=60.0, at_once=4 * AT_ONCE)) as world:
         closed: list[object] = []
@@ -361,7 +361,7 @@ async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothin
         assert len(world.told) == AT_ONCE
 
 
-# T19: exec and port-forward name a pod by its name, and another pod may have got that.
+# kuma#13617: exec and port-forward name a pod by its name, and another pod may have got that.
 
 POD = "/api/v1/namespaces/training/pods/job"
 

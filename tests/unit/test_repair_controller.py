@@ -29,7 +29,7 @@ from unit.training import FAST, Kubeflow
 
 
 async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
-    """T41: Event, metric and status, which shows the oldest first."""
+    """istio#15873: Event, metric and status, which shows the oldest first."""
     async with cluster(policy=REPORT) as world:
         await world.pod("web-a", created="2026-11-20T08:16:29Z")
         await world.pod("web-b", owner=None, created="2026-11-19T08:16:29Z")
@@ -114,7 +114,7 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
 
 
 async def test_nothing_happens_before_the_injector_is_live() -> None:
-    """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
+    """istio#43074: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
         await world.pod("web")
         await until(lambda: world.repair.count(Sidecar.UNKNOWN) == 1, "it is seen")
@@ -152,7 +152,7 @@ async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
 
 
 async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
-    """T41: also where the controller has no pod at all for a moment."""
+    """istio#15873: also where the controller has no pod at all for a moment."""
     async with cluster() as world:
         world.api.injects = False
         await world.pod("web-0", owner=STATEFUL)
@@ -224,7 +224,7 @@ async def training() -> AsyncGenerator[World]:
 
 
 async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> None:
-    """T41: one restart is for all its pods."""
+    """istio#15873: one restart is for all its pods."""
     async with training() as world:
         await until(lambda: world.restarts("resumed") == 1, "it is resumed")
         await until(lambda: not world.unmeshed, "all are meshed")

@@ -144,7 +144,7 @@ def known(repair: RepairController) -> tuple[Any, ...]:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) -> None:
-    """T41: level, not edge: also what is kept of a pod is enough to decide on it again."""
+    """istio#15873: level, not edge: also what is kept of a pod is enough to decide on it again."""
     world = World(Random(seed))
     for _ in range(30):
         world.happen()

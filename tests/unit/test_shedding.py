@@ -1,4 +1,4 @@
-"""Which connections are closed when they are too many, or cost too much (T37)."""
+"""Which connections are closed when they are too many, or cost too much (istio#26380)."""
 
 from __future__ import annotations
 

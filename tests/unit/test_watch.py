@@ -34,7 +34,7 @@ async def test_a_new_object_under_an_old_name_is_another_object() -> None:
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
-    """T28."""
+    """Nothing is lost, and nothing is repeated."""
 
     async def bookmark(request: web.Request) -> web.StreamResponse:
         # As recorded: the API server sends null where a pod has a list.
@@ -56,7 +56,7 @@ async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -
 
 
 async def test_what_was_there_before_and_what_comes_after_arrive() -> None:
-    """T26, T38: what happened while nobody looked is told like everything else."""
+    """kuma#10085, kubexit#8: what happened while nobody looked is told like everything else."""
     async with ApiServer() as api:
         await api.put("pods", pod("a"))
         async with watching(api) as (seen, watch):
@@ -96,14 +96,14 @@ async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> Non
             await until(lambda: "a" not in seen.names, "it is gone")
 
 
-# Whatever the API server and the network do (T26-T28).
+# Whatever the API server and the network do (kuma#10085, uds-core#122).
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as a status"])
 async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T28: 410, as the answer and within the stream. It is normal, so nobody is warned."""
+    """410, as the answer and within the stream. It is normal, so nobody is warned."""
     caplog.set_level("INFO", "istio_aux.kube")
     async with faulty() as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
@@ -138,7 +138,7 @@ FAILED = status(504, "Timeout", "Too large resource version", details={"retryAft
 async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
     sent: bytes, restart: str
 ) -> None:
-    """T28."""
+    """Nothing is lost, and nothing is repeated."""
     async with (
         faulty(on_watch(lambda request: stream(request, sent))) as api,
         watching(api) as (seen, _),
@@ -150,7 +150,7 @@ async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
 
 
 async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list() -> None:
-    """T28: also a connection that is reset loses nothing."""
+    """Also a connection that is reset loses nothing."""
     async with faulty() as api, watching(api) as (seen, watch):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
@@ -167,7 +167,7 @@ async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list
 
 
 async def test_a_watch_that_went_silent_is_replaced() -> None:
-    """T27: half-open connections bring no error."""
+    """uds-core#122: half-open connections bring no error."""
 
     async def silent(request: web.Request) -> web.StreamResponse:
         response = await stream(request)
@@ -182,7 +182,7 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
 
 
 async def test_periodic_lists_find_what_a_watch_left_out() -> None:
-    """T27: the bound is the time between lists."""
+    """uds-core#122: the bound is the time between lists."""
 
     async def lie(request: web.Request) -> web.StreamResponse:
         response = await stream(request)
@@ -199,7 +199,7 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
 
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
-    """T28."""
+    """Nothing is lost, and nothing is repeated."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
     async with faulty() as api:
         api.faults.append(on_list(lambda _: answered(answer)))

@@ -50,7 +50,7 @@ READ = "GET /apis/batch/v1/namespaces/training/jobs/a"
 async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_not_known(
     job: Any, native: bool
 ) -> None:
-    """T44. A Job is read for no other pod."""
+    """cloud-sql-proxy#1803. A Job is read for no other pod."""
     about = {"name": "a", "namespace": "training", "uid": "u"}
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
     pod = Case(name="").pod
@@ -168,7 +168,7 @@ async def test_what_is_no_review_is_refused_in_one_line(
 async def test_an_error_of_our_own_refuses_no_pod(
     path: str, rule: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T37: an exception in a rule."""
+    """istio#26380: an exception in a rule."""
 
     def err(*_: object) -> None:
         raise ZeroDivisionError

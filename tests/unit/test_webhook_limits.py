@@ -1,4 +1,4 @@
-"""Limits of the webhook: time, connections, memory, descriptors (T37)."""
+"""Limits of the webhook: time, connections, memory, descriptors (istio#26380)."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
 
 
 async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
-    """T6, T13: most containers end a little apart."""
+    """argo-workflows#1282, kubernetes#25908: most containers end a little apart."""
     late = 0.0
 
     def clock() -> Moment:
@@ -334,7 +334,7 @@ async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() ->
 
 
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
-    """T34: its namespace's labels, which a review has not, come from the watch."""
+    """Its namespace's labels, which a review has not, come from the watch."""
     ambient = {"istio.io/dataplane-mode": "ambient"}
     async with ApiServer() as api:
         wired = Wiring(DEFAULTS, api.access())

@@ -26,7 +26,10 @@ WORKLOADS = (
 def test_nobody_can_tell_from_its_end_that_an_mpijob_had_sidecars(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
 ) -> None:
-    """T1 T6 T7 T20: its workers are deleted, and the proxy of its launcher ended with 0."""
+    """Its workers are deleted, and the proxy of its launcher ended with 0.
+
+    uds-core#687, argo-workflows#1282, kuma#2848, kruise#1285.
+    """
     without, beside = ends[workload.name]
 
     assert outcome.describes(workload, without.outcome), without.outcome
@@ -36,7 +39,7 @@ def test_nobody_can_tell_from_its_end_that_an_mpijob_had_sidecars(
 def test_an_mpijob_keeps_its_workers_beside_sidecars_until_istio_aux_frees_the_launcher(
     client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
 ) -> None:
-    """T5 T26: the launcher ended long ago, and the workers wait for the operator."""
+    """kuma#10085: the launcher ended long ago, and the workers wait for the operator."""
     [workload, *_], alone = WORKLOADS, namespaces[2]
 
     hanging = await_payload(client, workload, alone)

@@ -77,7 +77,10 @@ def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple
 def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
 ) -> None:
-    """T1 T7 T20: same conditions, counts, phases, exit codes and restarts."""
+    """Same conditions, counts, phases, exit codes and restarts.
+
+    uds-core#687, kuma#2848, kruise#1285.
+    """
     without, beside = ends[workload.name]
 
     assert outcome.describes(workload, without.outcome), without.outcome
@@ -87,7 +90,7 @@ def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
 def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_frees_it(
     client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
 ) -> None:
-    """T26: nobody after it in the queue is admitted."""
+    """kuma#10085: nobody after it in the queue is admitted."""
     alone = namespaces[2]
 
     hanging = await_payload(client, FIRST, alone)
@@ -115,7 +118,10 @@ def early(client: Client) -> Iterator[Seen]:
 def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make_it_again(
     cluster: lab.Cluster, client: Client, early: Seen, tmp_path: Path
 ) -> None:
-    """T40 T41: suspending it is for Kueue to do, which does when its Workload is not active."""
+    """Suspending it is for Kueue to do, which does when its Workload is not active.
+
+    istio#3716, istio#15873.
+    """
     with served.late_istio(cluster, tmp_path, LATE, REVISION):
         lab.until(
             lambda: any(

@@ -49,7 +49,10 @@ LATE, REVISION = "late-for-sets", "late-sets"
 def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
 ) -> None:
-    """T1 T7 T20: same conditions, counts, phases, exit codes and restarts."""
+    """Same conditions, counts, phases, exit codes and restarts.
+
+    uds-core#687, kuma#2848, kruise#1285.
+    """
     without, beside = ends[workload.name]
 
     assert outcome.describes(workload, without.outcome), without.outcome
@@ -59,7 +62,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
 def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
     client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
 ) -> None:
-    """T26: its payload ended long ago."""
+    """kuma#10085: its payload ended long ago."""
     [trainjob, *_], alone = WORKLOADS, namespaces[2]
 
     hanging = await_payload(client, trainjob, alone)
@@ -106,7 +109,7 @@ def repaired(
 def test_pods_that_were_early_are_replaced_by_suspending_the_owner_at_the_top(
     early: Mapping[str, Seen], repaired: Mapping[str, Seen], workload: Workload
 ) -> None:
-    """T40 T41: what has succeeded stays, nothing fails and nothing starts again."""
+    """istio#3716, istio#15873: what has succeeded stays, nothing fails and nothing starts again."""
     before, after = early[workload.name], repaired[workload.name]
 
     assert outcome.describes(workload, after.outcome), after.outcome

@@ -132,7 +132,10 @@ def uploaded(client: Client, places: Mapping[str, str]) -> str:
 def test_nobody_can_tell_from_its_end_that_a_step_had_a_sidecar(
     ends: Mapping[str, Mapping[str, Seen]], workload: Workload, place: str
 ) -> None:
-    """T1 T6 T7: same phases, exit codes and restarts, and the same result in the Workflow."""
+    """Same phases, exit codes and restarts, and the same result in the Workflow.
+
+    uds-core#687, argo-workflows#1282, kuma#2848.
+    """
     plain, beside = ends[workload.name]["plain"], ends[workload.name][place]
 
     assert outcome.describes(workload, plain.outcome), plain.outcome
@@ -144,7 +147,10 @@ def test_nobody_can_tell_from_its_end_that_a_step_had_a_sidecar(
 def test_its_proxy_ends_after_the_upload_whatever_argo_does_when_the_step_ends(
     client: Client, places: Mapping[str, str], ends: Mapping[str, Mapping[str, Seen]], place: str
 ) -> None:
-    """T6 T20: Argo's controller signals all containers that still run when `main` has ended."""
+    """Argo's controller signals all containers that still run when `main` has ended.
+
+    argo-workflows#1282, kruise#1285.
+    """
     seen = ends[uploads("", "").name][place]
     [pod] = seen.pods
     ended = {
@@ -177,7 +183,7 @@ def test_without_istio_aux_a_step_hangs_beside_a_proxy_that_has_no_shell(
     ends: Mapping[str, Mapping[str, Seen]],
     workload: Workload,
 ) -> None:
-    """T14 T26: its containers ended long ago."""
+    """istio.io#5073, kuma#10085: its containers ended long ago."""
     hanging = ends[workload.name]["alone"]
     assert not hanging.over
     assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None]
@@ -217,7 +223,7 @@ def test_without_istio_aux_a_step_of_kubeflow_pipelines_has_no_mesh(
 def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_sidecar(
     client: Client, chosen: Mapping[str, str]
 ) -> None:
-    """T6: it starts after its proxy, which ends after `wait` has reported."""
+    """argo-workflows#1282: it starts after its proxy, which ends after `wait` has reported."""
     step = pipeline("a-pipeline", "Succeeded", (0, 0))
     client.create(step.in_namespace(chosen["meshed"]))
 

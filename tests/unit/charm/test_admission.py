@@ -93,7 +93,7 @@ def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
 def test_webhooks_of_istio_that_are_called_first_are_named_where_that_has_an_effect(
     unit: Unit, *, mode: str, first: list[str] | None, said: str
 ) -> None:
-    """T33: only a sidecar that Istio has not injected yet can be made native."""
+    """istio#43074: only a sidecar that Istio has not injected yet can be made native."""
     unit.process.called_before = first
 
     assert unit.configure(start_mode=mode) == active(said)
@@ -102,7 +102,10 @@ def test_webhooks_of_istio_that_are_called_first_are_named_where_that_has_an_eff
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
     new_unit: Unit,
 ) -> None:
-    """T36: istiod tells ztunnel of ports that are PERMISSIVE alone, not of those with DISABLE."""
+    """Istiod tells ztunnel of ports that are PERMISSIVE alone, not of those with DISABLE.
+
+    notebooks#652.
+    """
     new_unit.api.unknown = {"peerauthentications"}
     assert new_unit.configure() == active()
     assert "PeerAuthentication" not in new_unit.api.kinds()

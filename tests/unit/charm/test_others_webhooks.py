@@ -193,7 +193,7 @@ def policies(unit: Unit) -> list[dict[str, Any]]:
 def test_an_ambient_mesh_lets_everybody_reach_both_ports_of_the_units_and_no_other(
     unit: Unit,
 ) -> None:
-    """T36: the API server is in no mesh, so no identity of its own can be named."""
+    """notebooks#652: the API server is in no mesh, so no identity of its own can be named."""
     unit.relate(MESH)
 
     (policy,) = policies(unit)

@@ -16,7 +16,7 @@ import yaml
 from istio_aux import rights, settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Policy, Rung
+from istio_aux.model.policy import Policy, Way
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit
 from istio_aux.quit.task import Send
@@ -213,8 +213,8 @@ def sent(policy: Policy) -> Iterator[tuple[str, ...]]:
     pods += [job({"main": done, rule.container: RUNNING, **proxy}) for rule in policy.sidecars]
     decisions = (decide(pod, policy) for pod in pods)
     for decision in (each for each in decisions if isinstance(each, Quit)):
-        for rung in {*decision.rungs} - {Rung.PORT_FORWARD}:
-            yield Send(rung, decision.status_port, decision.rule).command
+        for way in {*decision.ways} - {Way.PORT_FORWARD}:
+            yield Send(way, decision.status_port, decision.rule).command
 
 
 @pytest.mark.parametrize("mode", config.CHOICES["quit"])

@@ -131,14 +131,14 @@ def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
 # The child tells its pid, reports 7, and says on a pipe of the test's own that it ended.
 STAYS = """
 import os, sys
-from lab import keeping
+from lab import detached
 
 def play(stay):
     print(os.getpid(), flush=True)
     stay(7)
     os.write(int(sys.argv[1]), b"told")
 
-sys.exit(keeping.in_child(play))
+sys.exit(detached.in_child(play))
 """
 
 

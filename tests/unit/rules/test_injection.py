@@ -116,7 +116,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sentence)
 def test_a_pod_has_a_sidecar_to_expect(row: Row) -> None:
-    """T34 and T35, and all that namespaces and pods can ask for."""
+    """community-distribution#2040, and all that namespaces and pods can ask for."""
     answer = expected(row.pod, row.namespace, HOOKS, POLICIES)
 
     assert answer.expected is bool(row.webhook), answer.reason
@@ -153,7 +153,7 @@ def test_another_tag_leads_to_the_revision_behind_it() -> None:
 
 
 def test_a_tag_that_moved_away_leaves_its_old_revision() -> None:
-    """T40: a pod that was made before expects the sidecar of the new one now."""
+    """istio#3716: a pod that was made before expects the sidecar of the new one now."""
     before = hooks_of([renamed(DEFAULT, "istio-revision-tag-other", replace=("default", "other"))])
     after = hooks_of([renamed(REVISED, "istio-revision-tag-other", replace=(REVISION, "other"))])
 

@@ -118,7 +118,10 @@ def without_bundle(value: str | None) -> Configuration:
 def test_the_first_check_that_fails_is_the_state(
     state: State, configuration: Configuration, facts: Facts, why: str
 ) -> None:
-    """T40: a ready istiod is not yet live. A probe that reached no injector shows nothing."""
+    """A ready istiod is not yet live. A probe that reached no injector shows nothing.
+
+    istio#3716.
+    """
     found = one(configuration, facts)
 
     assert (found.state, found.live) == (state, state is State.LIVE)
@@ -129,7 +132,7 @@ def test_the_first_check_that_fails_is_the_state(
 
 
 def test_without_any_configuration_the_injector_is_absent() -> None:
-    """T40: also where there are configurations of others, and none that is Istio's."""
+    """istio#3716: also where there are configurations of others, and none that is Istio's."""
     others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
 
     for found in ([], [others]):

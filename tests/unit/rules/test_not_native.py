@@ -100,7 +100,7 @@ UNSUITED = {
 def test_such_a_pod_is_held_and_its_proxy_is_classic_also_where_istio_makes_native_ones(
     found: dict[str, Any], why: str, how: Start
 ) -> None:
-    """T42, T43, T44. The start mode does not matter."""
+    """eventing#6804, website#57244, cloud-sql-proxy#1803. The start mode does not matter."""
     plan, made = planned(found, how), annotations_of(patched(found, how))
 
     ours = {PROXY_CONFIG: HOLD, STARTED_WITH: "hold", NATIVE_SIDECAR: "false"}

@@ -155,7 +155,7 @@ def test_a_namespace_that_is_being_deleted_is_named_and_not_judged() -> None:
 
 
 def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
-    """T34."""
+    """Its namespace has `istio.io/rev`."""
     ambient = {"istio.io/dataplane-mode": "ambient"}
     selected = {"both": ENABLED | ambient, "alone": ambient}
     _, noted = preflight.namespaces("a=b", selected, mesh(State.LIVE))

@@ -1,4 +1,4 @@
-"""How hold gets into the user's own text, and how that text survives (T32)."""
+"""How hold gets into the user's own text, and how that text survives."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def meaning(file: Path) -> Any:
 
 @golden("merged")
 def test_hold_is_added_and_all_else_is_kept(file: Path) -> None:
-    """T32: comments, order, indent, quotes and line ends stay; one key comes in."""
+    """Comments, order, indent, quotes and line ends stay; one key comes in."""
     assert hold(text_of(file)) == Merge(
         text=text_of(file.with_suffix(".out")), reason=f"added {HOLD}", holds=True
     )
@@ -76,13 +76,13 @@ def test_hold_is_added_and_all_else_is_kept(file: Path) -> None:
 
 @golden("merged")
 def test_istio_reads_the_old_mapping_and_our_key(file: Path) -> None:
-    """T32: as its own library reads both texts, not as ours does."""
+    """As its own library reads both texts, not as ours does."""
     assert meaning(file.with_suffix(".out")) == {**(meaning(file) or {}), HOLD: True}
 
 
 @golden("kept")
 def test_an_explicit_value_is_left_alone(file: Path) -> None:
-    """T32: the author has decided, in whichever spelling; ``false`` is an opt-out."""
+    """The author has decided, in whichever spelling; ``false`` is an opt-out."""
     merge = hold(text_of(file))
     assert (merge.text, merge.warning) == (None, None)
     found = meaning(file)
@@ -91,7 +91,7 @@ def test_an_explicit_value_is_left_alone(file: Path) -> None:
 
 @golden("refused")
 def test_what_istio_refuses_stays_byte_for_byte_and_is_reported(file: Path) -> None:
-    """T32: Istio refuses such a pod with its own message; we say that we kept away."""
+    """Istio refuses such a pod with its own message; we say that we kept away."""
     merge = hold(text_of(file))
     assert not isinstance(meaning(file), dict)
     assert merge.text is None
@@ -133,7 +133,7 @@ def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:
-    """T32: where it is not certain what Istio would make of it, and where to read it takes long."""
+    """Where it is not certain what Istio would make of it, and where to read it takes long."""
     merge = hold(text)
     assert merge.text is None
     assert why in (merge.warning or "")

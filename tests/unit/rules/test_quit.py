@@ -63,7 +63,10 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
     Row("a report without a phase", done(phase=None)),
 )
 def test_quit(row: Row) -> None:
-    """When nothing of the payload will run again, the proxy is told to exit (T1, T3, T8, T12)."""
+    """When nothing of the payload will run again, the proxy is told to exit.
+
+    uds-core#687, airflow#67934, KEP-5307.
+    """
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Quit), decision
     assert decision.status_port == 15020
@@ -141,7 +144,10 @@ def test_quit(row: Row) -> None:
     ),
 )
 def test_wait(row: Row) -> None:
-    """Unknown is never finished, nor is a container that will restart (T2, T4, T6, T9, T12)."""
+    """Unknown is never finished, nor is a container that will restart.
+
+    uds-core#913, argo-workflows#1282, KEP-5307.
+    """
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Wait), decision
     assert row.because in decision.reason
@@ -195,7 +201,10 @@ def test_wait(row: Row) -> None:
     ),
 )
 def test_ignore(row: Row) -> None:
-    """Some pods are none of our business, and stay so (T5, T10, T11, T22)."""
+    """Some pods are none of our business, and stay so.
+
+    community-distribution#3057, uds-core#972.
+    """
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Ignore), decision
     assert row.because in decision.reason
@@ -205,7 +214,10 @@ def test_ignore(row: Row) -> None:
     "owner", [("kubeflow.org/v1", "TFJob"), ("a/v1", "Unheard"), None], ids=str
 )
 def test_a_pod_is_judged_by_itself_not_by_its_source(owner: tuple[str, str] | None) -> None:
-    """T7, T29: no owner matters, nor what a template leaves behind; containers do."""
+    """No owner matters, nor what a template leaves behind; containers do.
+
+    kuma#2848, pipeline#4731.
+    """
     left = {"sidecar.istio.io/inject": "false", "sidecar.istio.io/status": '{"containers":[]}'}
     marked = decide(done(labels=left, annotations=left, owner=owner))
     assert isinstance(marked, quitting.Quit)
@@ -227,7 +239,10 @@ def test_a_recorded_pod_is_decided(record: str, expected: type[quitting.Action])
 
 
 def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
-    """Replayed event by event: wait, quit, and never again once the proxy has ended (T22, T29)."""
+    """Replayed event by event: wait, quit, and never again once the proxy has ended.
+
+    uds-core#972, pipeline#4731.
+    """
     events = (RECORDS / "watch-classic-job.jsonstream").read_text().splitlines()
     decisions = [type(decide(pods.convert(json.loads(event)["object"]))) for event in events]
     assert [action for action, _ in groupby(decisions)] == [
@@ -281,7 +296,7 @@ RULED = ruled("Restart", "In", 42)
     ],
 )  # fmt: skip
 def test_restart_rules(details: dict[str, Any], policy: str | None, code: int, again: bool) -> None:
-    """Rules, then the container's policy, then the pod's, as the kubelet asks them (T12)."""
+    """Rules, then the container's policy, then the pod's, as the kubelet asks them (KEP-5307)."""
     pod = job({"main": exited(code)}, restart=policy, details={"main": details})
     assert should_restart(pod.containers[0], pod.spec, code)[0] is again
 
@@ -297,7 +312,7 @@ def test_restart_rules(details: dict[str, Any], policy: str | None, code: int, a
     ],
 )
 def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) -> None:
-    """Waiting, absent and contradictory reports are all "not finished" (T4, T9)."""
+    """Waiting, absent and contradictory reports are all "not finished"."""
     pod = job({"main": state})
     result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, why)
@@ -312,7 +327,7 @@ MARKS = [
 @pytest.mark.parametrize(("reason", "why"), MARKS)
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 def test_the_kubelets_own_marks_mean_another_start(policy: str, reason: str, why: str) -> None:
-    """It reports the container as terminated, and starts it again (T12, kubernetes#22607)."""
+    """It reports the container as terminated, and starts it again (KEP-5307, kubernetes#22607)."""
     pod = job({"main": exited(137, reason)}, restart=policy)
     result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, f"exited 137 ({reason}), {why}")
@@ -327,7 +342,7 @@ def test_nothing_restarts_in_a_pod_that_failed(reason: str) -> None:
 
 
 def test_statuses_that_contradict_each_other_say_nothing() -> None:
-    """Whichever comes first (T9). A status that is there twice contradicts nothing."""
+    """Whichever comes first. A status that is there twice contradicts nothing."""
     done, running = ({"name": "main", "state": state} for state in (exited(0), RUNNING))
     for listed in ([done, running], [running, done], [done, running, done], [done, done]):
         pod = job({"main": MISSING}, status={"containerStatuses": listed})

@@ -110,7 +110,7 @@ def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> 
 
 @pytest.mark.parametrize("value", ["dind=ignore", "nobody=native , dind=ignore"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
-    """Names of no container are ignored there (T13)."""
+    """Names of no container are ignored there (kubernetes#25908)."""
     pod = annotated(sidecars=value)
     decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
     assert isinstance(decision, quitting.Quit), decision

@@ -51,7 +51,7 @@ def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -
 def test_who_blocks_a_pod_with_a_classic_proxy(
     containers: dict[str, State], fields: dict[str, Any], by: tuple[str, ...]
 ) -> None:
-    """T13: the pod is not silently left alone; it says who keeps it."""
+    """kubernetes#25908: the pod is not silently left alone; it says who keeps it."""
     decision = decide(job({"istio-proxy": RUNNING, **containers}, **fields))
     assert isinstance(decision, quitting.Wait), decision
     assert blockers(decision) == by
@@ -120,7 +120,10 @@ def trial(
 def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_that_heals_it() -> (
     None
 ):
-    """T6, katib#1638: nothing is done, whatever runs on beside it: it has not reported yet."""
+    """Nothing is done, whatever runs on beside it: it has not reported yet.
+
+    argo-workflows#1282, katib#1638.
+    """
     found = trial()
 
     assert isinstance(found, quitting.Wait)
@@ -219,7 +222,10 @@ def reported(pod: Pod, policy: Policy = DELETE) -> quitting.Report:
     ),
 )
 def test_report(row: Row) -> None:
-    """A proxy that is gone for good beside a payload that may run is reported (T30, T39)."""
+    """A proxy that is gone for good beside a payload that may run is reported.
+
+    istio#45627, scuttle#34.
+    """
     decision = reported(row.pod, Policy())
     assert row.because in decision.reason
     assert not decision.delete
@@ -242,7 +248,7 @@ def kubeflow(kind: str, restart: str) -> Pod:
     ids=["Job", "a later Job", "JAXJob", "PaddleJob", "PyTorchJob", "another payload is missing"],
 )
 def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(pod: Pod) -> None:
-    """Its controller is known to make a new one (T30, T39)."""
+    """Its controller is known to make a new one (istio#45627, scuttle#34)."""
     decision = reported(pod)
     assert decision.delete
     assert "not deleted" not in decision.reason
@@ -283,7 +289,10 @@ UNREPORTED = "the state of its payload is not known"
     ],
 )  # fmt: skip
 def test_any_other_pod_is_only_reported_and_the_reason_says_why(pod: Pod, why: str) -> None:
-    """`tests/node/test_training_deletion.py` shows what the training operator does (T30)."""
+    """`tests/node/test_training_deletion.py` shows what the training operator does.
+
+    istio#45627.
+    """
     decision = reported(pod)
     assert not decision.delete
     assert decision.reason.endswith(f"; not deleted: {why}")

@@ -12,7 +12,7 @@ from istio_aux.model import sidecars
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Way
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
@@ -71,8 +71,8 @@ class Story:
     def facts(self, seen: Pod) -> PodFacts:
         return PodFacts(seen, self.scope.policy, self.kubelet)
 
-    def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
-        return self.task.answered(rung, answer, self.scope)
+    def answered(self, answer: AttemptResult = WELL, way: Way = Way.EXEC) -> Action:
+        return self.task.answered(way, answer, self.scope)
 
     def failed(self, **how: Any) -> Action:
         return self.task.failed("503: busy", self.scope, **how)
@@ -82,7 +82,7 @@ class Story:
         assert self.awake() == Look()
         send = self.looked()
         assert isinstance(send, Send)
-        self.answered(answer, send.rung)
+        self.answered(answer, send.way)
         return self
 
 
@@ -90,7 +90,7 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     story = Story()
     assert story.awake() == Look()
     send = story.looked()
-    assert send == Send(Rung.EXEC, 15020)
+    assert send == Send(Way.EXEC, 15020)
     assert story.answered() == Sleep(QuitLimits().confirm)
     story.watched(pod(proxy=ENDED))
     assert not story.task.is_due(story.scope)
@@ -156,7 +156,10 @@ def test_a_sidecar_that_ends_between_payload_and_proxy_shortens_no_wait() -> Non
     ids=["well", "doubtful", "refused"],
 )
 def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
-    """T16, T17, T22, T23: the status decides, not the answer. Istio up to 1.25 drains for 5 s."""
+    """The status decides, not the answer. Istio up to 1.25 drains for 5 s.
+
+    python#2156, uds-core#972.
+    """
     story = Story()
     assert story.awake() == Look()
     story.looked()
@@ -168,12 +171,12 @@ def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) 
 
 
 def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
-    """T16, T23: it is stuck after three failures, and every rung says why."""
+    """It is stuck after three failures, and every way says why."""
     story, trouble = Story(), None
-    for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
+    for count, way in enumerate((Way.EXEC, Way.PORT_FORWARD, Way.ENVOY, Way.EXEC), 1):
         assert story.awake() == Look()
-        assert story.looked() == Send(rung, 15020)
-        story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
+        assert story.looked() == Send(way, 15020)
+        story.answered(WELL if way is Way.EXEC else DOUBTFUL, way)
         assert story.awake() == Look()
         assert story.looked() == Retry()
         trouble = story.state.trouble(story.scope, NOW)
@@ -223,7 +226,7 @@ def stop(story: Story) -> None:
 def test_the_state_read_right_before_an_attempt_decides(
     change: Change | None, seen: Pod | None, outcome: Any
 ) -> None:
-    """T19: and an exit that nobody asked for is none of ours."""
+    """kuma#13617: and an exit that nobody asked for is none of ours."""
     story = Story()
     assert story.awake() == Look()
     if change:
@@ -271,14 +274,14 @@ def test_the_outcome_for_a_pod_that_left_the_watch(
 
 
 def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
-    """T28: and the same rung is next."""
+    """And the same way is next."""
     story = Story()
     assert story.awake() == Look()
     assert isinstance(story.looked(), Send)
     assert story.failed(counts=False, pause=7.0) == Retry(reading=True, pause=7.0)
-    assert (story.task.attempts, story.task.failures, story.task.rung) == (0, 0, None)
+    assert (story.task.attempts, story.task.failures, story.task.way) == (0, 0, None)
     assert story.awake() == Look()
-    assert story.looked() == Send(Rung.EXEC, 15020)
+    assert story.looked() == Send(Way.EXEC, 15020)
 
 
 def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
@@ -414,7 +417,7 @@ DELETE = Policy(dead_proxy=DeadProxy.DELETE)
     ids=["report", "delete", "dry run"],
 )
 def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Action) -> None:
-    """T30, T41."""
+    """istio#45627, istio#15873."""
     story = Story(TORN, **scope)
     assert story.awake() == Sleep(QuitLimits().lost_after)
     assert story.awake(2) == Look()

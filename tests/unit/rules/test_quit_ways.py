@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STATUS_PORT, status_port
-from istio_aux.model.policy import Policy, Rung
+from istio_aux.model.policy import Policy, Way
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, rungs
+from istio_aux.quit.rules import Ignore, Quit, Wait, ways_to
 from istio_aux.quit.task import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row
@@ -48,7 +48,7 @@ NOTHING: dict[str, Any] = {}
 def test_the_status_port_is_the_one_of_this_pod(
     annotation: str | None, proxy: dict[str, Any], port: int
 ) -> None:
-    """A custom status port is found in every place where an injector leaves it (T21)."""
+    """A custom status port is found in every place where an injector leaves it."""
     pod = done(
         annotations={} if annotation is None else {"status.sidecar.istio.io/port": annotation},
         details={"istio-proxy": proxy},
@@ -57,7 +57,7 @@ def test_the_status_port_is_the_one_of_this_pod(
 
 
 def test_what_other_containers_are_told_does_not_count() -> None:
-    """Only the proxy's own variables say where its agent listens (T21)."""
+    """Only the proxy's own variables say where its agent listens."""
     details = {"main": configured('{"statusPort":2}')}
     assert status_port(done(details=details)) == 15020
     assert status_port(job({"main": exited(0)}, details=details)) == 15020
@@ -66,26 +66,29 @@ def test_what_other_containers_are_told_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("ports", "ways"),
     [
-        ([15000, 15004, 15020, 15021], (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)),
-        ([1, 15019, 15022, 15520, 65535], (Rung.PORT_FORWARD, Rung.ENVOY)),
-        ([0], (Rung.ENVOY,)),
+        ([15000, 15004, 15020, 15021], (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY)),
+        ([1, 15019, 15022, 15520, 65535], (Way.PORT_FORWARD, Way.ENVOY)),
+        ([0], (Way.ENVOY,)),
     ],
 )
-def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Rung, ...]) -> None:
-    """pilot-agent's client refuses any port that is not on its list; 0 means no server (T21)."""
-    assert {rungs(port) for port in ports} == {ways}
+def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way, ...]) -> None:
+    """pilot-agent's client refuses any port that is not on its list; 0 means no server."""
+    assert {ways_to(port) for port in ports} == {ways}
     for port in ports:
         decision = decide(done(annotations={STATUS_PORT: f"{port}"}), Policy())
         assert isinstance(decision, Quit)
-        assert (decision.rungs, decision.reason) == (ways, quitting.FINISHED)
+        assert (decision.ways, decision.reason) == (ways, quitting.FINISHED)
 
 
 def test_the_command_names_the_agents_port_and_not_envoys() -> None:
-    """It is a program, not a shell. Without a port its client talks to Envoy's admin (T14, T15)."""
+    """It is a program, not a shell. Without a port its client talks to Envoy's admin.
+
+    istio.io#5073, istio#11659.
+    """
     program, post = ("pilot-agent", "request"), ("POST", "quitquitquit")
     for port in (15000, 15021):
-        assert Send(Rung.EXEC, port).command == (*program, f"--debug-port={port}", *post)
-    assert Send(Rung.ENVOY, 15520).command == (*program, *post)
+        assert Send(Way.EXEC, port).command == (*program, f"--debug-port={port}", *post)
+    assert Send(Way.ENVOY, 15520).command == (*program, *post)
 
 
 # Sidecars that are told to exit before the proxy.
@@ -106,8 +109,8 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     decision = judge(VAULT)
 
     assert isinstance(decision, Quit)
-    assert (decision.target, decision.status_port, decision.rungs) == (
-        "vault-agent", 8200, (Rung.PORT_FORWARD,),
+    assert (decision.target, decision.status_port, decision.ways) == (
+        "vault-agent", 8200, (Way.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
     assert PodFacts(job(VAULT), POLICY).containers["vault-agent"].role == "sidecar"

@@ -59,7 +59,7 @@ UNCONTROLLED = pods.convert(OWNED)
     ),
 )
 def test_restarted(row: Row) -> None:
-    """T41: a pod whose controller makes a new one is evicted under `restart`."""
+    """istio#15873: a pod whose controller makes a new one is evicted under `restart`."""
     assert decide(row.pod) == repair.Restart(
         reason=f"the pod has no sidecar and should have one: {YES.reason}",
     )
@@ -124,14 +124,17 @@ def test_restarted(row: Row) -> None:
 )
 @pytest.mark.parametrize("expectation", [YES, UNKNOWN])
 def test_ignored(row: Row, expectation: Expectation) -> None:
-    """T41: nobody touches, or even mentions, a pod that is to have no sidecar, or has one."""
+    """Nobody touches, or even mentions, a pod that is to have no sidecar, or has one.
+
+    istio#15873.
+    """
     decision = decide(row.pod, WITH_JOBS, expectation)
     assert isinstance(decision, repair.Skip), decision
     assert row.because in decision.reason
 
 
 def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
-    """T34."""
+    """Its namespace has `istio.io/rev`."""
     ambient = unmeshed(labels={"istio.io/dataplane-mode": "ambient"})
     assert isinstance(decide(ambient, REPORT, YES), repair.ReportUnmeshed)
 
@@ -158,7 +161,10 @@ def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
     ),
 )
 def test_reported_under_restart(row: Row) -> None:
-    """What cannot be restarted safely is reported, with why it is not restarted (T40, T41)."""
+    """What cannot be restarted safely is reported, with why it is not restarted.
+
+    istio#3716, istio#15873.
+    """
     decision = decide(row.pod)
     assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.unmeshed
@@ -170,7 +176,7 @@ def test_reported_under_restart(row: Row) -> None:
 def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
     """Unknown is never healthy: it is reported, but not that the pod is unmeshed.
 
-    T40: under `report` an unmeshed pod is found, and not touched.
+    istio#3716: under `report` an unmeshed pod is found, and not touched.
     """
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
     unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
@@ -188,7 +194,7 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
 def test_no_pod_is_restarted_while_the_injector_is_not_live(
     live: bool | None, because: str
 ) -> None:
-    """T40: the API server would refuse the new pod, or make it without a sidecar as well."""
+    """istio#3716: the API server would refuse the new pod, or make it without a sidecar as well."""
     decision = decide(unmeshed(), live=live)
     assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.unmeshed
@@ -204,7 +210,7 @@ TFJOB = ("kubeflow.org/v1", "TFJob")
     Row("a payload that will be restarted", job({"main": exited(1)}, restart="OnFailure")),
 )
 def test_a_jobs_pod_is_restarted_where_the_policy_allows_it(row: Row) -> None:
-    """T41: by policy, never by surprise; the reason says what it costs the Job."""
+    """istio#15873: by policy, never by surprise; the reason says what it costs the Job."""
     decision = decide(row.pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision
     assert decision.suspend
@@ -233,7 +239,7 @@ OVER = "its containers are finished"
 def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
     pod: Pod, because: str
 ) -> None:
-    """T41: its phase follows in a moment, or its Job fails."""
+    """istio#15873: its phase follows in a moment, or its Job fails."""
     decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.reason.endswith(f"not restarted: {because}")
@@ -244,9 +250,11 @@ def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
     "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
 )
 def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> None:
-    """T41: the training operator would take a running pod that is evicted for a failed replica.
+    """The training operator would take a running pod that is evicted for a failed replica.
 
     Whether the Job is finished is decided when it is suspended: that takes reading the Job.
+
+    istio#15873.
     """
     pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
     decision = decide(pod, WITH_JOBS)

@@ -52,7 +52,7 @@ def test_a_stateful_set_is_restarted_from_its_highest_ordinal() -> None:
 
 
 def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> None:
-    """T41; a pod of another ordinal is new where the set is scaled up meanwhile."""
+    """istio#15873; a pod of another ordinal is new where the set is scaled up meanwhile."""
     story = Story(bare("web-0"), bare("web-1"))
     assert story.evict() == "web-1"
     for pods in (
@@ -73,7 +73,7 @@ def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> N
 
 
 def test_a_replacement_without_a_sidecar_stops_the_loop_for_a_day() -> None:
-    """T41: another restart would help as little, whatever else happens to the pods."""
+    """istio#15873: another restart would help as little, whatever else happens to the pods."""
     story = Story(bare("a"), bare("b"))
     assert story.evict() == "a"
     reason = "c, made after a was evicted, has no sidecar either"

@@ -46,7 +46,7 @@ def new_pod(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
-    """T32, T35, and all else; `cluster/test_start_cases.py` asks the webhook."""
+    """community-distribution#2040, and all else; `cluster/test_start_cases.py` asks the webhook."""
     made = copy.deepcopy(case.pod)
 
     plan = planned(made, case.setting)
@@ -106,7 +106,7 @@ ABSENT = "no container is called istio-proxy"
 def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
     pod: Any, asked: str | None, but: str
 ) -> None:
-    """T31: hold has no effect beside hooks of the mesh and in native mode."""
+    """istio#37541: hold has no effect beside hooks of the mesh and in native mode."""
     assert effective_start(pod) == (f"asked for {asked}, but {but}" if but else asked)
 
 
@@ -119,7 +119,7 @@ def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:
 
 @pytest.mark.parametrize("labels", [None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"}], ids=str)
 def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> None:
-    """T34. Go clients send null for an empty map: adding into it would refuse the pod."""
+    """Go clients send null for an empty map: adding into it would refuse the pod."""
     after, _ = labelled(labels=labels)
     assert after["metadata"]["labels"] == {**(labels or {}), INJECT: "true"}
     assert labelled()[0]["metadata"]["labels"] == {INJECT: "true"}
@@ -129,7 +129,7 @@ def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> N
 @pytest.mark.parametrize("value", ["true", "false", "", "yes"])
 @pytest.mark.parametrize("source", ["label", "annotation"])
 def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
-    """T35: a label beside the annotation would beat it."""
+    """community-distribution#2040: a label beside the annotation would beat it."""
     _, plan = labelled(**{f"{source}s": {INJECT: value}})
     assert plan == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
 
@@ -146,14 +146,14 @@ def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
     ids=["hostNetwork", "mirror", "injected", "ambient", "no metadata"],
 )
 def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], reason: str) -> None:
-    """T34."""
+    """Its namespace has `istio.io/rev`."""
     pod = pods.decode(msgspec.json.encode(found))
     assert plan_label(pod) == Plan(ops=(), reason=reason)
     assert planned(found).ops == ()
 
 
 def test_an_ambient_pod_of_a_file_starts_after_a_sidecar_that_it_asks_for() -> None:
-    """T34: nothing else is known of it."""
+    """Nothing else is known of it."""
     labels = {DATAPLANE: "ambient"}
     assert planned(new_pod(labels=labels)).ops == ()
     assert planned(new_pod(labels={**labels, INJECT: "true"})).started_with == "hold"
@@ -212,7 +212,7 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
     ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "none"],
 )
 def test_a_pod_that_is_to_stay_as_istio_made_it_stays(found: dict[str, Any], how: Start) -> None:
-    """T32: an explicit false is also about what hold would have done."""
+    """An explicit false is also about what hold would have done."""
     assert planned(found, how).ops == ()
 
 
@@ -250,7 +250,10 @@ def test_a_hook_of_somebody_else_is_kept() -> None:
     "lifecycle", [{"preStop": {"exec": {"command": ["x"]}}}, {"stopSignal": "SIGINT"}]
 )
 def test_hold_is_not_claimed_where_the_mesh_replaced_its_hook(lifecycle: dict[str, Any]) -> None:
-    """T31: with a lifecycle from the mesh Istio adds no hook, so nothing holds the payload back."""
+    """With a lifecycle from the mesh Istio adds no hook, so nothing holds the payload back.
+
+    istio#37541.
+    """
     result = planned(injected(details={PROXY: {"lifecycle": lifecycle}}))
     assert (result.ops, result.started_with) == ((), None)
     assert "hold has no effect" in result.reason

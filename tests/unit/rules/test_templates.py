@@ -131,7 +131,7 @@ POLICY: dict[str, Any] = {
 def test_a_failure_policy_that_names_no_container_counts_native_sidecars(
     group: str, kind: str, named: dict[str, str]
 ) -> None:
-    """T44: kubernetes pkg/controller/job matchOnExitCodes."""
+    """cloud-sql-proxy#1803: kubernetes pkg/controller/job matchOnExitCodes."""
     ignored, rule = POLICY["rules"]
     policy = {"rules": [ignored, {**rule, "onExitCodes": {**rule["onExitCodes"], **named}}]}
     job = {"spec": {"template": {"spec": {"containers": []}}, "podFailurePolicy": policy}}

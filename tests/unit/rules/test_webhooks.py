@@ -152,7 +152,7 @@ def istio(name: str) -> Configuration:
 
 
 def test_names_are_compared_as_the_api_server_sorts_them() -> None:
-    """T33: a dash comes before a dot, both before digits, and those before letters."""
+    """istio#43074: a dash comes before a dot, both before digits, and those before letters."""
     before = ("asm-sidecar-injector", "istio", "istio-aux", "istio-aux-kubeflow-istio-au")
     after = (OURS, f"{OURS}2", "istio-revision-tag-default", "istio-sidecar-injector", "vendor")
     assert sorted_before(OURS, [istio(name) for name in (*before, *after)]) == before
@@ -191,7 +191,7 @@ def test_names_are_compared_as_the_api_server_sorts_them() -> None:
 def test_only_webhooks_that_make_sidecars_count(
     webhooks: list[dict[str, Any]] | None, counts: bool
 ) -> None:
-    """T33."""
+    """istio#43074."""
     found = configuration("aaa", webhooks)
 
     assert sorted_before(OURS, [found]) == (("aaa",) if counts else ())

@@ -22,7 +22,7 @@ from prometheus_client.process_collector import ProcessCollector
 from istio_aux.kube.events import Events
 from istio_aux.model.names import EventAction, EventReason
 from istio_aux.model.pod import PROXY, Key
-from istio_aux.model.policy import Outcome, Rung, State
+from istio_aux.model.policy import Outcome, State, Way
 from istio_aux.model.resources import Requests
 from istio_aux.model.text import printable_json
 
@@ -32,7 +32,7 @@ M = TypeVar("M", Counter, Gauge)
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
-NO_RUNG = "none"  # The rung of a quit that ended before its first attempt.
+NO_WAY = "none"  # The way of a quit that ended before its first attempt.
 
 RESOURCES = tuple(Requests().amounts)
 """Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
@@ -89,10 +89,10 @@ class Telemetry:
 
         self.quits = counter(
             "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, way=(NO_RUNG, *Rung),
+            outcome=QUIT_OUTCOMES, way=(NO_WAY, *Way),
         )  # fmt: skip
         self.quit_attempts = counter(
-            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Rung
+            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Way
         )
         self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
         self.exit_to_exit = Histogram(

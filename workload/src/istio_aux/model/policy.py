@@ -70,7 +70,7 @@ class DeadProxy(StrEnum):
     DELETE = "delete"
 
 
-class Rung(StrEnum):
+class Way(StrEnum):
     """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
 
     None of them needs a shell in the image (istio.io#5073).

@@ -35,7 +35,7 @@ from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY, Key, Pod
-from istio_aux.model.policy import Policy, QuitMode, Rung
+from istio_aux.model.policy import Policy, QuitMode, Way
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
@@ -52,7 +52,7 @@ from istio_aux.quit.task import (
     Task,
 )
 from istio_aux.tasks import Slots, end_tasks
-from istio_aux.telemetry import KEEPERS, NO_RUNG, Recorder, Telemetry
+from istio_aux.telemetry import KEEPERS, NO_WAY, Recorder, Telemetry
 
 KUBELET_KNOWN = 300.0
 """Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
@@ -312,7 +312,7 @@ class QuitController:
                     answer = await self._send(state, task, action, not_after)
                 except LateError:
                     continue
-                return task.answered(action.rung, answer, self._scope)
+                return task.answered(action.way, answer, self._scope)
         raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
 
     async def _read(self, key: Key) -> PodFacts | None:
@@ -340,9 +340,9 @@ class QuitController:
         self, state: PodState, task: Task, what: Send, not_after: float
     ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
-        self._recorder.attempted(state, task.attempts + 1, what.rung)
+        self._recorder.attempted(state, task.attempts + 1, what.way)
         client, pod, deadline = self._client, state.key, self._scope.limits.deadline
-        if what.rung is Rung.PORT_FORWARD:
+        if what.way is Way.PORT_FORWARD:
 
             async def still() -> bool:
                 facts = await self._read(pod)
@@ -389,10 +389,10 @@ class QuitRecorder(Recorder):
         note = f"the sidecar is classic, also where it could be native: {why}"
         self._event_once(state, "Normal", "HeldNotNative", note)
 
-    def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
+    def attempted(self, state: PodState, attempt: int, way: Way) -> None:
         """The proxy is about to be told to exit."""
-        self._telemetry.quit_attempts.labels(rung).inc()
-        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=rung)
+        self._telemetry.quit_attempts.labels(way).inc()
+        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=way)
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""
@@ -444,11 +444,11 @@ class QuitRecorder(Recorder):
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
     def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
-        rung = task.rung or NO_RUNG
-        self._telemetry.quits.labels(outcome, rung).inc()
+        way = task.way or NO_WAY
+        self._telemetry.quits.labels(outcome, way).inc()
         self._log_pod(
             logging.INFO, "quit", state.key,
-            container=task.target, outcome=outcome, way=rung, attempts=task.attempts,
+            container=task.target, outcome=outcome, way=way, attempts=task.attempts,
             reason=str(end),
         )  # fmt: skip
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:

@@ -26,7 +26,7 @@ from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod
-from istio_aux.model.policy import DeadProxy, QuitMode, Rung
+from istio_aux.model.policy import DeadProxy, QuitMode, Way
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts
@@ -88,12 +88,12 @@ class Wait(Decision, frozen=True, tag="wait"):
 class Quit(Decision, frozen=True, tag="quit"):
     """Make the container ``target`` exit; its agent listens on TCP port ``status_port``, if not 0.
 
-    ``rungs`` are the ways that can work for this pod, in the order to try them. ``rule``: how the
+    ``ways`` are the ways that can work for this pod, in the order to try them. ``rule``: how the
     target is told if it is not the proxy.
     """
 
     status_port: int
-    rungs: tuple[Rung, ...]
+    ways: tuple[Way, ...]
     rule: SidecarRule | None = None
 
     @property
@@ -141,9 +141,9 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
     if rule is None:
         port = facts.overrides.status_port
-        return Quit(reason=reason, status_port=port, rungs=rungs(port))
+        return Quit(reason=reason, status_port=port, ways=ways_to(port))
     reason += f"; {rule.container} goes before {PROXY}"
-    return Quit(reason=reason, status_port=rule.port, rungs=(Rung.PORT_FORWARD,), rule=rule)
+    return Quit(reason=reason, status_port=rule.port, ways=(Way.PORT_FORWARD,), rule=rule)
 
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
@@ -158,15 +158,15 @@ def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
     return action, reason
 
 
-def rungs(status_port: int) -> tuple[Rung, ...]:
+def ways_to(status_port: int) -> tuple[Way, ...]:
     """The ways that can work for an agent on this status port, in order.
 
     Port 0: the status server is off, which leaves Envoy's admin. Only port-forward reaches ports
     that the client does not accept.
     """
     if status_port in REQUEST_PORTS:
-        return (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
-    return (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
+        return (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY)
+    return (Way.PORT_FORWARD, Way.ENVOY) if status_port else (Way.ENVOY,)
 
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:

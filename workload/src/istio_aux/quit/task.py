@@ -10,7 +10,7 @@ action to perform:
           not due                               End; Look if an attempt was made (told: yes)
           read: the pod is gone                 End(GONE)
           read: not due any more                End(SUPERSEDED)
-          read: quit                            Send by the next rung; in a dry run End(DRY_RUN)
+          read: quit                            Send by the next way; in a dry run End(DRY_RUN)
           read: report                          End(REPORTED), or Delete, then End(DELETED)
           read: an older state                  Retry
           the proxy answered                    Sleep (told: yes)
@@ -33,7 +33,7 @@ import msgspec
 
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
-from istio_aux.model.policy import QuitMode, Rung
+from istio_aux.model.policy import QuitMode, Way
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules
@@ -74,19 +74,19 @@ class Look(msgspec.Struct, frozen=True):
 class Send(msgspec.Struct, frozen=True):
     """Tell the proxy, whose agent listens on ``port``, to exit, or another sidecar by its rule."""
 
-    rung: Rung
+    way: Way
     port: int
     rule: SidecarRule | None = None
 
     @property
     def request(self) -> str:
-        """What is sent to the port by `Rung.PORT_FORWARD`."""
+        """What is sent to the port by `Way.PORT_FORWARD`."""
         return f"POST {self.rule.path if self.rule else '/quitquitquit'}"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What runs in the proxy's container by any other rung."""
-        return quit_command(self.port if self.rung is Rung.EXEC else None)
+        """What runs in the proxy's container by any other way."""
+        return quit_command(self.port if self.way is Way.EXEC else None)
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class Task:
     exit: End | None = None  # By the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
     requests: Requests | None = field(init=False)  # What the pod holds meanwhile.
-    _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
+    _answers: dict[Way, str] = field(default_factory=dict[Way, str])  # The last one comes last.
     _well: bool = False
 
     def __post_init__(self) -> None:
@@ -143,8 +143,8 @@ class Task:
         self.target, self.requests = self.state.target, self.state.requests
 
     @property
-    def rung(self) -> Rung | None:
-        """The rung of the last attempt."""
+    def way(self) -> Way | None:
+        """The way of the last attempt."""
         return next(reversed(self._answers), None)
 
     def is_due(self, scope: QuitScope) -> bool:
@@ -184,12 +184,12 @@ class Task:
         quits = self.due == "quit"
         return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
 
-    def answered(self, rung: Rung, answer: AttemptResult, scope: QuitScope) -> Action:
+    def answered(self, way: Way, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
         self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
-        # A rung that is forbidden stays visible when the next one fails for another reason.
-        self._answers.pop(rung, None)
-        self._answers[rung] = answer.text
+        # A way that is forbidden stays visible when the next one fails for another reason.
+        self._answers.pop(way, None)
+        self._answers[way] = answer.text
         seconds = scope.limits.confirm if answer.well else scope.limits.confirm_failed
         return Sleep(seconds if answer.sent else 0.0)
 
@@ -209,7 +209,7 @@ class Task:
     ) -> Action:
         """A request failed; ``counts``: because of the pod, not because of the API server.
 
-        An attempt of which nothing was sent is none, and the same rung is next.
+        An attempt of which nothing was sent is none, and the same way is next.
         """
         due = self.is_due(scope)
         if self.told and not due:
@@ -233,14 +233,14 @@ class Task:
         if scope.mode is QuitMode.DRY_RUN:
             self.state.settle(decision)
             return End(QuitOutcome.DRY_RUN, decision.reason)
-        rung = decision.rungs[self.attempts % len(decision.rungs)]
-        return Send(rung, decision.status_port, decision.rule)
+        way = decision.ways[self.attempts % len(decision.ways)]
+        return Send(way, decision.status_port, decision.rule)
 
     def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
         """The pod was read after an attempt that had no effect."""
-        if self._well and self.rung:
-            self._answers[self.rung] += f", but {self.target} still runs"
-        answers = [f"{rung}: {text}" for rung, text in reversed(self._answers.items())]
+        if self._well and self.way:
+            self._answers[self.way] += f", but {self.target} still runs"
+        answers = [f"{way}: {text}" for way, text in reversed(self._answers.items())]
         if decision.rule and decision.rule.switch and not self._well:
             answers.append(f"{self.target} needs {decision.rule.switch}")
         return self.failed("; ".join(answers), scope, reading=False)

@@ -1,8 +1,10 @@
-"""The guardian: owns every process of a cluster, and ends them when the harness ends.
+"""The supervisor: owns every process of a cluster, and ends them when the harness ends.
 
 A program of its own, run by path, with nothing but the standard library:
 
-    guardian.py PLAN    a JSON object: name, state, logs, lock (descriptor), harness (pid), isolate
+    supervisor.py PLAN
+
+PLAN is a JSON object: name, state, logs, lock (descriptor), harness (pid), isolate.
 
 The harness writes requests to its stdin and reads replies and events from its stdout, one JSON
 object a line. At the end of stdin, or when the harness is gone, it kills every descendant and
@@ -30,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Set in every process of a cluster and inherited: `clean` finds those whose guardian was killed.
+# Set in every process of a cluster and inherited: `clean` finds those whose supervisor was killed.
 MARK = "ISTIO_AUX_LAB"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,7 +60,7 @@ def hold(lock: int) -> bool:
     return True
 
 
-class Guardian:
+class Supervisor:
     """The loop that serves the harness: requests in, replies and exits out, zombies reaped."""
 
     def __init__(self, name: str) -> None:
@@ -231,21 +233,21 @@ def main() -> None:
         harness = os.pidfd_open(plan["harness"])
     except ProcessLookupError:
         harness = 0  # It is gone, and so is the other end of stdin.
-    guardian = Guardian(plan["name"])
+    supervisor = Supervisor(plan["name"])
     if plan["isolate"]:
         child = _isolate()
         if child == 0:
-            guardian.serve(harness)
-            os._exit(0 if guardian.forget else 1)
+            supervisor.serve(harness)
+            os._exit(0 if supervisor.forget else 1)
         _write({"isolated": child})
         _, status = os.waitpid(child, 0)
-        guardian.forget = os.waitstatus_to_exitcode(status) == 0
+        supervisor.forget = os.waitstatus_to_exitcode(status) == 0
     else:
         _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        guardian.serve(harness)
+        supervisor.serve(harness)
         _kill_descendants()
     clean(plan["name"], Path(plan["state"]))
-    if guardian.forget:
+    if supervisor.forget:
         shutil.rmtree(plan["logs"], ignore_errors=True)
 
 

@@ -247,7 +247,7 @@ DRAINS = a_job(
     annotations={"proxy.istio.io/config": 'proxyMetadata: {LAB_QUIT_DRAINS: "true"}'},
 )  # fmt: skip
 
-PARADE = (
+ENDINGS = (
     DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
     *NATIVE_SIDECARS,
 )  # fmt: skip
@@ -258,7 +258,7 @@ AT_ONCE = a_job("a-job-that-talks-at-once", "Complete", (0,), container(TALK))
 # These end in other ways, in which kubelet and proxy do what they do in those that stay.
 BY_NIGHT = tuple(
     workload
-    for workload in PARADE
+    for workload in ENDINGS
     if workload in RAY_AND_SPARK
     or workload.name
     in {
@@ -278,4 +278,4 @@ BY_NIGHT = tuple(
 )
 
 # What an installation is tried with.
-ACCEPTANCE = (AT_ONCE, *PARADE)
+ACCEPTANCE = (AT_ONCE, *ENDINGS)

@@ -1,4 +1,4 @@
-"""How a Job's pod starts and ends with each Istio; the lab's stand-in plays Istio."""
+"""Istio by version: how a Job's pod starts, and how it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Capability, Rung, Start
+from istio_aux.model.policy import Capability, Start, Way
 from istio_aux.quit import rules as quitting
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
@@ -28,7 +28,7 @@ OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
 LATER = "2026-11-21T08:17:00Z"
-AGENT = (15020, (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY))
+AGENT = (15020, (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY))
 
 
 class World(NamedTuple):
@@ -49,7 +49,7 @@ class World(NamedTuple):
     started: str
     says: str | None
     why: str = ASKED
-    quits: tuple[int, tuple[Rung, ...]] | None = None
+    quits: tuple[int, tuple[Way, ...]] | None = None
     annotations: Mapping[str, str] = {}
 
 
@@ -96,7 +96,7 @@ WORLDS = [
     ),
     World(
         "1.28 status port of the mesh", world(native="never", mesh={"statusPort": 15520}), NEW, "",
-        started="hold", says="hold", why=NEVER, quits=(15520, (Rung.PORT_FORWARD, Rung.ENVOY)),
+        started="hold", says="hold", why=NEVER, quits=(15520, (Way.PORT_FORWARD, Way.ENVOY)),
     ),
     World("1.28 with istio-cni", world(native="never", cni=True), NEW, "", **CLASSIC),
     World("1.28 with istio-cni on 1.32", world(cni=True), OLD, "", **NATIVELY),
@@ -168,7 +168,10 @@ def finished(pod: dict[str, Any]) -> pods.Pod:
 
 @pytest.mark.parametrize("found", WORLDS, ids=lambda found: found.name)
 def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: World) -> None:
-    """T10 T21 T31: by the kubelet or by istio-aux, and without a false claim."""
+    """By the kubelet or by istio-aux, and without a false claim.
+
+    community-distribution#3057, istio#37541.
+    """
     istio = Istio(found)
     capability = istio.capability(found.kubelets)
     before = a_pod(found.annotations)
@@ -179,7 +182,7 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     explained = report.explain(over, judged(over))
     decided = decide(over)
 
-    told = (decided.status_port, decided.rungs) if isinstance(decided, quitting.Quit) else None
+    told = (decided.status_port, decided.ways) if isinstance(decided, quitting.Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
     finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))

@@ -15,10 +15,10 @@ import pytest
 from lab import outcome
 from lab.creation import audited
 from lab.deployed import SELECTED, await_selected
+from lab.endings import BY_NIGHT, DRAINS, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
-from lab.parade import BY_NIGHT, DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
 from lab.workloads import Workload
 from lightkube import Client
 
@@ -61,13 +61,13 @@ QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 STARTED = [
     workload
-    for workload in PARADE
+    for workload in ENDINGS
     if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in BY_NIGHT)
 ]
 
 
 @dataclass(frozen=True)
-class Parade:
+class Endings:
     """How all workloads ended, and every connection to their pods."""
 
     plain: Mapping[str, Seen]
@@ -91,13 +91,13 @@ def namespaces(
 
 
 @pytest.fixture(scope="module")
-def parade(
+def endings(
     cluster: lab.Cluster,
     client: Client,
     trainer: None,
     istio_aux: lab.juju.App,
     namespaces: tuple[str, str, str],
-) -> Parade:
+) -> Endings:
     """All workloads without a sidecar and beside one, started at once and seen to their ends."""
     plain, meshed, native = namespaces
     for workload in STARTED:
@@ -106,7 +106,7 @@ def parade(
             client.create(workload.in_namespace(namespace))
     without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
     account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
-    return Parade(without, sidecars, [*connections(cluster, meshed, native)], account)
+    return Endings(without, sidecars, [*connections(cluster, meshed, native)], account)
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
@@ -122,28 +122,30 @@ def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("workload", params)
 
 
-@each(PARADE)
+@each(ENDINGS)
 def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
-    parade: Parade, workload: Workload
+    endings: Endings, workload: Workload
 ) -> None:
-    """T1 T2 T3 T7 T12 T20 T39: same conditions, counts, phases, exit codes and restarts.
+    """Same conditions, counts, phases, exit codes and restarts.
 
     The proxy never fails, and never starts again unless the whole pod does.
+
+    uds-core#687, uds-core#913, kuma#2848, KEP-5307, kruise#1285, scuttle#34.
     """
-    without, beside = (ended[workload.name] for ended in (parade.plain, parade.meshed))
+    without, beside = (ended[workload.name] for ended in (endings.plain, endings.meshed))
 
     assert outcome.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 
-def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
-    """T10: with one payload and with two."""
+def test_nobody_connects_to_a_pod_with_a_native_sidecar(endings: Endings) -> None:
+    """community-distribution#3057: with one payload and with two."""
     native = {
-        pod["metadata"]["name"] for w in NATIVE_SIDECARS for pod in parade.meshed[w.name].pods
+        pod["metadata"]["name"] for w in NATIVE_SIDECARS for pod in endings.meshed[w.name].pods
     }
 
     assert len(native) == len(NATIVE_SIDECARS)
-    assert [seen for seen in parade.connections if seen.pod in native] == []
+    assert [seen for seen in endings.connections if seen.pod in native] == []
 
 
 @pytest.mark.parametrize(
@@ -156,18 +158,18 @@ def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
     ids=lambda value: value.name if isinstance(value, Workload) else "",
 )
 def test_a_proxy_is_told_to_quit_where_its_agent_listens(
-    parade: Parade, workload: Workload, subresource: str, command: tuple[str, ...]
+    endings: Endings, workload: Workload, subresource: str, command: tuple[str, ...]
 ) -> None:
-    """T14 T15 T21 T24: there is neither a shell nor curl in the image."""
-    [pod] = parade.meshed[workload.name].pods
-    connections = [seen for seen in parade.connections if seen.pod == pod["metadata"]["name"]]
+    """istio.io#5073, istio#11659: there is neither a shell nor curl in the image."""
+    [pod] = endings.meshed[workload.name].pods
+    connections = [seen for seen in endings.connections if seen.pod == pod["metadata"]["name"]]
 
     assert (connections[0].subresource, connections[0].command) == (subresource, command)
 
 
-def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(parade: Parade) -> None:
+def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(endings: Endings) -> None:
     """What it was told it does 5 s later, and only then the Job completes."""
-    [pod] = parade.meshed[DRAINS.name].pods
+    [pod] = endings.meshed[DRAINS.name].pods
     ended = {
         status["name"]: datetime.fromisoformat(status["state"]["terminated"]["finishedAt"])
         for status in pod["status"]["containerStatuses"]
@@ -176,15 +178,15 @@ def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(parade: Parade)
     assert ended["istio-proxy"] - ended["main"] >= timedelta(seconds=5)
 
 
-def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(parade: Parade) -> None:
-    """T20: by the account of the workload, in the container of the proxy."""
+def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(endings: Endings) -> None:
+    """kruise#1285: by the account of the workload, in the container of the proxy."""
     classic = [w for w in STARTED if w not in NATIVE_SIDECARS]
-    pods = {pod["metadata"]["name"] for w in classic for pod in parade.meshed[w.name].pods}
+    pods = {pod["metadata"]["name"] for w in classic for pod in endings.meshed[w.name].pods}
 
-    assert pods <= {seen.pod for seen in parade.connections}
-    assert {seen.user for seen in parade.connections} == {parade.account}
-    assert {seen.container for seen in parade.connections} == {"istio-proxy", ""}
-    assert {seen.command for seen in parade.connections if seen.subresource == "exec"} <= {
+    assert pods <= {seen.pod for seen in endings.connections}
+    assert {seen.user for seen in endings.connections} == {endings.account}
+    assert {seen.container for seen in endings.connections} == {"istio-proxy", ""}
+    assert {seen.command for seen in endings.connections if seen.subresource == "exec"} <= {
         (*REQUEST, "--debug-port=15020", *QUIT),
         (*REQUEST, *QUIT),
     }
