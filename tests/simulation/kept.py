@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ _UID = re.compile(r"uid-[0-9]+")
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 # A controller without pods is remembered for a while: it may have been scaled down.
 _REMEMBERED = frozenset({"PodOwner", "Recalled", "Rollout"})
+_OTHERS = frozenset({"__dict__", "__weakref__", "_client"})
+_ATOMS = frozenset({int, float, bool, bytes})
 _TASKS = ("quit ", "restart ")
 
 
@@ -40,7 +43,7 @@ def _places(root: object, there: set[str]) -> Iterator[str]:
             if value.startswith("uid-") and value not in there and _UID.fullmatch(value):
                 yield f"{path}: {value}"
             continue
-        if id(value) in seen:
+        if value is None or type(value) in _ATOMS or id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, MethodType):
@@ -54,16 +57,20 @@ def _places(root: object, there: set[str]) -> Iterator[str]:
             todo += ((f"{path}.{name}", item) for name, item in _fields(value))
 
 
+@cache
 def _is_ours(kind: type) -> bool:
     return kind.__module__.startswith("istio_aux") and kind.__name__ not in _REMEMBERED
 
 
-def _fields(value: object) -> Iterator[tuple[str, Any]]:
-    names = dict.fromkeys(getattr(value, "__dict__", ()))
-    for each in type(value).__mro__:
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    names = list[str](getattr(kind, "__struct_fields__", ()))
+    for each in kind.__mro__:
         slots = each.__dict__.get("__slots__", ())
-        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    names |= dict.fromkeys(getattr(value, "__struct_fields__", ()))
-    for name in names:
-        if name not in {"__dict__", "__weakref__", "_client"} and hasattr(value, name):
-            yield name, getattr(value, name)
+        names += (slots,) if isinstance(slots, str) else slots
+    return tuple(dict.fromkeys(names))
+
+
+def _fields(value: object) -> Iterator[tuple[str, Any]]:
+    names = dict.fromkeys((*getattr(value, "__dict__", ()), *_slots(type(value))))
+    return ((name, getattr(value, name, None)) for name in names if name not in _OTHERS)

@@ -70,16 +70,20 @@ class World:
         """Let time pass to ``end``, or until something is true; returns whether it is."""
         due, runners, check = self._due, self.runners, self.now
         while True:
-            self._turn()
+            then = end
+            for runner in runners:
+                when = runner.next()
+                if when is not None and when <= self.now:
+                    runner.turn()
+                    when = runner.next()
+                if when is not None and when < then:
+                    then = when
             if self.now >= check:
                 if until():
                     return True
                 check = self.now + 1.0
-            then = due[0][0] if due else end
-            for runner in runners:
-                when = runner.next()
-                if when is not None and when < then:
-                    then = when
+            if due and due[0][0] < then:
+                then = due[0][0]
             if then >= end:
                 self.now = end
                 return until()
@@ -87,12 +91,6 @@ class World:
             if due and due[0][0] <= self.now:
                 _, _, do, args = heapq.heappop(due)
                 do(*args)
-
-    def _turn(self) -> None:
-        for runner in self.runners:
-            when = runner.next()
-            if when is not None and when <= self.now:
-                runner.turn()
 
     def tell(self, text: str, *args: object) -> None:
         """Add a sentence to the story, if somebody reads it."""
