@@ -23,7 +23,9 @@ from simulation.world import Violation, World
 EMPTY = 200.0
 """Seconds after the last pod is gone in which it is forgotten. A silent watch is dead
 after 70 s."""
-READS = frozenset({"reboots", "power cuts", "kubelet upgrades", "restored etcd", "defects"})
+READS = frozenset(
+    {"reboots", "power cuts", "kubelet upgrades", "restored etcd", "defects", "tampered Lease"}
+)
 """Faults after which a decision may rest on what only a read saw, or on none."""
 _PRODUCT = logging.getLogger("istio_aux")
 
@@ -139,7 +141,7 @@ def _finish(cluster: Cluster, go_on: Callable[..., bool]) -> bool:
 
     if not go_on(RESUMED_BOUND, done):
         return False
-    if "restored etcd" not in world.faults:  # What was suspended then is searched for later.
+    if not world.faults & {"restored etcd", "tampered Lease"}:  # Else only a late search finds it.
         blame(SUSPENDED)
     if not go_on(BOUND - RESUMED_BOUND, done):
         return False

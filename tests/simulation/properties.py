@@ -85,7 +85,7 @@ class Judge:
         self.tampered: list[float] = []  # When the Lease was deleted, or others wrote it.
         self._known = math.inf  # What was seen since then is written again.
         self.excused: set[str] = set()  # Controllers with pods that should have no sidecar.
-        self._pods = 0, 0.0  # The most pods of the last ten seconds, and when.
+        self._pods = 0, 0.0  # The most pods of the last 30 s, and when: Events wait for answers.
         self._removed: dict[Name, int] = {}  # In which version a pod of this name was removed.
         self._ready = set[str]()  # UIDs of pods that have been Ready.
         self._deleting: dict[str, int] = {}  # Version in which a pod began to end, by UID.
@@ -95,7 +95,7 @@ class Judge:
     def count(self, process: Process, request: str) -> None:
         """A process sends any request."""
         now, pods = self._world.now, len(self._cluster.nodes.sandboxes)
-        if pods < self._pods[0] and now <= self._pods[1] + 10.0:
+        if pods < self._pods[0] and now <= self._pods[1] + 30.0:
             pods = self._pods[0]
         else:
             self._pods = pods, now
@@ -213,7 +213,8 @@ class Judge:
         self._world.after(NOTICED, self._written, self._world.now)
 
     def _written(self, lost: float) -> None:
-        if lost == self.tampered[-1]:
+        there = self._cluster.server.objects["leases"]
+        if lost == self.tampered[-1] and there:  # One that was deleted is left to its holder.
             processes = (unit.process for unit in self._cluster.units)
             began = (p.began for p in processes if p and p.troubled < lost)
             self._known = min(began, default=math.inf)
