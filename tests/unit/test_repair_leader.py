@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from aiohttp import web
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UnreachableError
@@ -252,12 +253,22 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
 
 
-async def test_a_suspension_that_arrives_after_the_next_leader_has_searched_is_found_soon() -> None:
-    """The Lease says that a pod is being replaced, so its Job may be suspended at any time."""
+@pytest.mark.parametrize(
+    "left",
+    [
+        ({}, {"shop/owner-1": Replaced("web-0", "u-1")}),
+        ({"shop/owner-1": datetime.now(UTC).replace(microsecond=0)}, {}),
+    ],
+    ids=("being replaced", "replaced in vain"),
+)
+async def test_a_suspension_that_arrives_after_the_next_leader_has_searched_is_found_soon(
+    left: tuple[dict[str, datetime], dict[str, Replaced]],
+) -> None:
+    """The Lease says that a pod was to be replaced, so its Job may be suspended at any time."""
     limits = replace(FAST, search=600.0, first_search=0.02)
     async with cluster(leading=False, job_limits=limits) as world:
         await world.known(0)
-        world.repair.recall({}, {"shop/owner-1": Replaced("web-0", "u-1")})
+        world.repair.recall(*left)
         world.repair.lead(True)
         jobs = "GET /apis/batch/v1/jobs"
         await until(lambda: jobs in world.api.requests, "it has searched")

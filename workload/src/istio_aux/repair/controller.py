@@ -139,7 +139,7 @@ class RepairController:
                 self._leave(owner)
         self._queue_all()
         if self._listed:
-            self._suspended_jobs.lead(leading, late=bool(self.replaced))
+            self._suspended_jobs.lead(leading, late=bool(self.replaced or self.failed))
         self._store.invalidate()
 
     @property
@@ -225,7 +225,7 @@ class RepairController:
         """
         self._listed = listed
         # Suspended Jobs are resumed even where no pods are watched any more.
-        self._suspended_jobs.lead(self._leading, late=bool(self.replaced))
+        self._suspended_jobs.lead(self._leading, late=bool(self.replaced or self.failed))
         await listed.wait()
         self._queue_all()
         while True:
