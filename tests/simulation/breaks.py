@@ -22,7 +22,8 @@ from istio_aux.model import kubelet
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.task import End, Task
-from istio_aux.repair import rollout, rules, suspension
+from istio_aux.repair import rollout, suspension
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
@@ -309,9 +310,9 @@ BREAKS = {
         12,
         "old Jobs, native sidecars",
         "a finished pod of a Job is restarted",
-        rules,
-        "containers_finished",
-        _returns(False),
+        Candidate,
+        "of",
+        lambda of: lambda pod: structs.replace(of(pod), finished=False),
     ),
     "a relabelled namespace is not looked at again": _break(
         5, "relabelled namespaces", NOT_FREED, QuitController, "_steer_all", _of_no_namespace
