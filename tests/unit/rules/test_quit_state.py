@@ -64,9 +64,9 @@ class Story:
     def watched(self, seen: Pod, now: Moment = NOW) -> None:
         self.state.decide_on(self.facts(seen), self.scope, now)
 
-    def looked(self, seen: Pod | None = None, *, gone: bool = False) -> Action:
+    def looked(self, seen: Pod | None = None, seconds: float = 0, *, gone: bool = False) -> Action:
         facts = None if gone else self.facts(seen or pod())
-        return self.task.looked(facts, self.scope, NOW)
+        return self.task.looked(facts, self.scope, after(seconds))
 
     def facts(self, seen: Pod) -> PodFacts:
         return PodFacts(seen, self.scope.policy, self.kubelet)
@@ -379,12 +379,19 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.state.decision.action == "wait", "a restored etcd"
 
 
-def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause() -> None:
+@pytest.mark.parametrize(
+    ("mode", "older"),
+    [(QuitMode.ENABLED, pod(main=RUNNING, version=7)), (QuitMode.DRY_RUN, pod(version=7))],
+    ids=["before the payload ended", "in a dry run"],
+)
+def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause(
+    mode: QuitMode, older: Pod
+) -> None:
     """A restored etcd has it for longer than a request takes."""
-    story = Story(pod(main=JUST_DONE, version=8), policy=Policy(grace=10.0))
+    story = Story(pod(main=JUST_DONE, version=8), policy=Policy(grace=10.0), mode=mode)
     assert story.awake() == Sleep(10.0)
     assert story.awake(10) == Look()
-    assert isinstance(story.looked(pod(main=RUNNING, version=7)), Retry)
+    assert isinstance(story.looked(older, 10), Retry)
 
 
 def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:

@@ -231,7 +231,8 @@ class Task:
     def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
         """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
-            self.state.settle(decision)
+            if not self.state.settle(decision):
+                return self.failed(_OLDER, scope, reading=False)
             return End(QuitOutcome.DRY_RUN, decision.reason)
         way = decision.ways[self.attempts % len(decision.ways)]
         return Send(way, decision.status_port, decision.rule)
