@@ -240,14 +240,15 @@ def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile
     assert [n for n in compiled if not re.search(r"\.(cpython-312-[^/]*|abi3)\.so$", n)] == []
 
 
-def test_the_charm_has_of_the_workload_its_model_and_nothing_of_tests(
+def test_the_charm_has_of_the_workload_its_model_and_settings_and_nothing_of_tests(
     content: dict[str, zipfile.ZipInfo],
 ) -> None:
     folders = {name.partition("/")[0] for name in content if "/" in name}
     assert folders <= {"src", "lib", "venv"}
     others = {name for name in content if name.startswith("src/istio_aux/")}
     assert {name for name in others if not name.startswith("src/istio_aux/model/")} == {
-        "src/istio_aux/__init__.py"
+        "src/istio_aux/__init__.py",
+        "src/istio_aux/settings.py",
     }
 
 
