@@ -65,9 +65,9 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
     assert [line for line in text.splitlines() if len(line) >= 120] == []
 
 
-# The most lines of Python, with a little room. The goals are 58,000, 15,500 and 3,600.
+# The most lines of Python, 3 % above what there is. The goals are 56,000, 16,600 and 3,100.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 67_900, "workload/src": 20_150, "src": 3_500}
+MOST = {"tests": 67_700, "workload/src": 19_900, "src": 3_500}
 
 
 def python(*folders: str) -> int:
@@ -79,7 +79,7 @@ def python(*folders: str) -> int:
 def test_tests_workload_and_charm_do_not_grow(folder: str) -> None:
     """Each line of a test is read and run at each change."""
     more = python(folder) - MOST[folder]
-    assert more <= 0, f"{folder}: {more} lines too many: take away what nobody needs any more"
+    assert more <= 0, f"{folder}: {more} lines too many: take away what no user needs any more"
 
 
 def test_the_documents_do_not_grow() -> None:
