@@ -346,6 +346,7 @@ def _label(cluster: Cluster, name: str, labels: Json) -> None:
     cluster.world.tell("namespace {} has the labels {}", name, [*labels])
     change = {"labels": dict(labels)}
     cluster.server.update("namespaces", ("", name), lambda found: found["metadata"].update(change))
+    cluster.judge.relabelled(name)
 
 
 def _scale(cluster: Cluster, dice: Random) -> None:

@@ -359,6 +359,12 @@ class Judge:
         """A controller got another number of pods: nobody knows which pod replaces which."""
         self.under_way.pop(owner.uid, None)
 
+    def relabelled(self, namespace: str) -> None:
+        """Where Istio injects no more, the next leader sees no pod that a restart did not help."""
+        for uid, owner in self._cluster.owners.items():
+            if owner.namespace == namespace and not self._cluster.injects(namespace):
+                self.hopeless.pop(uid, None)
+
     def job_failed(self, job: Job, because: str) -> None:
         """A Job has failed because of the pod with this UID."""
         if because in self.ours:

@@ -288,6 +288,8 @@ class RepairController:
 
     def _restore(self, owner: PodOwner) -> None:
         """Take over what an earlier leader left about the controller."""
+        if self._store.owners.get(owner.key) is not owner:
+            return  # All its pods are gone. It is for the one that has its next pods.
         for left in self._recalled.take(owner.key):
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
             owner.announced = True
