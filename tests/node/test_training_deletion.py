@@ -11,7 +11,8 @@ from typing import Any
 import lab
 import lightkube
 import pytest
-from istio_aux.model import owners, pod
+from istio_aux.model import pod
+from istio_aux.repair.candidate import Candidate
 from lab.fixtures import new_namespaces
 from lab.outcome import look
 from lab.workloads import Workload, container, template, training_job
@@ -79,4 +80,4 @@ def test_only_those_training_jobs_fail_of_which_that_was_said(
     survives = name in {"pytorchjob-onfailure", "pytorchjob-exitcode"}
 
     assert ending == ("Running" if survives else "Failed")
-    assert survives or owners.controls(pod.convert(dict(deleted))).failure
+    assert survives or Candidate.of(pod.convert(dict(deleted))).controller.failure
