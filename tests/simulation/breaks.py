@@ -271,7 +271,7 @@ BREAKS = {
         4, "defects", {NOT_FREED, GIVEN_UP, _KEPT}, _FanOut, "_each", _swallows
     ),
     "a policy is forgotten when it cannot be read": _break(
-        0,
+        29,
         "unreadable policies",
         GIVEN_UP,
         watcher,
@@ -285,7 +285,7 @@ BREAKS = {
         0, "old Jobs, late requests", SUSPENDED, SuspendedJobs, "lead", _at_once
     ),
     "a wall clock says how old a pod is": _break(
-        25,
+        27,
         "clock steps, drains",
         "restart beside a pod that is not Ready yet",
         rollout,
@@ -315,7 +315,7 @@ BREAKS = {
         lambda of: lambda pod: structs.replace(of(pod), finished=False),
     ),
     "a relabelled namespace is not looked at again": _break(
-        5, "relabelled namespaces", NOT_FREED, QuitController, "_steer_all", _of_no_namespace
+        7, "relabelled namespaces", NOT_FREED, QuitController, "_steer_all", _of_no_namespace
     ),
     "a dry run tells proxies to exit": _break(
         0, "new settings", "acts against its settings", Task, "_attempt", _performed

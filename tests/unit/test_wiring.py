@@ -31,6 +31,7 @@ from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.task import Task
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
 from istio_aux.telemetry import Telemetry
@@ -303,6 +304,25 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         (missing,) = whole(wired.status()).missing
         assert missing.startswith("pods: no complete list yet: ")
         assert whole(wired.status()).ready is ready
+
+
+async def test_the_status_counts_the_unmeshed_pods_that_it_lists() -> None:
+    """It is made in slices, and pods come and go between them."""
+    async with ApiServer() as api, AsyncExitStack() as stack:
+        await api.put("namespaces", {"metadata": {"name": "shop", "labels": LABELS | ENABLED}})
+        await api.put("pods", raw(name="bare"))
+        wired = Wiring(replace(DEFAULTS, repair_policy=REPORT), api.access())
+        await stack.enter_async_context(wired.client)
+        wired._repair.set_injectors(mesh())
+        for name, work in wired.work().items():
+            if name != "injectors":
+                await stack.enter_async_context(background(work()))
+        await until(lambda: wired._repair.count(Sidecar.MISSING), "it is found")
+        slices = wired.status()
+        next(slices)
+        wired._repair.delete(Key("shop", "bare", "pod-1"), None)
+        status = whole(slices)
+        assert (len(status.unmeshed_pods), status.unmeshed_total) == (1, 1)
 
 
 async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() -> None:

@@ -161,6 +161,8 @@ class Wiring:
         )
         held = (pod for state, pod in troubled if state in _HELD and pod.lasting)
         holders = (yield from answers.group(held))[: answers.MOST]
+        # They are counted when the list is made: pods are decided on between two slices of this.
+        total, unknown = map(self._repair.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
         unmeshed = yield from self._repair.unmeshed(answers.LONGEST)
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
@@ -189,8 +191,8 @@ class Wiring:
             holders=holders,
             race=self._settings.repair_policy.race,
             unmeshed_pods=unmeshed,
-            unmeshed_total=self._repair.count(Sidecar.MISSING),
-            unmeshed_unknown=self._repair.count(Sidecar.UNKNOWN),
+            unmeshed_total=total,
+            unmeshed_unknown=unknown,
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
             unreadable_objects=unreadable[: answers.UNREADABLE],
