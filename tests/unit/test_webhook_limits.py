@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 
 import pytest
+from aiohttp import web
 from istio_aux.serving import Connection, ServingLimits
 from istio_aux.telemetry import Bounded, Closed
 from unit.asynchronous import background, descriptors, until
@@ -165,6 +166,43 @@ async def test_a_review_of_a_peer_that_was_answered_before_waits_for_few_of_a_fl
 
     assert answered < 45, "the last of 51 otherwise"
     assert hook.reviews("hold") - before < 51
+
+
+async def test_what_a_client_that_left_has_sent_does_not_wait_for_a_turn() -> None:
+    """Else the bodies of clients that come and go are held without bound."""
+    async with serving() as hook, hook.client() as client:
+        turns = hook.webhook._turns
+        turns._passing = asyncio.create_task(asyncio.sleep(60))  # No turn comes.
+        await client.send(post(review()))
+        await until(lambda: turns._waiting, "it waits")
+        client.leave()
+        await until(lambda: hook.connections == 0, "it is gone")
+        await until(lambda: not turns._waiting, "nothing waits", within=5)
+        turns._passing.cancel()
+
+
+async def test_a_request_that_was_refused_is_not_counted_again_as_late() -> None:
+    async with serving(request=SHORT) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            await client.shake_hands()
+            client.write(b"POST /mutate ")
+            await client.flush()
+            await asyncio.sleep(SHORT / 2)
+            client.write(b"no HTTP\r\n\r\n")
+            await client.flush()  # It does not answer TLS's close_notify.
+            await until(lambda: hook.ended("refused"), "it is closed", within=5)
+        assert (hook.reviews("malformed"), hook.reviews("timeout")) == (1, 0)
+
+
+async def test_an_error_of_ours_is_not_counted_as_a_clients() -> None:
+    async def fail(_request: web.BaseRequest) -> web.StreamResponse:
+        raise RuntimeError
+
+    async with serving() as hook:
+        hook.listener._handler = fail
+        assert (await hook.ask(post(review()))).status == 500
+        await until(lambda: hook.connections == 0, "it is gone")
+        assert hook.reviews("malformed") == 0
 
 
 async def test_the_event_loop_turns_more_often_after_a_review_that_took_long() -> None:

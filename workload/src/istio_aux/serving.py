@@ -127,8 +127,6 @@ class Connection(web.RequestHandler, Peer):
 
     def finish(self, response: web.StreamResponse) -> web.StreamResponse:
         """Return the answer to a request, perhaps the last one."""
-        if self.waits_for == "request":
-            self.wait("idle")
         if not self._messages:  # Else another request has come already. It may not read its answer.
             self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
@@ -157,13 +155,13 @@ class Connection(web.RequestHandler, Peer):
 
         client-go repeats a review that was answered with 503, but none whose connection was closed.
         """
-        if self.waits_for == "request":
+        if self.waits_for == "request" and not self.why:
             self.listener.refused(status, text)
         if self.transport and self.waits_for != "linger":
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
             head += f"Retry-After: 1\r\nContent-Length: {len(text) + 1}\r\n\r\n"
             self.transport.write(f"{head}{text}\n".encode())
-            self.why = why
+            self.why = self.why or why
             self.wait("linger")
 
     def end(self, why: Closed) -> None:
@@ -184,6 +182,8 @@ class Connection(web.RequestHandler, Peer):
         if self in self.listener.connections:
             self.listener.connections.remove(self)
             self.listener.closed(self.why)
+        if self.turn:  # What waits for it would keep the body.
+            self.turn.cancel()
         super().connection_lost(exc)
 
 
@@ -289,6 +289,9 @@ class Listener:
         except web.RequestPayloadError as error:  # Its body is no HTTP.
             response = web.Response(status=400)
             error.with_traceback(None)
+        finally:
+            if connection.waits_for == "request":
+                connection.wait("idle")
         return connection.finish(response)
 
     def _sweep(self) -> None:

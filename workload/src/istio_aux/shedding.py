@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter, OrderedDict
 from contextlib import suppress
@@ -29,6 +30,8 @@ class Peer:
     address = ""
     held = 0  # Bytes of its request that have arrived, or of its last answer.
     answered = False
+    turn: asyncio.Future[None] | None = None
+    """What its request waits for; cancelled when it is closed."""
 
 
 P = TypeVar("P", bound=Peer)

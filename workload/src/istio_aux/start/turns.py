@@ -15,6 +15,8 @@ from itertools import count
 from math import inf
 from typing import TypeVar
 
+from istio_aux.shedding import Peer
+
 PROMPT, PAUSES = 0.0005, 20
 """Seconds of work for each turn of the event loop without any, and the most of these turns. A
 handshake and a request need a dozen."""
@@ -38,13 +40,16 @@ class Turns:
         self._rule, self._spent = 0, [0.0, 0.0, 0.0]
 
     @asynccontextmanager
-    async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Wait until a review from ``address`` may be worked on; the context has no other wait."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = address
+    async def turn(self, peer: Peer) -> AsyncGenerator[None]:
+        """Wait until a review of ``peer`` may be worked on; the context has no other wait."""
+        turn = peer.turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = peer.address
         if not self._passing or self._passing.done():
             self._passing = asyncio.create_task(self._pass())
-        await turn
+        try:
+            await turn
+        finally:
+            self._waiting.pop(turn, None)  # It is there yet if its client has left.
         began = time.thread_time()  # Not what other processes took meanwhile.
         try:
             yield
@@ -53,7 +58,7 @@ class Turns:
             took = min(time.thread_time() - began, PAUSES * PROMPT)
             self._pauses = int(took / PROMPT)
             self.spend(took)
-            self.learn(address, took)
+            self.learn(peer.address, took)
 
     def choose(self, waiting: Mapping[K, str]) -> K:
         """Return whose turn it is, of those that wait and their addresses, the oldest one first.
@@ -83,7 +88,8 @@ class Turns:
         while self._waiting:
             turn = self.choose(self._waiting)
             del self._waiting[turn]
-            if not turn.done():  # The process does not end.
+            self._pauses = 0
+            if not turn.done():  # Else its client has left in this turn of the event loop.
                 turn.set_result(None)
             await asyncio.sleep(0)  # It is worked on.
             for _ in range(self._pauses):

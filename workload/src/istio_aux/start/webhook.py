@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from aiohttp import web
 from msgspec import structs
@@ -26,7 +27,7 @@ from istio_aux.model.owners import counts_exits
 from istio_aux.model.pod import OwnerReference
 from istio_aux.model.policy import Start
 from istio_aux.model.text import one_line
-from istio_aux.serving import Listener, ServingLimits
+from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.start import review
 from istio_aux.start.plan import Left, left_to_ambient
 from istio_aux.start.turns import Turns
@@ -184,14 +185,14 @@ class AdmissionWebhook:
             kind = request.headers.get("Content-Type", "")[:256]
             raise web.HTTPUnsupportedMediaType(text=f"content-type {kind!r}: expected {JSON}\n")
         body = await self._read(request)
-        began, address = time.perf_counter(), request.remote or ""
+        began, peer = time.perf_counter(), cast("Connection", request.protocol)
         try:
-            async with self._turns.turn(address):
+            async with self._turns.turn(peer):
                 if request.transport is None:  # The client has left meanwhile.
                     raise web.HTTPBadRequest(text="the client has left\n")
                 answer = self._review(path, body, how := self._how())
             if answer.job and await self._is_counted(answer.pod.partition("/")[0], answer.job):
-                async with self._turns.turn(address):
+                async with self._turns.turn(peer):
                     answer = self._review(path, body, structs.replace(how, counted=True))
         except review.Malformed as error:
             text = one_line(str(error), 500)
