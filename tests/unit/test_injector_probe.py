@@ -11,8 +11,9 @@ from aiohttp import web
 from istio_aux.injector import probe
 from istio_aux.injector.probe import Rhythm, ask, check_kubelets
 from istio_aux.injector.probe_rules import Question
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError
+from istio_aux.kube.errors import ApiError, NoConnectionError
 from istio_aux.model.policy import Capability, State
 from istio_aux.telemetry import Telemetry
 from lab.istio import World
@@ -318,3 +319,66 @@ async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew()
 
         await told(watcher, State.LIVE)
         assert watcher.control_planes.native.capability is C
+
+
+async def test_a_namespace_whose_pods_break_the_api_server_hides_no_injector() -> None:
+    """A patch of another webhook that does not apply is a 500 that names no webhook."""
+
+    def breaks(pod: dict[str, Any]) -> web.Response | None:
+        broken = pod["metadata"]["namespace"] == "a-broken"
+        return refusal(500, "InternalError", "doc is missing path: /spec/x") if broken else None
+
+    async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
+        api.dry_run = chain(ON_REQUEST, breaks)
+        await api.put("namespaces", {"metadata": {"name": "a-broken", "labels": ENABLED}})
+        await api.lead()
+        await told(watcher, State.LIVE)
+
+
+async def test_another_webhook_that_opts_pods_out_of_the_mesh_hides_no_injector() -> None:
+    injects = chain(ON_REQUEST)
+
+    def opts_out(pod: dict[str, Any]) -> web.Response:
+        if pod["metadata"]["namespace"] == "meshed":
+            return injects(pod)
+        pod["metadata"]["labels"] = {"sidecar.istio.io/inject": "false"}
+        return web.json_response(pod, status=201)
+
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = opts_out
+
+        assert (await ask(client, asked_in("a-plain", "meshed"))).injected
+        found = await ask(client, asked_in("a-plain"))
+
+    assert (found.injected, found.reached) == (False, False)
+    assert 'a-plain: no sidecar: label sidecar.istio.io/inject: "false"' in found.why
+
+
+async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_known() -> None:
+    async with Cluster() as api, watching(api) as watcher:
+        api.dry_run = lambda pod: web.json_response(pod, status=201)
+        await api.lead(matchConditions=[{"name": "app", "expression": "has(object.spec.x)"}])
+        assert "matchConditions" in (await told(watcher, State.NOT_PROBED)).why
+
+        api.dry_run = chain(ON_REQUEST)
+        await told(watcher, State.LIVE)
+
+
+async def test_an_api_server_that_is_away_leaves_what_was_known_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[str] = []
+
+    async def away(*_what: object) -> bytes:
+        tries.append("")
+        raise NoConnectionError("connection refused")
+
+    async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
+        await api.lead()
+        await told(watcher, State.LIVE)
+        monkeypatch.setattr(actions, "dry_run_pod", away)
+        await until(lambda: len(tries) > 3, "it was asked again")
+        assert injector(watcher).state is State.LIVE
+
+        monkeypatch.setattr(probe, "KEPT", 0.0)
+        await told(watcher, State.NOT_PROBED)

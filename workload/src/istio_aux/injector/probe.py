@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain, islice
 
 import msgspec
 
@@ -22,6 +23,7 @@ from istio_aux.kube.errors import (
     ApiError,
     Backoff,
     KubeError,
+    NoConnectionError,
     UnreadableError,
     jittered,
     retry_after,
@@ -41,8 +43,8 @@ an injector that is slow is live."""
 DRY_RUN = 12.0  # Seconds for all dry runs of a probe; a webhook has ten by default.
 NAMESPACES = 10  # Namespaces that a probe asks in: a quota or a policy may refuse all pods.
 KEPT = 300.0
-"""Seconds that an answer counts while the API server refuses dry runs by a fault of its own. Then
-it creates no pods either."""
+"""Seconds that an answer counts while the API server refuses dry runs by a fault of its own, or is
+away. Then it creates no pods either."""
 
 LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
@@ -133,9 +135,14 @@ class InjectorProbe:
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
 
     def _turn(self) -> Iterator[Question]:
-        """Yield a question for each of some namespaces, first for that which was tried last."""
+        """Yield a question for each of some namespaces, first for that which was tried last.
+
+        After a failure the next one comes first: one namespace alone may make the API server fail.
+        """
         names = set[str]()
-        for question in probe_rules.in_turn(self._questions(), self._last):
+        turn = probe_rules.in_turn(self._questions(), self._last)
+        failed = list(islice(turn, 1 if self._failures else 0))
+        for question in chain(turn, failed):
             if len(names) == NAMESPACES:
                 return
             if question.namespace not in names:
@@ -149,7 +156,8 @@ class InjectorProbe:
         One such probe says nothing of an injector that was live: the machine may be busy.
         """
         self._failures += 1
-        busy = isinstance(error, ApiError) and error.code != 504
+        answered = isinstance(error, ApiError) and error.code != 504
+        busy = answered or isinstance(error, NoConnectionError)
         kept = self._answered + KEPT if busy else -math.inf
         live = self.result is not None and self.result.injected
         if not live or (self._failures > 1 and asyncio.get_running_loop().time() >= kept):
@@ -202,7 +210,10 @@ async def ask(client: Client, questions: Iterable[Question]) -> Probe:
                     return refusal(str(error))
                 refusals[question.namespace] = str(error)
             else:
-                found = probe_rules.created(made)
+                found = probe_rules.created(made, question.unclear)
+                if not found.reached:
+                    refusals[question.namespace] = found.why
+                    break
                 if native or not found.injected:
                     return found
                 why = f"pods with a native sidecar are refused: {refusals[question.namespace]}"

@@ -28,6 +28,7 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed, one_line, shortened
 from istio_aux.model.webhooks import ClientConfig, Webhook
+from istio_aux.model.wish import Wish
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -73,6 +74,7 @@ class Question(Struct, frozen=True):
 
     namespace: str
     labels: dict[str, str]
+    unclear: str = ""  # Why it is not known whether the injector is called for it.
 
     def body(self, *, native: bool) -> bytes:
         """Return the pod as JSON; ``native``: whether it asks for a native sidecar."""
@@ -109,7 +111,7 @@ def questions(
             if where is None or not hook.selects(where, labels):
                 continue
             if all(each.target == target for each in hooks if each.selects(where, labels)):
-                yield Question(name, labels)
+                yield Question(name, labels, hook.unclear)
 
 
 def in_turn(found: Iterable[Question], last: Question | None) -> Iterator[Question]:
@@ -145,8 +147,12 @@ def refused_in(refusals: Mapping[str, str]) -> str:
     return f"namespaces refuse the pod: {listed(whys, '; ', most=_NAMED)}"
 
 
-def created(body: bytes) -> Probe:
-    """Interpret the API server's answer to a dry run."""
+def created(body: bytes, unclear: str = "") -> Probe:
+    """Interpret the API server's answer to a dry run.
+
+    ``unclear`` says why it is not known whether the injector was asked. It is not asked, either, or
+    gives no sidecar, if another webhook says so in the pod.
+    """
     try:
         pod = pods.decode(body)
     except (ValueError, RecursionError) as error:
@@ -160,6 +166,9 @@ def created(body: bytes) -> Probe:
     if pod.has_proxy:
         why = "Istio makes no native sidecars, not even on request"
         return Probe(injected=True, native=classic(why))
+    wish = Wish.of(pod)
+    if another := wish.said if wish.asks is False else unclear:
+        return refusal(f"no sidecar: {another}", reached=False)
     return refusal("it gives no sidecar to a pod that asks for one")
 
 
