@@ -382,3 +382,30 @@ async def test_an_api_server_that_is_away_leaves_what_was_known_for_a_while(
 
         monkeypatch.setattr(probe, "KEPT", 0.0)
         await told(watcher, State.NOT_PROBED)
+
+
+async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses() -> None:
+    """The list of all nodes is the most expensive request of a probe."""
+    async with Cluster() as api:
+        api.version, api.dry_run = "v1.31.0", chain(ON_REQUEST)
+        asked = api.refuse("/nodes", 429, "", "later", after=60)
+        async with watching(api, rhythm=OFTEN) as watcher:
+            await api.lead()
+            await told(watcher, State.LIVE)
+            dry_runs = len(api.dry_runs)
+            await until(lambda: len(api.dry_runs) > dry_runs + 5, "it is asked again")
+            assert "later" in watcher.control_planes.native.why
+        assert len(asked) == 1
+
+
+async def test_many_changes_of_configurations_are_one_question() -> None:
+    """A controller of another program may write its configuration many times a second."""
+    async with Cluster() as api, watching(api, rhythm=Rhythm(live=30.0, other=0.2)) as watcher:
+        await api.lead()
+        await told(watcher, State.LIVE)
+        before = len(api.dry_runs)
+        for number in range(50):
+            metadata = {"name": "policies", "annotations": {"at": str(number)}}
+            await api.put("mutatingwebhookconfigurations", {"metadata": metadata})
+            await asyncio.sleep(0.01)
+        assert before < len(api.dry_runs) < before + 10

@@ -92,14 +92,17 @@ class InjectorProbe:
         self._client, self._telemetry, self._target = client, telemetry, target
         self._questions, self._news, self._rhythm = questions, news, rhythm
         self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
-        self._answered = self._kubelets_read = -math.inf
+        self._answered = self._kubelets_due = -math.inf
         self._kubelets: NativeCheck | None = None
+        self._kubelets_read, self._reading = False, Backoff(rhythm.live, LONGEST_PAUSE)
         self._last: Question | None = None
 
     async def run(self) -> None:
-        """Ask until cancelled: after a pause, and earlier after changes."""
+        """Ask until cancelled: after a pause, and earlier after changes, which may be many."""
+        clock = asyncio.get_running_loop().time
         while True:
             self.changed.clear()
+            began = clock()
             try:
                 pause = await self._ask()
             # A defect of ours must not end the probes, nor count as a live injector.
@@ -112,6 +115,7 @@ class InjectorProbe:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self.changed.wait()
+            await asyncio.sleep(began + self._rhythm.other - clock())
 
     async def _ask(self) -> float:
         """Ask once, and publish the answer; returns the seconds until the next question."""
@@ -177,16 +181,17 @@ class InjectorProbe:
     async def _possible(self, shown: NativeCheck) -> NativeCheck:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""
         clock = asyncio.get_running_loop().time
-        if clock() >= self._kubelets_read + self._rhythm.read:
+        if clock() >= self._kubelets_due:
             try:
                 async with asyncio.timeout(DRY_RUN):
                     self._kubelets = await check_kubelets(self._client)
-                self._kubelets_read = clock()
+                self._kubelets_read, self._kubelets_due = True, clock() + self._rhythm.read
+                self._reading.reset()
             except (KubeError, TimeoutError) as error:
-                if self._kubelets_read == -math.inf:
-                    return probe_rules.unknown(
-                        str(error) or "no answer from the API server in time"
-                    )
+                self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
+                if not self._kubelets_read:
+                    why = str(error) or "no answer from the API server in time"
+                    self._kubelets = probe_rules.unknown(why)
         return self._kubelets or shown
 
 
