@@ -409,3 +409,38 @@ async def test_many_changes_of_configurations_are_one_question() -> None:
             await api.put("mutatingwebhookconfigurations", {"metadata": metadata})
             await asyncio.sleep(0.01)
         assert before < len(api.dry_runs) < before + 10
+
+
+async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespaces() -> None:
+    """A round of dry runs asks in some namespaces only, and the one that admitted pods is full."""
+    names = [f"team-{number:02}" for number in range(12)]
+    states, admits = list[State](), {"team-00"}
+
+    def full(pod: dict[str, Any]) -> web.Response | None:
+        admitted = pod["metadata"]["namespace"] in admits
+        return None if admitted else refusal(403, "Forbidden", "exceeded quota: pods")
+
+    async with (
+        Cluster() as api,
+        watching(
+            api, rhythm=OFTEN, changed=lambda mesh: states.append(mesh.injectors[0].state)
+        ) as watcher,
+    ):
+        api.dry_run = chain(ON_REQUEST, full)
+        for name in names:
+            await api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
+        await api.publish()
+        await api.configure()
+        await told(watcher, State.LIVE)
+        states.clear()
+        admits.clear()
+        admits.add("team-11")
+
+        def admitted() -> bool:
+            return api.dry_runs[-1]["metadata"]["namespace"] == "team-11"
+
+        await until(admitted, "it is asked where pods are admitted")
+        assert states == []
+
+        admits.clear()
+        assert "exceeded quota" in (await told(watcher, State.NOT_PROBED)).why

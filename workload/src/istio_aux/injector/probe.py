@@ -131,6 +131,10 @@ class InjectorProbe:
         if found.native.capability is Capability.NATIVE:
             native = await self._possible(found.native)
             found = msgspec.structs.replace(found, native=native)
+        if trusted and not found.reached and found != NOWHERE:
+            self._failures += 1  # Another round asks in further namespaces.
+            self._count("unreachable")
+            return self._backoff.next()
         self._publish(found)
         if not found.reached:
             return self._rhythm.other if found == NOWHERE else self._backoff.next()
