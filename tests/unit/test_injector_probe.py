@@ -444,3 +444,18 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
 
         admits.clear()
         assert "exceeded quota" in (await told(watcher, State.NOT_PROBED)).why
+
+
+async def test_an_injector_is_live_before_versions_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(_client: Client) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(probe, "check_kubelets", silent)
+    async with Cluster() as api, watching(api) as watcher:
+        api.dry_run = chain(ON_REQUEST)
+        await api.lead()
+        async with asyncio.timeout(probe.DRY_RUN / 2):
+            await told(watcher, State.LIVE)
+        assert watcher.control_planes.native.capability is U

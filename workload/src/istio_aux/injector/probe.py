@@ -186,6 +186,9 @@ class InjectorProbe:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""
         clock = asyncio.get_running_loop().time
         if clock() >= self._kubelets_due:
+            if not (self.result and self.result.injected):
+                self.result = Probe(injected=True)  # That need not wait for the versions.
+                self._news.set()
             try:
                 async with asyncio.timeout(DRY_RUN):
                     self._kubelets = await check_kubelets(self._client)
