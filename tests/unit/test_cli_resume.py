@@ -36,3 +36,17 @@ async def test_the_command_names_a_job_that_it_may_not_resume_and_ends(
         said = capsys.readouterr().err
         assert said.startswith("TFJob training/mnist: it is still suspended: ")
         assert "not you" in said
+
+
+@pytest.mark.parametrize("code", [401, 403], ids=["no account", "no rights"])
+async def test_the_command_ends_and_says_so_where_it_may_not_look_for_suspended_jobs(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The removal of the charm waits for it: an earlier hook, or unit, has deleted the account."""
+    async with kubeflow() as world:
+        await world.suspended(ends=True)
+        world.api.refuse("/tfjobs", code, text="not you")
+        async with asyncio.timeout(10):
+            assert await resume(world.client, 600, FAST) == 1
+        why = f"TFJobs: it is not known which are suspended: {code}: not you\n"
+        assert capsys.readouterr().err == why

@@ -375,7 +375,9 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
         await events.sent(_END)
     for job in jobs.status():
         report.complain(f"{_name(job)}: {job.reason}")
-    return NOT_DONE if jobs.status() or not jobs.over(ATTEMPTS) else 0
+    for kind, why in jobs.unread.items():
+        report.complain(f"{kind}s: it is not known which are suspended: {why}")
+    return NOT_DONE if jobs.status() or jobs.unread or not jobs.over(ATTEMPTS) else 0
 
 
 def _name(job: SuspendedJob) -> str:

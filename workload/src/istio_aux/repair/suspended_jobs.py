@@ -103,6 +103,7 @@ class SuspendedJobs:
         self._slots = Slots(self._limits.at_once, self._limits.usual)
         self._searches: list[asyncio.Task[None]] = []
         self._searched = set[str]()  # Kinds.
+        self.unread: dict[str, str] = {}  # Kinds that may not be listed, and why.
         self._leading = False
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
@@ -143,7 +144,10 @@ class SuspendedJobs:
         return sorted(known, key=lambda job: job.since)
 
     def over(self, attempts: int) -> bool:
-        """Whether all were found, and each was resumed or has failed so many times in a row."""
+        """Whether all were found, and each was resumed or has failed so many times in a row.
+
+        Kinds that may not be listed count as found: see `unread`.
+        """
         found = self._searched == {*KINDS}
         return found and all(job.failures >= attempts for job in self._jobs.values())
 
@@ -280,15 +284,17 @@ class SuspendedJobs:
             try:
                 await self._find(kind, api)
                 self._searched.add(kind)
+                self.unread.pop(kind, None)
                 backoff.reset()
             except KubeError as error:
                 # With another race-policy the permission comes and goes with suspended Jobs.
                 usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})
-                if usual:
+                if isinstance(error, ApiError) and error.code in {401, 403}:
                     self._searched.add(kind)
-                else:
+                    self.unread[kind] = str(error)
+                if not usual:
                     pause = max(backoff.next(), retry_after(error))
             except Exception:  # Without the search, a suspended Job might never be resumed.
                 self._recorder.unhandled("suspended Jobs")
