@@ -193,6 +193,22 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
             logger.info("%s: skipped: %s", name, why)
 
 
+def stands(client: Client, wanted: AnyResource, model: str) -> bool:
+    """Tell whether the object is there with the spec and the labels of `wanted`."""
+    kind: type[Any] = type(wanted)
+    try:
+        with attempt(f"{wanted.kind} {_name(wanted)}"):
+            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
+            labels: dict[str, str] = stored["metadata"].get("labels", {})
+    except ReconcileError as error:
+        if error.code != 404:
+            raise
+        return False
+    goal = _as_dict(wanted)
+    labelled = goal["metadata"]["labels"].items() <= labels.items()
+    return labelled and stored.get("spec") == goal["spec"]
+
+
 def prune(
     client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
 ) -> None:
@@ -250,8 +266,7 @@ def listed(
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels)
         ):
-            found: dict[str, Any] = each.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  the same
-            yield msgspec.convert(found["metadata"], Found)
+            yield msgspec.convert(_as_dict(each)["metadata"], Found)
 
 
 def accepts(client: Client, token: str, account: str, model: str) -> bool:
@@ -280,6 +295,10 @@ def request_token(client: Client, account: str, model: str) -> str:
             raise ValueError("no token")
     logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
     return status.token
+
+
+def _as_dict(resource: AnyResource) -> dict[str, Any]:
+    return resource.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
 
 
 def _name(resource: AnyResource) -> str:
