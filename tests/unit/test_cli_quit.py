@@ -312,6 +312,20 @@ async def test_missing_rights_are_said_at_once(cluster: Cluster) -> None:
         assert shown.err.endswith("403 Forbidden: pods is forbidden\n")
 
 
+async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
+    cluster: Cluster,
+) -> None:
+    """It would be told to exit, and be said to be stuck."""
+    async with cluster:
+        await cluster.pod("near", namespace="a")
+        await cluster.pod("far", namespace="b")
+        cluster.api.refuse("GET /api/v1/namespaces/b/pods", 403, "Forbidden", "not you")
+        shown = await cluster.quits("a/near", "b/far", "--yes", "-o", "json")
+        assert outcomes(shown) == {"near": "stuck", "far": "stuck"}
+        assert (shown.status, cluster.told) == (1, set())
+        assert shown.err.startswith("pods of b: ")
+
+
 async def test_no_more_proxies_are_told_together_than_by_serve(cluster: Cluster) -> None:
     """A namespace has a quarter of the slots."""
     async with cluster:

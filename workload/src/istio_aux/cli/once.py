@@ -111,7 +111,7 @@ class _FreeRun:
         self._watches = Watches(client, telemetry)
         self._quit = QuitController(
             client, self._labels, telemetry, self._events,
-            policy=policy, ended=self._ends.__setitem__,
+            policy=policy, leading=False, ended=self._ends.__setitem__,
         )  # fmt: skip
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:
@@ -181,6 +181,7 @@ class _FreeRun:
             await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
             if missing := _missing(watches):
                 return missing
+            self._quit.lead(True)  # Not before: no pod is told to exit and then not followed.
             await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
             for key in self._hung:
                 self.verdicts[key] = self._outcome(key)
