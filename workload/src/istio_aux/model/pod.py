@@ -354,7 +354,7 @@ def convert(document: object) -> Pod:
     except msgspec.ValidationError as error:
         if unquoted := next(_unquoted(_map(document).get("metadata")), None):
             raise ValueError(unquoted) from error
-        if _NO_TEXT.search(str(error)):
+        if _NO_TEXT.search(str(error)[:500]):  # It may quote what a document says.
             raise ValueError(f"{error}: put it in quotes") from error
         raise
 
