@@ -21,7 +21,6 @@ from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
-from istio_aux.model.policy import REPLACED, replaced
 from istio_aux.model.selectors import DNS_LABEL
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -83,7 +82,7 @@ class Config:
             try:
                 (own.get(name) or settings.OPTIONS[name].read)(value)
             except ValueError as error:
-                problems.append(f"{name}: {error}{replaced(f'{name}={value}')}")
+                problems.append(f"{name}: {error}{settings.replaced(f'{name}={value}')}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -121,7 +120,7 @@ def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
         options: dict[str, Any] = {name: known.get(name, defaults[name]) for name in defaults}
         for name, choices in CHOICES.items():
             if options[name] not in choices:
-                option, _, value = REPLACED.get(f"{name}={options[name]}", "").partition("=")
+                option, _, value = settings.REPLACED.get(f"{name}={options[name]}", "").partition("=")
                 options[name] = value if option == name else defaults[name]
         # Commands, NAME=/COMMAND, are gone: such a container keeps its pod, as without a rule.
         options["sidecars"] = re.sub("(^|,)[^,=]*=/[^,]*", "", options["sidecars"])

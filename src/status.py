@@ -10,8 +10,8 @@ from typing import Final
 import istio_aux
 import ops
 from istio_aux.model import selectors
-from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.answers import Injector, ProcessStatus, State, SuspendedJob, TroubledPod
+from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError

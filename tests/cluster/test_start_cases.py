@@ -12,7 +12,7 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.model.annotations import START, STARTED_WITH
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from lab import creation, meshed, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account
@@ -33,18 +33,18 @@ SETTINGS = tuple(dict.fromkeys(case.setting for case in CASES))
 ROOTS = {Capability.NATIVE: "start-istio", Capability.UNKNOWN: "start-nowhere"}
 
 
-def called(setting: Start) -> str:
+def called(setting: StartPolicy) -> str:
     """The name of the workload with that setting; the API server chooses pods for it."""
     asking = "-asking" if setting.inject else ""
     return f"start-{setting.mode}-{setting.capability}-{setting.peers}{asking}"
 
 
-def name(setting: Start) -> str:
+def name(setting: StartPolicy) -> str:
     """The namespace in which that setting is in force."""
     return f"{called(setting)}{'-chosen' if setting.pods.requirements else ''}-pods"
 
 
-def objects(workload: Workload, setting: Start) -> list[AnyResource]:
+def objects(workload: Workload, setting: StartPolicy) -> list[AnyResource]:
     """What the charm makes for a setting, under a name of its own."""
     values = manifests.Values(
         workload.name,
@@ -76,7 +76,7 @@ def in_force(
 ) -> Iterator[None]:
     """Every setting of the table, in a namespace of its own."""
 
-    def served(setting: Start) -> Workload:
+    def served(setting: StartPolicy) -> Workload:
         name = called(setting)
         more = {
             "start-mode": setting.mode.value,

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import aiohttp
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
 
 from fuzz import bodies, judge, slow
@@ -122,7 +122,7 @@ def _beyond(seconds: float) -> list[str]:
 
 def _decide(ask: Ask) -> None:
     with suppress(review.Malformed):
-        review.answer(ask.body, Start(), inject=ask.path == INJECT)
+        review.answer(ask.body, StartPolicy(), inject=ask.path == INJECT)
 
 
 async def _run(

@@ -26,7 +26,7 @@ from istio_aux.model import pod as stored_pods
 from istio_aux.model.documents import shallow
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
+from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
@@ -105,7 +105,7 @@ def audited(pod: Pod) -> report.Finding | str | None:
     """What `audit` says about it."""
     expectation = mesh.expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
     return report.audit(
-        pod, Candidate.of(pod), judged(pod, NOW, quit_policy=Policy(grace=30)), expectation
+        pod, Candidate.of(pod), judged(pod, NOW, quit_policy=QuitPolicy(grace=30)), expectation
     )
 
 
@@ -154,10 +154,11 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    await judge.step("decide", lambda: quitting.decide(PodFacts(pod, Policy()), NOW))
+    await judge.step("decide", lambda: quitting.decide(PodFacts(pod, QuitPolicy()), NOW))
     scope = QuitScope()
     await judge.step(
-        "decide_on", lambda: PodState(key_of(pod)).decide_on(PodFacts(pod, Policy()), scope, NOW)
+        "decide_on",
+        lambda: PodState(key_of(pod)).decide_on(PodFacts(pod, QuitPolicy()), scope, NOW),
     )
     await judge.step("store", lambda: followers.follow(pod))
     answers = [

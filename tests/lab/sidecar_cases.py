@@ -8,7 +8,7 @@ from typing import Any
 
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, SIDECARS, START
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.start.native_sidecars import MOST
 
 from lab.images import BUSYBOX
@@ -44,10 +44,10 @@ class Case:
     counted: bool = False  # Its Job counts the exit codes of native sidecars.
 
     @property
-    def setting(self) -> Start:
+    def setting(self) -> StartPolicy:
         """What the admin has set, and what can be had."""
         option = sidecars.parse(self.option)
-        return Start(capability=self.capability, sidecars=option, counted=self.counted)
+        return StartPolicy(capability=self.capability, sidecars=option, counted=self.counted)
 
     @property
     def pod(self) -> dict[str, Any]:

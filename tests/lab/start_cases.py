@@ -18,7 +18,7 @@ from istio_aux.model.annotations import (
     START,
     STARTED_WITH,
 )
-from istio_aux.model.policy import Capability, Peers, Start, StartMode
+from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.selectors import parse
 from istio_aux.start import plan as start
 from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
@@ -59,9 +59,9 @@ class Case:
     warns: str = ""  # Part of the warning to its author.
 
     @property
-    def setting(self) -> Start:
+    def setting(self) -> StartPolicy:
         """What the admin has set, and what can be had."""
-        return Start(
+        return StartPolicy(
             mode=self.mode, capability=self.capability, peers=self.peers, pods=parse(self.pods),
             inject=parse(self.inject) if self.inject else None,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
+from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.webhooks import Address
 from istio_aux.quit.state import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
@@ -94,7 +94,7 @@ class Cluster:
             DEFAULTS,
             webhook_address=Address("", 0),
             lease=LEASE,
-            quit_policy=Policy(grace=dice.choice((0.0, 0.0, 10.0)), dead_proxy=delete),
+            quit_policy=QuitPolicy(grace=dice.choice((0.0, 0.0, 10.0)), dead_proxy=delete),
             # With fewer slots a few pods suffice to fill them.
             quit_limits=QuitLimits(at_once=8, retries_at_once=4),
             repair_policy=RepairPolicy(

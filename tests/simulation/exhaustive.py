@@ -13,7 +13,7 @@ from typing import NamedTuple
 from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 
 from simulation.onepod import RUNGS, Life, Violation, World, begin, settled, steps
 
@@ -115,15 +115,15 @@ LIVES = (
     Life("a payload that ends", stops=True),
     Life("a payload that is started again after a failure", restart="OnFailure", restarts=1),
     Life("two payload containers", ("main", "logger", PROXY), deletes=False),
-    Life("a grace period", policy=Policy(grace=2.0)),
+    Life("a grace period", policy=QuitPolicy(grace=2.0)),
     Life("a container that does not count", ("main", "logger", PROXY), deletes=False,
-         policy=Policy(sidecars=sidecars.parse("logger=ignore")), kept=frozenset({"logger"})),
+         policy=QuitPolicy(sidecars=sidecars.parse("logger=ignore")), kept=frozenset({"logger"})),
     Life("a proxy that crashes", crashes=True, owner=_JOB),
     Life("a proxy that crashes, and its pod is deleted", crashes=True, owner=_JOB,
-         policy=Policy(dead_proxy=DeadProxy.DELETE)),
+         policy=QuitPolicy(dead_proxy=DeadProxy.DELETE)),
     Life("a proxy that crashes and is started again", restart="OnFailure", restarts=1,
          crashes=True, deletes=False),
     Life("another sidecar goes first", ("main", "sql", PROXY), deletes=False,
-         policy=Policy(sidecars=sidecars.parse("sql=9091/quit"))),
+         policy=QuitPolicy(sidecars=sidecars.parse("sql=9091/quit"))),
     Life("a dry run", mode=QuitMode.DRY_RUN),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
-from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult, How
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
@@ -45,7 +45,7 @@ class Life(NamedTuple):
     crashes: bool = False  # Whether the proxy may end although nobody has told it to.
     deletes: bool = True  # Whether somebody may delete the pod.
     kept: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
-    policy: Policy = Policy()
+    policy: QuitPolicy = QuitPolicy()
     mode: QuitMode = QuitMode.ENABLED
     owner: tuple[str, str] | None = None  # apiVersion and kind of the controller.
     stops: bool = False  # Whether the process of the unit may get SIGTERM.

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from istio_aux.kube import client as kube
 from istio_aux.kube.access import Access
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import StartPolicy
 from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
@@ -242,7 +242,7 @@ def raw(hook: Hook) -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    how: Callable[[], Start] = Start, api: ApiServer | None = None, **limits: Any
+    how: Callable[[], StartPolicy] = StartPolicy, api: ApiServer | None = None, **limits: Any
 ) -> AsyncGenerator[Hook]:
     """A webhook with the limits of a test, which checks deadlines often; it may ask ``api``."""
     nowhere = Access("https://127.0.0.1:1", ssl.create_default_context(), str)
@@ -253,7 +253,7 @@ async def serving(
 
 @asynccontextmanager
 async def _serving(
-    client: kube.Client, how: Callable[[], Start], limits: Mapping[str, Any]
+    client: kube.Client, how: Callable[[], StartPolicy], limits: Mapping[str, Any]
 ) -> AsyncGenerator[Hook]:
     metrics, bounds = Telemetry(), ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
     webhook = AdmissionWebhook(metrics, how, client, limits=bounds)

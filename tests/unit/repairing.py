@@ -15,9 +15,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.answers import State
 from istio_aux.model.documents import whole
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import RepairPolicy, State
+from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry

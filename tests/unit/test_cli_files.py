@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from istio_aux.cli import main, report
 from istio_aux.cli.terminal import Cell, Style, Terminal
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
 from unit.rules.pods import RECORDS, RUNNING, document, exited, waiting
 from unit.screens import Run, Screen
@@ -186,7 +186,7 @@ def test_mutate_answers_a_review_as_the_webhook_does_however_deep_it_is(
     nested = '{"f:a":' * levels + f"[{innermost}]" + "}" * levels
     text = reviewed(pod).replace('"@"', nested)
     outcome = answer("mutate", "-f", "-", "-o", "json", stdin=text)
-    assert outcome.lines == [json.loads(review.answer(text.encode(), Start()).body)]
+    assert outcome.lines == [json.loads(review.answer(text.encode(), StartPolicy()).body)]
 
 
 def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answer) -> None:

@@ -14,7 +14,8 @@ from istio_aux.injector.probe_rules import Question
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, NoConnectionError
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.answers import State
+from istio_aux.model.policy import Capability
 from istio_aux.telemetry import Telemetry
 from lab.istio import World
 from unit.asynchronous import until

@@ -13,8 +13,8 @@ from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.objects import Key
+from istio_aux.model.answers import State
 from istio_aux.model.pod import Metadata
-from istio_aux.model.policy import State
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.injector.watcher import Watcher
+from istio_aux.model.answers import State
 from istio_aux.model.election import Since
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.policy import Capability
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import DryRun
 from unit.asynchronous import until

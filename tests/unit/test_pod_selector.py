@@ -13,7 +13,7 @@ import pytest
 from istio_aux.cli import main
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
-from istio_aux.model.policy import Policy
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from unit import quitting, repairing
 from unit.asynchronous import until
@@ -67,7 +67,7 @@ async def test_only_pods_that_it_matches_are_unmeshed() -> None:
 
 
 async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
-    async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
+    async with quitting.cluster(pods=TEAMS, policy=QuitPolicy(grace=3600)) as world:
         done = exited(0, at=datetime.now(UTC).isoformat())
         await world.pod("waits", done, labels=MATCHED)
         await until(working, "its grace period runs")

@@ -11,7 +11,7 @@ from istio_aux.model import sidecars
 from istio_aux.model.answers import group
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
-from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
@@ -229,7 +229,7 @@ async def test_a_process_that_was_frozen_reads_the_clock_right_before_it_acts(wh
         return lasts
 
     lasts = False
-    policy, limits = Policy(dead_proxy=DeadProxy.DELETE), replace(FAST, lost_after=0.1)
+    policy, limits = QuitPolicy(dead_proxy=DeadProxy.DELETE), replace(FAST, lost_after=0.1)
     async with cluster(leads=leads, limits=limits, policy=policy) as world:
         torn = {"main": RUNNING, "proxy": ENDED, "owners": [JOB]}
         await world.pod("job", **(torn if what == "torn" else {}))
@@ -293,7 +293,7 @@ async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_conta
         assert "istio-aux.io/sidecars" not in event["note"]
 
 
-IGNORING = Policy(sidecars=sidecars.parse("vault-agent=ignore"))
+IGNORING = QuitPolicy(sidecars=sidecars.parse("vault-agent=ignore"))
 
 
 async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells_its_owner() -> (
@@ -366,7 +366,7 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
 
 # Pods whose proxy is dead while their payload may run.
 
-DELETE = Policy(dead_proxy=DeadProxy.DELETE)
+DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 POD = "/api/v1/namespaces/training/pods/job"
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from istio_aux.cli.cluster import AuditRequest, audit_pods
 from istio_aux.cli.installation import Installation
-from istio_aux.model.policy import Policy, QuitMode
+from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import RESOURCES
 from msgspec.structs import replace
@@ -86,7 +86,7 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         series = f'istio_aux_kept_resources{{by="{by}",resource="gpu"}}'
         return world.count(series)
 
-    async with cluster(mode=QuitMode.DRY_RUN, policy=Policy(grace=3600)) as world:
+    async with cluster(mode=QuitMode.DRY_RUN, policy=QuitPolicy(grace=3600)) as world:
         await world.select("other", selected=False)
         at_once = {"istio-aux.io/quit-grace": "0"}
         await world.pod("done", details=details(HELD), annotations=at_once)
@@ -99,7 +99,7 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         await world.pod("not-selected", namespace="other", details=gpu, annotations=at_once)
         await settled(world, pods=6)
         assert (kept("istio-proxy"), kept("other")) == (8, 2)
-        told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=Policy(grace=3600))
+        told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=QuitPolicy(grace=3600))
         audit = await audit_pods(
             world.api.access(), AuditRequest(config=Installation(settings=told))
         )

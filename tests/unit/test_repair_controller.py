@@ -12,9 +12,10 @@ import pytest
 from aiohttp import web
 from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
+from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
-from istio_aux.model.policy import RacePolicy, RepairPolicy, State
+from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
 from msgspec import structs

@@ -10,11 +10,11 @@ from aiohttp import web
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UnreachableError
 from istio_aux.kube.objects import Key
+from istio_aux.model.answers import State
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import SUSPENDED as MARK
-from istio_aux.model.policy import State
 from msgspec.structs import replace
 from unit.asynchronous import until
 from unit.repairing import (

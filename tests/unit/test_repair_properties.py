@@ -17,12 +17,12 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.objects import key_of
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.answers import State
 from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import whole
 from istio_aux.model.moment import Moment
 from istio_aux.model.owners import FoundJob, Job
 from istio_aux.model.pod import OwnerReference, Pod
-from istio_aux.model.policy import State
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair import rules as repair

@@ -11,20 +11,28 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.model import selectors
+from istio_aux.model.applications import Application
 from istio_aux.model.policy import (
-    REPLACED,
-    Application,
     DeadProxy,
     Peers,
-    Policy,
     QuitMode,
+    QuitPolicy,
     RacePolicy,
     RepairPolicy,
     StartMode,
+    StartPolicy,
 )
 from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
-from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, UnknownKeys, load
+from istio_aux.settings import (
+    OPTIONS,
+    REPLACED,
+    LogLevel,
+    Settings,
+    SettingsError,
+    UnknownKeys,
+    load,
+)
 from lab.options import configured
 from unit.declared import ANNOTATIONS
 
@@ -74,11 +82,10 @@ def test_every_key_is_taken(file: Path) -> None:
         namespace_selectors=selectors.parse_namespaces("!off,team in (a,b); b"),
         pod_selector=selectors.parse("team in (a,b)"),
         inject_selector=selectors.parse("step"),
-        start_mode=StartMode.NATIVE,
-        peers=Peers.DIRECT,
+        start_policy=StartPolicy(mode=StartMode.NATIVE, peers=Peers.DIRECT),
         webhook_configuration=LONG_NAME,
         quit=QuitMode.DRY_RUN,
-        quit_policy=Policy(
+        quit_policy=QuitPolicy(
             grace=2.5,
             sidecars=(SidecarRule("cloud-sql-proxy", how=How.IGNORE), SHIPPED["daprd"]),
             dead_proxy=DeadProxy.DELETE,

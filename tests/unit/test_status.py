@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux import status, telemetry
 from istio_aux.injector.rules import Injector
-from istio_aux.model.answers import Holder
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.answers import Holder, State
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed

@@ -16,7 +16,7 @@ import yaml
 from istio_aux import rights, settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Policy, Way
+from istio_aux.model.policy import QuitPolicy, Way
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit
 from istio_aux.quit.task import Send
@@ -206,7 +206,7 @@ def allowed(objects: list[dict[str, Any]]) -> set[tuple[str, ...]]:
     return set(map(tuple, json.loads(commands)))
 
 
-def sent(policy: Policy) -> Iterator[tuple[str, ...]]:
+def sent(policy: QuitPolicy) -> Iterator[tuple[str, ...]]:
     """What is executed in pods with these status ports, and with each sidecar."""
     done, proxy, ports = exited(0), {PROXY: RUNNING}, (0, 8080, *range(14_999, 15_023))
     pods = [job({"main": done, **proxy}, annotations={STATUS_PORT: f"{port}"}) for port in ports]

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import istio_aux
 import pytest
-from istio_aux.model.policy import REPLACED
 from istio_aux.model.resources import Requests
+from istio_aux.settings import REPLACED
 from ops import pebble, testing
 from scenario import mocking
 from unit.rules import pods

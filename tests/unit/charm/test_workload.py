@@ -15,15 +15,9 @@ from istio_aux import settings
 from istio_aux.cli import commands
 from istio_aux.kube import access
 from istio_aux.model import applications
+from istio_aux.model.applications import Application
 from istio_aux.model.names import LOCAL_SETTINGS, LONGEST_SETTINGS, SETTINGS
-from istio_aux.model.policy import (
-    Application,
-    DeadProxy,
-    Peers,
-    QuitMode,
-    RacePolicy,
-    StartMode,
-)
+from istio_aux.model.policy import DeadProxy, Peers, QuitMode, RacePolicy, StartMode
 from lab.options import OPTIONS, configured
 from ops import pebble, testing
 from scenario import mocking
@@ -129,8 +123,8 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         ("otel", "native", 0),
     ]
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
-    assert understood.start_mode is StartMode.NATIVE
-    assert understood.peers is Peers.DIRECT
+    assert understood.start_policy.mode is StartMode.NATIVE
+    assert understood.start_policy.peers is Peers.DIRECT
     assert understood.repair_policy.race is RacePolicy.RESTART_JOBS
     assert understood.log_level is settings.LogLevel.DEBUG
 

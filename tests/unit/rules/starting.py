@@ -7,23 +7,23 @@ from typing import Any
 import jsonpatch
 import msgspec
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import StartPolicy
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, plan
 
 CONFIG = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts: true"
 STATUS = "sidecar.istio.io/status"
-UNKNOWN = Start()
+UNKNOWN = StartPolicy()
 """`start-mode: auto`, while the capability is unknown."""
 
 
-def planned(found: dict[str, Any], how: Start = UNKNOWN) -> Plan:
+def planned(found: dict[str, Any], how: StartPolicy = UNKNOWN) -> Plan:
     """The plan for a pod as JSON."""
     return plan(pods.decode(msgspec.json.encode(found)), how)
 
 
-def patched(found: dict[str, Any], how: Start = UNKNOWN) -> dict[str, Any]:
+def patched(found: dict[str, Any], how: StartPolicy = UNKNOWN) -> dict[str, Any]:
     """The pod after the plan."""
     return jsonpatch.apply_patch(found, patch.encode(planned(found, how).ops).decode())
 

@@ -9,12 +9,12 @@ import pytest
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job
 
-POLICY = Policy()
+POLICY = QuitPolicy()
 
 
 class Row(NamedTuple):
@@ -37,7 +37,7 @@ def row(sentence: str, *values: Any) -> Any:
 
 def decide(
     pod: Pod,
-    policy: Policy = POLICY,
+    policy: QuitPolicy = POLICY,
     now: Moment | None = None,
     *,
     seen: Moment | None = None,

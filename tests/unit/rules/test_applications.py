@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.applications import Applications, parse
-from istio_aux.model.policy import Application
+from istio_aux.model.applications import Application, Applications, parse
 from istio_aux.model.wish import Wish
 from unit.rules.mesh import INJECT, pod
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from istio_aux.model.answers import State
 from istio_aux.model.election import (
     FAILED,
     INJECTORS,
@@ -23,7 +24,6 @@ from istio_aux.model.election import (
     decide,
     read_checkpoint,
 )
-from istio_aux.model.policy import State
 
 ME, OTHER = "me", "other"
 NOW = datetime(2026, 11, 22, 14, 0, 0, 250_000, tzinfo=UTC)

@@ -18,7 +18,8 @@ from istio_aux.injector.rules import (
     evaluate,
     targets,
 )
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.answers import State
+from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import Configuration, EndpointSlice, Service
 from unit.rules.mesh import (
     DEFAULT,

@@ -14,7 +14,7 @@ from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Capability, Start, Way
+from istio_aux.model.policy import Capability, StartPolicy, Way
 from istio_aux.quit import rules as quitting
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
@@ -177,7 +177,7 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     before = a_pod(found.annotations)
 
     alone = istio.inject(before)
-    made = istio.inject(patched(before, Start(capability=capability.capability)))
+    made = istio.inject(patched(before, StartPolicy(capability=capability.capability)))
     over = finished(made)
     explained = report.explain(over, judged(over))
     decided = decide(over)

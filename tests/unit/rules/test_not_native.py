@@ -15,14 +15,14 @@ from istio_aux.model.annotations import (
     STATUS_PORT,
     TEMPLATES,
 )
-from istio_aux.model.policy import Capability, Outcome, Start, StartMode
+from istio_aux.model.policy import Capability, Outcome, StartMode, StartPolicy
 from istio_aux.start import not_native, review
 from istio_aux.start.plan import effective_start
 from unit.rules.pods import RUNNING, job
 from unit.rules.starting import HOLD, annotations_of, patched, planned
 
-NATIVE = Start(capability=Capability.NATIVE)
-HOWS = [NATIVE, Start(), Start(mode=StartMode.NATIVE), Start(mode=StartMode.HOLD)]
+NATIVE = StartPolicy(capability=Capability.NATIVE)
+HOWS = [NATIVE, StartPolicy(), StartPolicy(mode=StartMode.NATIVE), StartPolicy(mode=StartMode.HOLD)]
 POST = "work; wget -q --post-data= -O- http://localhost:15020/quitquitquit; sleep 5"
 SMALL, LARGE = "100Mi", "2Gi"
 
@@ -98,7 +98,7 @@ UNSUITED = {
 @pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
 @pytest.mark.parametrize(("found", "why"), UNSUITED.values(), ids=UNSUITED)
 def test_such_a_pod_is_held_and_its_proxy_is_classic_also_where_istio_makes_native_ones(
-    found: dict[str, Any], why: str, how: Start
+    found: dict[str, Any], why: str, how: StartPolicy
 ) -> None:
     """eventing#6804, website#57244, cloud-sql-proxy#1803. The start mode does not matter."""
     plan, made = planned(found, how), annotations_of(patched(found, how))
@@ -174,7 +174,7 @@ NO_PORT = "no hold: its agent has no status port"
 )  # fmt: skip
 @pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
 def test_hold_is_neither_added_nor_claimed_where_it_does_harm(
-    annotations: dict[str, str], written: dict[str, str], how: Start
+    annotations: dict[str, str], written: dict[str, str], how: StartPolicy
 ) -> None:
     """`pilot-agent wait` is never answered without a status port: beside Istio 1.31 the payload has
     no network then. A native proxy is never ready, if only the configuration says so."""

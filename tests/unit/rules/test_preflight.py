@@ -14,9 +14,10 @@ from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
+from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod, decode
-from istio_aux.model.policy import Capability, Policy, Right, Start, State
+from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Configuration
 from msgspec.structs import replace
@@ -226,12 +227,12 @@ def test_each_pod_that_is_there_is_told_what_would_change(
     pod: Pod, expectation: Expectation, capability: Capability, says: str | None, *, status: bool
 ) -> None:
     """Istio's injector leaves a status on the pods that it injects."""
-    how = Start(capability=capability)
+    how = StartPolicy(capability=capability)
     if status and pod.has_proxy:
         notes = {**(pod.metadata.annotations or {}), "sidecar.istio.io/status": "{}"}
         pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
 
-    found = preflight.change(pod, expectation, how, Policy(), moment(NOW))
+    found = preflight.change(pod, expectation, how, QuitPolicy(), moment(NOW))
 
     assert found is None if says is None else says in (found or "")
 

@@ -17,7 +17,7 @@ from istio_aux.injector.probe_rules import (
     questions,
 )
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import ClientConfig, Configuration
 from istio_aux.start.plan import plan
@@ -146,7 +146,7 @@ def test_our_own_admission_leaves_the_pod_alone() -> None:
     """Else a dry run would show what we asked for, not what the injector does by itself."""
     pod = pods.convert(json.loads(Question("plain", {}).body(native=True)))
 
-    assert plan(pod, Start(capability=Capability.NATIVE)).ops == ()
+    assert plan(pod, StartPolicy(capability=Capability.NATIVE)).ops == ()
     assert pod.spec.restart_policy == "Never"
     assert pod.metadata.name == ""
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, QUIT_GRACE, SIDECARS
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.sidecars import parse
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
@@ -29,8 +29,8 @@ def annotated(containers: dict[str, State] | None = None, **annotations: str) ->
     )
 
 
-def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
-    decision = decide(pod, policy or Policy(), None)
+def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> quitting.Wait:
+    decision = decide(pod, policy or QuitPolicy(), None)
     assert isinstance(decision, quitting.Wait), decision
     return decision
 
@@ -39,7 +39,7 @@ def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
 def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
     """All others are ignored, and their verdict says why."""
     pod = annotated(quit_after=value)
-    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
+    decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
     assert isinstance(decision, quitting.Quit), decision
     dind = verdicts["dind"]
     assert (dind.role, dind.why) == (
@@ -96,7 +96,7 @@ def test_a_reason_does_not_name_thousands_of_containers() -> None:
 def test_while_the_wish_is_not_understood_every_container_counts() -> None:
     """A verdict must not say that somebody ignores it."""
     pod = annotated(quit_after="mian")
-    assert PodFacts(pod, Policy()).containers["dind"].role == "payload"
+    assert PodFacts(pod, QuitPolicy()).containers["dind"].role == "payload"
     assert blockers(waiting_for(pod)) == ("dind",)
 
 
@@ -104,7 +104,7 @@ def test_while_the_wish_is_not_understood_every_container_counts() -> None:
 def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> None:
     """What the author waits for counts more than what anybody ignores."""
     pod = annotated(quit_after=value, sidecars="dind=ignore")
-    policy = Policy(sidecars=parse("dind=ignore"))
+    policy = QuitPolicy(sidecars=parse("dind=ignore"))
     assert waiting_for(pod, policy).reason == "not finished: dind (running)"
 
 
@@ -112,7 +112,7 @@ def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> 
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
     """Names of no container are ignored there (kubernetes#25908)."""
     pod = annotated(sidecars=value)
-    decision, verdicts = decide(pod), PodFacts(pod, Policy()).containers
+    decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
     assert isinstance(decision, quitting.Quit), decision
     assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/sidecars"
     assert verdicts["istio-proxy"].role == "sidecar"
@@ -134,7 +134,7 @@ def test_for_each_name_the_annotation_counts_before_the_option(
     option: str, own: str, role: str
 ) -> None:
     """One that is to be native and is not keeps the proxy, unless the option tells it to exit."""
-    found = PodFacts(annotated(sidecars=own), Policy(sidecars=parse(option)))
+    found = PodFacts(annotated(sidecars=own), QuitPolicy(sidecars=parse(option)))
     assert found.containers["dind"].role == role
 
 
@@ -146,7 +146,7 @@ def test_an_author_names_no_port(name: str, how: str) -> None:
     assert blockers(decision) == (f"annotation {SIDECARS}",)
 
 
-def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
+def graced(pod: Pod, policy: QuitPolicy, after: float) -> quitting.Action:
     """The decision so many seconds after the last payload container ended."""
     return decide(pod, policy, moment(FINISHED_AT, after))
 
@@ -156,7 +156,7 @@ DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main":
 
 def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     """The wait names its end, counted from the last payload container's exit."""
-    pod, policy = annotated(DONE), Policy(grace=5)
+    pod, policy = annotated(DONE), QuitPolicy(grace=5)
     decision = graced(pod, policy, 4.9)
     assert isinstance(decision, quitting.Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
@@ -170,8 +170,8 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
 def test_without_a_time_the_grace_period_is_over() -> None:
     """`explain` of a file cannot know the time of the file, nor that of an exit without one."""
     timeless: State = {"terminated": {"exitCode": 0}}
-    assert isinstance(decide(annotated(DONE), Policy(grace=5), None), quitting.Quit)
-    assert isinstance(graced(annotated({"main": timeless}), Policy(grace=5), 0), quitting.Quit)
+    assert isinstance(decide(annotated(DONE), QuitPolicy(grace=5), None), quitting.Quit)
+    assert isinstance(graced(annotated({"main": timeless}), QuitPolicy(grace=5), 0), quitting.Quit)
 
 
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
@@ -181,7 +181,7 @@ GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 @pytest.mark.parametrize(("value", "seconds"), GRACES.items())
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
     """Longer or shorter than the policy's, or none."""
-    pod, policy = annotated(DONE, grace=value), Policy(grace=10)
+    pod, policy = annotated(DONE, grace=value), QuitPolicy(grace=10)
     if seconds:
         decision = graced(pod, policy, seconds - 0.1)
         assert isinstance(decision, quitting.Wait), decision
@@ -218,7 +218,7 @@ def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> Non
     """An ignored container may end later; that is of no account."""
     late = exited(0, at="2026-11-21T08:30:00Z")
     pod = annotated({"main": exited(0), "dind": late}, quit_after="main", grace="5")
-    assert isinstance(graced(pod, Policy(), 5), quitting.Quit)
+    assert isinstance(graced(pod, QuitPolicy(), 5), quitting.Quit)
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> Non
 )
 def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
-    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), now)
+    decision = graced(annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5), now)
     assert isinstance(decision, quitting.Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
 
 
 def test_an_endless_policy_ends_after_a_day() -> None:
     """No number of seconds breaks the decision."""
-    decision = graced(annotated(DONE), Policy(grace=1e300), 0)
+    decision = graced(annotated(DONE), QuitPolicy(grace=1e300), 0)
     assert isinstance(decision, quitting.Wait), decision
     assert decision.until == moment(FINISHED_AT, 24 * 3600)

@@ -8,7 +8,7 @@ import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import DeadProxy, Policy
+from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.model.sidecars import parse
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import KATIB_FIX
@@ -112,7 +112,7 @@ def trial(
     """The decision on a pod as Katib's webhook makes it (v0.18 pkg/webhook/v1beta1/pod)."""
     details = {"training-container": {"args": training}}
     details |= {name: {"args": args} for name in containers if name.startswith("metrics-")}
-    policy = more.pop("policy", Policy())
+    policy = more.pop("policy", QuitPolicy())
     more.setdefault("spec", SHARED)
     return decide(job(containers, details=details, **more), policy, None)
 
@@ -177,12 +177,14 @@ def test_no_other_pod_is_taken_for_that(found: quitting.Action, why: str) -> Non
 
 def test_a_collector_that_is_ignored_on_purpose_is_ignored() -> None:
     """Its report needs a port that is not redirected; who names it there knows that."""
-    assert isinstance(trial(policy=Policy(sidecars=parse(f"{COLLECTOR}=ignore"))), quitting.Quit)
+    assert isinstance(
+        trial(policy=QuitPolicy(sidecars=parse(f"{COLLECTOR}=ignore"))), quitting.Quit
+    )
 
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
 
-DELETE = Policy(dead_proxy=DeadProxy.DELETE)
+DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 JOB = ("batch/v1", "Job")
 EXITED, OOM = exited(0), exited(137, "OOMKilled")
 
@@ -192,7 +194,7 @@ def lost(main: State = RUNNING, proxy: State = EXITED, /, **fields: Any) -> Pod:
     return pair(main, proxy, **fields)
 
 
-def reported(pod: Pod, policy: Policy = DELETE) -> quitting.Report:
+def reported(pod: Pod, policy: QuitPolicy = DELETE) -> quitting.Report:
     decision = decide(pod, policy, None)
     assert isinstance(decision, quitting.Report), decision
     return decision
@@ -226,7 +228,7 @@ def test_report(row: Row) -> None:
 
     istio#45627, scuttle#34.
     """
-    decision = reported(row.pod, Policy())
+    decision = reported(row.pod, QuitPolicy())
     assert row.because in decision.reason
     assert not decision.delete
     assert "deleted" not in decision.reason

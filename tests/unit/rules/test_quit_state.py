@@ -12,7 +12,7 @@ from istio_aux.model import sidecars
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Way
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, Way
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
@@ -140,7 +140,7 @@ def test_a_pod_was_not_kept_for_longer_than_it_has_existed(
 
 
 def test_a_sidecar_that_ends_between_payload_and_proxy_shortens_no_wait() -> None:
-    policy = Policy(sidecars=sidecars.parse("vault-agent=ignore"))
+    policy = QuitPolicy(sidecars=sidecars.parse("vault-agent=ignore"))
     story = Story(policy=policy).told()
     late = {"vault-agent": exited(0, at="2026-11-21T08:16:39Z")}
     proxy = {"istio-proxy": exited(0, at="2026-11-21T08:16:39Z")}
@@ -285,7 +285,7 @@ def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
 
 
 def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
-    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
+    story = Story(pod(main=JUST_DONE), policy=QuitPolicy(grace=30))
     assert story.awake(10) == Sleep(20.0)
     assert story.awake(29.9) == Sleep(0.25), "not shorter"
     assert story.awake(30) == Look()
@@ -293,7 +293,7 @@ def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
 
 
 def test_a_grace_period_begins_again_when_the_payload_does() -> None:
-    story = Story(policy=Policy(grace=30))
+    story = Story(policy=QuitPolicy(grace=30))
     story.watched(pod(main=RUNNING))
     assert story.awake() == End()
     later = after(20)
@@ -304,7 +304,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
 @pytest.mark.parametrize("step", [-3600, 3600])
 def test_a_wall_clock_that_steps_changes_no_duration(step: int) -> None:
     """Grace periods, the second look at a dead proxy, the Event of a blocked pod, a watch's lag."""
-    graced = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
+    graced = Story(pod(main=JUST_DONE), policy=QuitPolicy(grace=30))
     lost, blocked, late = Story(TORN), Story(BLOCKED), Story(pod(version=20))
     stepped = Moment(NOW.monotonic + 1, NOW.wall + 1 + step)
     graced.watched(pod(main=JUST_DONE), stepped)
@@ -318,7 +318,7 @@ def test_a_wall_clock_that_steps_changes_no_duration(step: int) -> None:
 
 def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
     """The clock of its node is 10 s behind."""
-    story = Story(pod(main=RUNNING), policy=Policy(grace=30), due=False)
+    story = Story(pod(main=RUNNING), policy=QuitPolicy(grace=30), due=False)
     story.watched(pod(), after(1))
     assert story.state.until == after(31)
 
@@ -341,7 +341,7 @@ def test_a_process_that_starts_later_believes_a_node_within_bounds(
     end = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
     body = document({"istio-proxy": RUNNING, "main": end})
     body["metadata"]["creationTimestamp"] = created
-    story = Story(pods.convert(body), policy=Policy(grace=30))
+    story = Story(pods.convert(body), policy=QuitPolicy(grace=30))
     assert story.state.until == until
     assert story.state.asks_for == "quit"
 
@@ -351,7 +351,7 @@ def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
         {"istio-proxy": RUNNING, "main": exited(1)}, restart="OnFailure",
         details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
     )  # fmt: skip
-    story = Story(pods.convert(body), policy=Policy(grace=30))
+    story = Story(pods.convert(body), policy=QuitPolicy(grace=30))
     assert story.awake() == Look(), "and the node is asked"
     story.kubelet = OBEYS
     for seconds in (20, 40):
@@ -388,7 +388,7 @@ def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause(
     mode: QuitMode, older: Pod
 ) -> None:
     """A restored etcd has it for longer than a request takes."""
-    story = Story(pod(main=JUST_DONE, version=8), policy=Policy(grace=10.0), mode=mode)
+    story = Story(pod(main=JUST_DONE, version=8), policy=QuitPolicy(grace=10.0), mode=mode)
     assert story.awake() == Sleep(10.0)
     assert story.awake(10) == Look()
     assert isinstance(story.looked(older, 10), Retry)
@@ -411,7 +411,7 @@ def test_a_late_version_that_says_nothing_new_makes_no_older_one_new() -> None:
 
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
 LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
-DELETE = Policy(dead_proxy=DeadProxy.DELETE)
+DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 
 
 @pytest.mark.parametrize(

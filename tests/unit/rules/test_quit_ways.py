@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STATUS_PORT, status_port
-from istio_aux.model.policy import Policy, Way
+from istio_aux.model.policy import QuitPolicy, Way
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait, ways_to
@@ -75,7 +75,7 @@ def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way
     """pilot-agent's client refuses any port that is not on its list; 0 means no server."""
     assert {ways_to(port) for port in ports} == {ways}
     for port in ports:
-        decision = decide(done(annotations={STATUS_PORT: f"{port}"}), Policy())
+        decision = decide(done(annotations={STATUS_PORT: f"{port}"}), QuitPolicy())
         assert isinstance(decision, Quit)
         assert (decision.ways, decision.reason) == (ways, quitting.FINISHED)
 
@@ -93,7 +93,7 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 
 # Sidecars that are told to exit before the proxy.
 
-POLICY = Policy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
+POLICY = QuitPolicy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
 VAULT = {**DONE, "vault-agent": RUNNING}
 BOTH = {**VAULT, "my-proxy": RUNNING}
@@ -101,7 +101,9 @@ GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 
 
-def judge(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) -> quitting.Action:
+def judge(
+    containers: dict[str, State], policy: QuitPolicy = POLICY, **fields: Any
+) -> quitting.Action:
     return decide(job(containers, **fields), policy)
 
 
@@ -143,7 +145,7 @@ def test_sidecars_go_one_after_another_and_the_proxy_last(
 @pytest.mark.parametrize(
     ("state", "fields", "because"),
     [
-        (RUNNING, {"policy": Policy()}, "not finished: vault-agent (running)"),
+        (RUNNING, {"policy": QuitPolicy()}, "not finished: vault-agent (running)"),
         (waiting("CrashLoopBackOff"), {"restart": "OnFailure"}, "vault-agent does not run"),
         (
             RUNNING,

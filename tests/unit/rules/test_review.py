@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from istio_aux.model.policy import Capability, Outcome, Start, StartMode
+from istio_aux.model.policy import Capability, Outcome, StartMode, StartPolicy
 from istio_aux.start import plan as start
 from istio_aux.start import review
 from istio_aux.start.peers import PEERS
@@ -21,7 +21,7 @@ HOLD = {
     CONFIG: "holdApplicationUntilProxyStarts: true",
     start.STARTED_WITH: "hold",
 }
-UNKNOWN = Start()
+UNKNOWN = StartPolicy()
 LABELLED = 'added label sidecar.istio.io/inject: "true"'
 
 UNCHANGED = {"uid", "allowed", "auditAnnotations"}
@@ -55,7 +55,7 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
     return found
 
 
-def answer(found: dict[str, Any], how: Start = UNKNOWN, **more: Any) -> review.ReviewResult:
+def answer(found: dict[str, Any], how: StartPolicy = UNKNOWN, **more: Any) -> review.ReviewResult:
     return review.answer(json.dumps(found).encode(), how, **more)
 
 
@@ -99,7 +99,7 @@ def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -
     assert answer(request(object=pod)).outcome is outcome
 
 
-NATIVE, OFF = Start(capability=Capability.NATIVE), Start(mode=StartMode.NONE)
+NATIVE, OFF = StartPolicy(capability=Capability.NATIVE), StartPolicy(mode=StartMode.NONE)
 ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJECT: "false"}}
 
 
@@ -115,7 +115,7 @@ ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJEC
     ids=["label and hold", "label and native", "label alone", "it asks itself", "it refuses"],
 )
 def test_the_other_webhook_gives_pods_a_label_and_their_start(
-    pod: dict[str, Any], how: Start, reason: str, started_with: str | None, outcome: Outcome
+    pod: dict[str, Any], how: StartPolicy, reason: str, started_with: str | None, outcome: Outcome
 ) -> None:
     """In any namespace. One that says something itself is left alone, and the audit log has why."""
     found = request(object=document({"main": None}, **pod))
@@ -226,7 +226,7 @@ def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
 def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
     """The server answers HTTP 400 with this one line."""
     with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
-        review.answer(body, Start())
+        review.answer(body, StartPolicy())
     assert "\n" not in str(caught.value)
 
 
@@ -266,7 +266,7 @@ def nested(levels: int, innermost: str = "{}") -> str:
 @pytest.mark.parametrize("innermost", ["{}", '{"v:[]":{}}', '{"k:{\\"a\\":1}":{}}'])
 def test_a_pod_with_managed_fields_is_started_like_any_other(innermost: str) -> None:
     """Also with many more levels than the API server's own have, which are 13."""
-    answer = review.answer(buried(nested(400, innermost)), Start())
+    answer = review.answer(buried(nested(400, innermost)), StartPolicy())
     assert answer.outcome is Outcome.HOLD
     assert answer.warnings == ()
 
@@ -277,8 +277,8 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
 ) -> None:
     """With more levels than any Python decodes, and whatever stands between them."""
     body = buried(nested(14_000, '{"v:[]":{}}').replace('{"f', f'{{{sibling}"f'))
-    assert steps(lambda: review.answer(body, Start())) < 1000
-    answer = review.answer(body, Start())
+    assert steps(lambda: review.answer(body, StartPolicy())) < 1000
+    answer = review.answer(body, StartPolicy())
     found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
     assert "patch" not in found
     assert found["warnings"] == [

@@ -28,7 +28,7 @@ from istio_aux.model.annotations import (
     STARTED_WITH,
 )
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Capability, Start, StartMode
+from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, before_injection, effective_start, plan_label
 from lab.istio import decision, sidecar
@@ -207,11 +207,13 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
         (injected(PROXY), UNKNOWN),
         (injected("main"), UNKNOWN),
         (injected(annotations={CONFIG: "hold_application_until_proxy_starts: false"}), UNKNOWN),
-        (injected(), Start(mode=StartMode.NONE)),
+        (injected(), StartPolicy(mode=StartMode.NONE)),
     ],
     ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "none"],
 )
-def test_a_pod_that_is_to_stay_as_istio_made_it_stays(found: dict[str, Any], how: Start) -> None:
+def test_a_pod_that_is_to_stay_as_istio_made_it_stays(
+    found: dict[str, Any], how: StartPolicy
+) -> None:
     """An explicit false is also about what hold would have done."""
     assert planned(found, how).ops == ()
 
@@ -282,7 +284,9 @@ def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case:
 TEMPLATE = sidecar.Template("istio-system", "proxyv2")
 CONFIGS = ["a: b", "{a: b}", *(case.annotations[CONFIG] for case in TEXTS)]
 SEEDS = st.integers(0, 2**32)
-HOWS = st.builds(Start, mode=st.sampled_from(StartMode), capability=st.sampled_from(Capability))
+HOWS = st.builds(
+    StartPolicy, mode=st.sampled_from(StartMode), capability=st.sampled_from(Capability)
+)
 
 
 def fuzzed(seed: int) -> dict[str, Any]:
@@ -303,21 +307,21 @@ def bare(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(SEEDS, HOWS)
-def test_every_patch_applies_and_changes_nothing_but_the_start(seed: int, how: Start) -> None:
+def test_every_patch_applies_and_changes_nothing_but_the_start(seed: int, how: StartPolicy) -> None:
     """A patch that fails would refuse the pod, even with failurePolicy Ignore."""
     found = fuzzed(seed)
     assert bare(patched(found, how)) == bare(found)
 
 
 @given(SEEDS, HOWS)
-def test_twice_is_once(seed: int, how: Start) -> None:
+def test_twice_is_once(seed: int, how: StartPolicy) -> None:
     """The API server calls again whenever another webhook changed something."""
     assert planned(patched(fuzzed(seed), how), how).ops == ()
 
 
 @given(SEEDS, HOWS, st.booleans(), st.sampled_from(CONFIGS))
 def test_once_is_enough_also_when_istio_was_called_in_between(
-    seed: int, how: Start, native: bool, text: str
+    seed: int, how: StartPolicy, native: bool, text: str
 ) -> None:
     """Only a claim of hold, which a native sidecar makes untrue, is corrected; then all is said."""
     found = fuzzed(seed)

@@ -7,8 +7,9 @@ from typing import Any
 
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
+from istio_aux.model.applications import Application
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Application, RacePolicy, RepairPolicy
+from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
 from unit.rules.pods import RUNNING, State, document

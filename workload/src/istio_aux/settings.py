@@ -21,21 +21,19 @@ import yaml
 from msgspec import structs
 
 from istio_aux.model import applications, selectors, sidecars
-from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.names import LOCAL_SETTINGS, SETTINGS, STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.policy import (
-    Application,
     Capability,
     DeadProxy,
     Peers,
-    Policy,
     QuitLimits,
     QuitMode,
+    QuitPolicy,
     RacePolicy,
     RepairPolicy,
-    Start,
     StartMode,
-    replaced,
+    StartPolicy,
 )
 from istio_aux.model.text import alternatives, one_line, problem
 from istio_aux.model.webhooks import Address
@@ -43,6 +41,31 @@ from istio_aux.model.webhooks import Address
 Choice = TypeVar("Choice", bound=StrEnum)
 T = TypeVar("T")
 Read = Callable[[object], object]
+
+
+# Deleted with 1.0: what replaces options and values of earlier revisions. Juju keeps a value that a
+# revision no longer allows, so the status names the new one. Juju drops the value of an option that
+# a revision no longer has, so only a settings file can still name such an option.
+REPLACED: Mapping[str, str] = {
+    "quit=on": "quit=enabled",
+    "quit=off": "quit=disabled",
+    "start-mode=off": "start-mode=none",
+    "peers=off": "peers=mesh",
+    "race-policy=off": "race-policy=none",
+    "restart-jobs": "race-policy=restart-jobs",
+    "ignore-containers": "sidecars, as NAME=ignore",
+    "native-sidecars": "sidecars, as NAME=native",
+    "quit-sidecars": "sidecars, as NAME=quit or NAME=PORT/PATH",
+    "quit-via": "nothing: the way is chosen for each pod",
+    "failure-policy": "nothing: it is always Ignore",
+    "namespace-selector": "namespace-selectors",
+}
+
+
+def replaced(option: str) -> str:
+    """`` (replaced by ...)`` for an old ``NAME`` or ``NAME=VALUE``, else the empty text."""
+    new = REPLACED.get(option)
+    return f" (replaced by {new})" if new else ""
 
 
 class SettingsError(ValueError):
@@ -68,11 +91,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     pod_selector: selectors.Selector = selectors.Selector()
     inject_selector: selectors.Selector | None = None
-    start_mode: StartMode = StartMode.AUTO
-    peers: Peers = Peers.MESH
+    start_policy: StartPolicy = StartPolicy()
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ENABLED
-    quit_policy: Policy = Policy()
+    quit_policy: QuitPolicy = QuitPolicy()
     quit_limits: QuitLimits = QuitLimits()
     lease: tuple[str, str] | None = None
     repair_policy: RepairPolicy = RepairPolicy()
@@ -83,15 +105,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unknown_keys: UnknownKeys = UnknownKeys.REFUSE
     skipped: tuple[str, ...] = ()  # The unknown keys that were left out.
 
-    def start(self, capability: Capability) -> Start:
+    def start(self, capability: Capability) -> StartPolicy:
         """How pods start where sidecars can be native, or cannot.
 
         ``pod_selector`` is left out: the webhook's own selectors apply it, and not to pods of
         `applications`.
         """
-        return Start(
-            mode=self.start_mode, peers=self.peers, inject=self.inject_selector,
-            sidecars=self.quit_policy.sidecars, capability=capability,
+        return structs.replace(
+            self.start_policy, inject=self.inject_selector, sidecars=self.quit_policy.sidecars,
+            capability=capability,
         )  # fmt: skip
 
     @property
@@ -235,11 +257,13 @@ OPTIONS = {
         "how the payload starts after its proxy: `native` makes the sidecars of Job-like pods "
         "native; `hold` holds the payload until the proxy is ready; `auto` is `native` where a "
         "dry run shows that it works, else `hold`; `none` changes nothing",
+        "start_policy.mode",
     ),
     "peers": Option(
         _one_of(Peers),
         "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
         "through its proxy, so that every other one is reached without mTLS; `mesh` lets all",
+        "start_policy.peers",
     ),
     "sidecars": Option(
         _parsed(sidecars.parse, sidecars.EXPECTED),

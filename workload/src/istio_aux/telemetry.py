@@ -20,9 +20,10 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.kube.events import Events
+from istio_aux.model.answers import State
 from istio_aux.model.names import EventAction, EventReason
 from istio_aux.model.pod import PROXY, Key
-from istio_aux.model.policy import Outcome, State, Way
+from istio_aux.model.policy import Outcome, Way
 from istio_aux.model.resources import Requests
 from istio_aux.model.text import printable_json
 

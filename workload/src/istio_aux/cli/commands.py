@@ -26,7 +26,7 @@ from istio_aux.model import applications, selectors
 from istio_aux.model.answers import STATES
 from istio_aux.model.applications import Applications
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.settings import matching
 
 T = TypeVar("T", bound=Struct)
@@ -91,7 +91,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    how = Start(
+    how = StartPolicy(
         mode=args.start_mode, capability=args.capability, peers=args.peers,
         pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars or (),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from istio_aux.cli import report
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.model import documents, templates
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
@@ -87,7 +87,7 @@ def explain(
     return _answer_each(files, answer)
 
 
-def mutate(files: Iterable[str], how: Start, output: str) -> int:
+def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
     """Print each manifest with its pods as admission would change them, and answer each review.
 
     ``output`` is ``yaml``, ``json`` or ``diff``; a review is answered in JSON.
@@ -135,7 +135,9 @@ def _read(
     )
 
 
-def _planned(manifest: dict[str, Any], kind: tuple[str, str], how: Start) -> Iterator[_Planned]:
+def _planned(
+    manifest: dict[str, Any], kind: tuple[str, str], how: StartPolicy
+) -> Iterator[_Planned]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for made, template, only_metadata, counted in templates.read(manifest, *kind):
         pod = pods.convert(made)
@@ -143,7 +145,7 @@ def _planned(manifest: dict[str, Any], kind: tuple[str, str], how: Start) -> Ite
         yield _Planned(pod, plan, template, only_metadata)
 
 
-def _apply(planned: _Planned, how: Start) -> Iterator[str]:
+def _apply(planned: _Planned, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
     pod, plan, template, only_metadata = planned
     if not how.pods.matches(pod.labels):

@@ -18,7 +18,7 @@ from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Policy, QuitMode
+from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit import rules as quitting
@@ -43,7 +43,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         """The name of its Lease as NAMESPACE/NAME, or its source."""
         return "/".join(self.settings.lease or ()) or self.source
 
-    def policy(self, sidecars: tuple[SidecarRule, ...] | None) -> Policy:
+    def policy(self, sidecars: tuple[SidecarRule, ...] | None) -> QuitPolicy:
         """How it treats proxies; other ``sidecars`` count, if they are given."""
         policy = self.settings.quit_policy
         return policy if sidecars is None else msgspec.structs.replace(policy, sidecars=sidecars)

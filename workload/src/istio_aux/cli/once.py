@@ -33,7 +33,7 @@ from istio_aux.model.documents import whole
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
+from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.text import listed
 from istio_aux.quit import rules as quitting
@@ -100,7 +100,7 @@ def free(credentials: cluster.Credentials, request: QuitRequest) -> int:
 class _FreeRun:
     """One run of the command. It is the handler of the watches of the pods that hang."""
 
-    def __init__(self, client: Client, request: QuitRequest, policy: Policy) -> None:
+    def __init__(self, client: Client, request: QuitRequest, policy: QuitPolicy) -> None:
         self._client, self._request, self._policy = client, request, policy
         self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
         self._hung = set[Key]()

@@ -17,10 +17,11 @@ from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import NOT_NATIVE, START
+from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
+from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
@@ -282,7 +283,7 @@ def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResul
 
 
 def change(
-    pod: Pod, expectation: Expectation, how: Start, policy: Policy, now: Moment
+    pod: Pod, expectation: Expectation, how: StartPolicy, policy: QuitPolicy, now: Moment
 ) -> str | None:
     """Say what istio-aux would do about a pod that is there; None: nothing.
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from istio_aux.injector.injection import Hook, Policies
-from istio_aux.model.answers import Injector
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.answers import Injector, State
+from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
 _ORDER = {state: place for place, state in enumerate(State)}

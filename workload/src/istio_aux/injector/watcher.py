@@ -28,10 +28,11 @@ from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
+from istio_aux.model.answers import State
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import (
     SERVICE,

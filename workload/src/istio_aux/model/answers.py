@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from enum import StrEnum
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ import msgspec
 
 from istio_aux.model.documents import Work
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Capability, State
+from istio_aux.model.policy import Capability
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed
 
@@ -29,6 +30,30 @@ MOST = 20  # Holders that are listed: tenants name their containers.
 PAGE = 500  # Pods in a page of `/pods`, at most.
 _NAMES = 3  # Containers that the text of a holder names.
 TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
+
+
+class State(StrEnum):
+    """How far an injector is from being live, in the order of the checks."""
+
+    ABSENT = "absent"
+    """There is no configuration of Istio's injector: pods are created without a sidecar."""
+    DEACTIVATED = "deactivated"
+    """No webhook of the configuration is called: pods are created without a sidecar."""
+    NO_CA_BUNDLE = "no-ca-bundle"
+    """Its istiod never came up. From this state on pods are refused: failurePolicy is Fail."""
+    UNREADABLE = "unreadable"
+    NO_SERVICE = "no-service"
+    NO_ENDPOINT = "no-endpoint"
+    REFUSED = "refused"
+    """The probe failed, or istiod gave the probe's pod no sidecar."""
+    NOT_PROBED = "not-probed"
+    """Everything visible is well. No probe has reached the injector itself."""
+    LIVE = "live"
+
+    @classmethod
+    def _missing_(cls, value: object) -> State:  # noqa: ARG003  its name is that of Enum
+        """What another version says is not live."""
+        return cls.UNREADABLE
 
 
 class Injector(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,19 @@ import msgspec
 
 from istio_aux.model.annotations import Source, text_label
 from istio_aux.model.names import IGNORED
-from istio_aux.model.policy import Application
 from istio_aux.model.selectors import DNS_LABEL, NamespaceSelectors, Selector
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
 _application = text_label(LABEL)
 EVERY = "*"  # Stands for all applications of a model.
 ALL_PODS = "**"  # Stands for all pods of a namespace.
+
+
+class Application(msgspec.Struct, frozen=True):
+    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods."""
+
+    namespace: str
+    name: str
 
 
 class Applications(msgspec.Struct, frozen=True):

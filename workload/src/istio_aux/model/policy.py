@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
+from istio_aux.model.applications import Application
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 
@@ -43,7 +43,7 @@ class Peers(StrEnum):
     DIRECT = "direct"
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `start.plan` treats all pods; a pod's annotations override it."""
 
     mode: StartMode = StartMode.AUTO
@@ -81,40 +81,12 @@ class Way(StrEnum):
     ENVOY = "exec-envoy"  # The same client to Envoy's admin port; the agent exits with Envoy.
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class QuitPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
     sidecars: tuple[SidecarRule, ...] = ()
-
-
-class RacePolicy(StrEnum):
-    """What happens to pods that should have a sidecar and have none (`repair.decide`)."""
-
-    NONE = "none"
-    REPORT = "report"
-    RESTART = "restart"
-    RESTART_JOBS = "restart-jobs"
-
-    @property
-    def restarts(self) -> bool:
-        """Whether such pods are evicted where their controller makes new ones."""
-        return self in {RacePolicy.RESTART, RacePolicy.RESTART_JOBS}
-
-
-class Application(msgspec.Struct, frozen=True):
-    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods."""
-
-    namespace: str
-    name: str
-
-
-class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How `repair.decide` treats all pods."""
-
-    race: RacePolicy = RacePolicy.REPORT
-    ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
 
 
 class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,28 +109,25 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
 
 
-class State(StrEnum):
-    """How far an injector is from being live, in the order of the checks."""
+class RacePolicy(StrEnum):
+    """What happens to pods that should have a sidecar and have none (`repair.decide`)."""
 
-    ABSENT = "absent"
-    """There is no configuration of Istio's injector: pods are created without a sidecar."""
-    DEACTIVATED = "deactivated"
-    """No webhook of the configuration is called: pods are created without a sidecar."""
-    NO_CA_BUNDLE = "no-ca-bundle"
-    """Its istiod never came up. From this state on pods are refused: failurePolicy is Fail."""
-    UNREADABLE = "unreadable"
-    NO_SERVICE = "no-service"
-    NO_ENDPOINT = "no-endpoint"
-    REFUSED = "refused"
-    """The probe failed, or istiod gave the probe's pod no sidecar."""
-    NOT_PROBED = "not-probed"
-    """Everything visible is well. No probe has reached the injector itself."""
-    LIVE = "live"
+    NONE = "none"
+    REPORT = "report"
+    RESTART = "restart"
+    RESTART_JOBS = "restart-jobs"
 
-    @classmethod
-    def _missing_(cls, value: object) -> State:  # noqa: ARG003  its name is that of Enum
-        """What another version says is not live."""
-        return cls.UNREADABLE
+    @property
+    def restarts(self) -> bool:
+        """Whether such pods are evicted where their controller makes new ones."""
+        return self in {RacePolicy.RESTART, RacePolicy.RESTART_JOBS}
+
+
+class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How `repair.decide` treats all pods."""
+
+    race: RacePolicy = RacePolicy.REPORT
+    ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
 
 
 class Outcome(StrEnum):
@@ -173,31 +142,6 @@ class Outcome(StrEnum):
     CLASSIC = "classic"  # Only that its proxy is not native.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
-
-
-# Deleted with 1.0: what replaces options and values of earlier revisions. Juju keeps a value that a
-# revision no longer allows, so the status names the new one. Juju drops the value of an option that
-# a revision no longer has, so only a settings file can still name such an option.
-REPLACED: Mapping[str, str] = {
-    "quit=on": "quit=enabled",
-    "quit=off": "quit=disabled",
-    "start-mode=off": "start-mode=none",
-    "peers=off": "peers=mesh",
-    "race-policy=off": "race-policy=none",
-    "restart-jobs": "race-policy=restart-jobs",
-    "ignore-containers": "sidecars, as NAME=ignore",
-    "native-sidecars": "sidecars, as NAME=native",
-    "quit-sidecars": "sidecars, as NAME=quit or NAME=PORT/PATH",
-    "quit-via": "nothing: the way is chosen for each pod",
-    "failure-policy": "nothing: it is always Ignore",
-    "namespace-selector": "namespace-selectors",
-}
-
-
-def replaced(option: str) -> str:
-    """`` (replaced by ...)`` for an old ``NAME`` or ``NAME=VALUE``, else the empty text."""
-    new = REPLACED.get(option)
-    return f" (replaced by {new})" if new else ""
 
 
 class Right(NamedTuple):

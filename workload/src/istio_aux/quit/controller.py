@@ -35,7 +35,7 @@ from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY, Key, Pod
-from istio_aux.model.policy import Policy, QuitMode, Way
+from istio_aux.model.policy import QuitMode, QuitPolicy, Way
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
@@ -74,7 +74,7 @@ class QuitController:
         events: Events,
         *,
         options: PodOptions | None = None,
-        policy: Policy | None = None,
+        policy: QuitPolicy | None = None,
         mode: QuitMode = QuitMode.ENABLED,
         leading: bool = True,
         limits: QuitLimits | None = None,
@@ -91,7 +91,7 @@ class QuitController:
         self._leads, self._namespaces, self._ended = leads, namespaces, ended
         limits = limits or QuitLimits()
         self._scope = QuitScope(
-            policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
+            policy=policy or QuitPolicy(), limits=limits, mode=mode, leading=leading,
             options=options or PodOptions(),
         )  # fmt: skip
         self._client, self._clock = client, clock

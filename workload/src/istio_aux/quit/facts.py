@@ -12,7 +12,7 @@ from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
-from istio_aux.model.policy import Policy
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import How, SidecarRule
 
@@ -39,7 +39,7 @@ class PodFacts:
     The annotations of the pod, ``overrides``, refine the ``policy`` of the cluster's admin.
     """
 
-    def __init__(self, pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> None:
+    def __init__(self, pod: Pod, policy: QuitPolicy, kubelet: Kubelet | None = OBEYS) -> None:
         """Read a pod. ``kubelet`` is None if the version of the pod's kubelet was not read."""
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None

@@ -24,7 +24,7 @@ from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key, Pod
-from istio_aux.model.policy import Policy, QuitLimits, QuitMode
+from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
@@ -44,7 +44,7 @@ Trouble = Literal["stuck", "blocked", "lost", "would quit"]
 class QuitScope(msgspec.Struct, kw_only=True):
     """What this process may do, and to which pods. The controller changes it in place."""
 
-    policy: Policy = Policy()
+    policy: QuitPolicy = QuitPolicy()
     limits: QuitLimits = QuitLimits()
     mode: QuitMode = QuitMode.ENABLED
     leading: bool = True

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
-from istio_aux.model.applications import EVERY, LABEL, Applications, parse
+from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Work
-from istio_aux.model.policy import Application
 from istio_aux.model.wish import Wish
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod

@@ -12,12 +12,12 @@ from msgspec import structs
 
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.annotations import INJECTED, text_label
-from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import Application, RacePolicy, RepairPolicy
+from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import Candidate
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import BadValueError, own_sidecars
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
-from istio_aux.model.policy import Capability, Start
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import How
 from istio_aux.model.text import listed
 from istio_aux.start import patch
@@ -33,7 +33,7 @@ class Conversion(Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # For the author.
 
 
-def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
+def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> Conversion:
     """Make the named containers of a pod that is about to be created native sidecars.
 
     The containers keep their order and come after the init containers. A bad annotation converts
@@ -68,7 +68,7 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     )
 
 
-def _impossible(pod: Pod, how: Start, *, proxy_first: bool) -> str:
+def _impossible(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> str:
     if pod.restart_policy == "Always":
         return "restartPolicy Always: the pod is not meant to end"
     if how.counted:

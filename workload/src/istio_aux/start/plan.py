@@ -33,7 +33,7 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.owners import controller, is_batch
 from istio_aux.model.pod import PROXY, Container, OwnerReference, Pod, Struct
-from istio_aux.model.policy import Capability, Peers, Start, StartMode
+from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import one_line
 from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
@@ -74,7 +74,9 @@ def left_to_ambient(pod: Pod) -> str:
     return "" if wish.asks else wish.ambient
 
 
-def plan(pod: Pod, how: Start, *, requested: bool = False, left: Left = left_to_ambient) -> Plan:
+def plan(
+    pod: Pod, how: StartPolicy, *, requested: bool = False, left: Left = left_to_ambient
+) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
     ``requested``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
@@ -246,7 +248,7 @@ def _with_ports(pod: Pod, option: Peers, started: Plan, none: str) -> Plan:
     )
 
 
-def _start_order(pod: Pod, how: Start, own: StartMode | None, none: str) -> Plan:
+def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> Plan:
     if reason := next(_reasons_to_leave_alone(own, how.mode), none):
         return Plan(ops=(), reason=reason)
     merge = proxy_config.read(pod)
@@ -279,7 +281,7 @@ def _reasons_to_leave_alone(own: StartMode | None, mode: StartMode) -> Iterator[
         yield "start-mode: none"
 
 
-def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
+def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     """Native is for pods that end, unless the pod's own annotation asks for it."""
     if own is StartMode.NATIVE:
         return True

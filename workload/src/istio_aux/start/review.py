@@ -12,7 +12,7 @@ import msgspec
 
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.pod import OwnerReference, Pod, Struct
-from istio_aux.model.policy import Outcome, Start
+from istio_aux.model.policy import Outcome, StartPolicy
 from istio_aux.start import patch, plan
 
 API_VERSION = "admission.k8s.io/v1"
@@ -90,7 +90,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def answer(
-    body: bytes, how: Start, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
+    body: bytes, how: StartPolicy, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
@@ -162,7 +162,7 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: Start, inject: bool, left: plan.Left) -> plan.Plan:
+def _plan(request: Request, how: StartPolicy, inject: bool, left: plan.Left) -> plan.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:

@@ -25,7 +25,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import KubeError
 from istio_aux.model.owners import counts_exits
 from istio_aux.model.pod import OwnerReference
-from istio_aux.model.policy import Start
+from istio_aux.model.policy import StartPolicy
 from istio_aux.model.text import one_line
 from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.start import review
@@ -129,7 +129,7 @@ class AdmissionWebhook:
     def __init__(
         self,
         metrics: Telemetry,
-        how: Callable[[], Start],
+        how: Callable[[], StartPolicy],
         client: Client,
         *,
         left: Left = left_to_ambient,
@@ -235,7 +235,7 @@ class AdmissionWebhook:
             return True
         return found is None or counts_exits(found.spec.pod_failure_policy)
 
-    def _review(self, path: str, body: bytes, how: Start) -> review.ReviewResult:
+    def _review(self, path: str, body: bytes, how: StartPolicy) -> review.ReviewResult:
         try:
             return review.answer(body, how, inject=path == INJECT, left=self._left)
         except review.Malformed:
