@@ -120,7 +120,8 @@ def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
         options: dict[str, Any] = {name: known.get(name, defaults[name]) for name in defaults}
         for name, choices in CHOICES.items():
             if options[name] not in choices:
-                option, _, value = settings.REPLACED.get(f"{name}={options[name]}", "").partition("=")
+                new = settings.REPLACED.get(f"{name}={options[name]}", "")
+                option, _, value = new.partition("=")
                 options[name] = value if option == name else defaults[name]
         # Commands, NAME=/COMMAND, are gone: such a container keeps its pod, as without a rule.
         options["sidecars"] = re.sub("(^|,)[^,=]*=/[^,]*", "", options["sidecars"])
