@@ -34,18 +34,6 @@ from lab.workload import Workload
 PROXY_STARTS = 2.0
 PAYLOAD_WORKS = 2.0
 
-MADE = {
-    "Assumed": scenes.ASSUMED,
-    "Kubernetes": f"{scenes.KUBERNETES}: etcd, API server, controller manager",
-    "Pods": "not run: a script plays kubelet and containers",
-    "istio-aux": "the workload alone, under its own ServiceAccount; no charm",
-    "Istio": "a stand-in for the injector",
-}
-NOTES = (
-    "Pod status on this page is scripted; webhooks, quit and job are real.",
-    "The node level, which needs root and containerd, runs the pods.",
-)
-
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     """Set the stage on a cluster of level `api` and play the scenes with a batch Job."""
@@ -74,7 +62,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     _, status = workload.get("/status")
 
     told = f"istio-aux says of itself: {status}"
-    return Performance(without, helped, native, told, MADE, NOTES, tuple(rows))
+    return Performance(without, helped, native, told, tuple(rows))
 
 
 def _play(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,10 +13,9 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
-from lab import kinds_of_istio, rock
+from lab import kinds_of_istio
 from lab.kinds_of_istio import Shape
 from lab.meshed import is_ready, proxy_exit_code
-from lab.release import Release
 from lightkube import codecs
 from lightkube.resources.core_v1 import Pod
 
@@ -33,60 +29,21 @@ PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
 T = TypeVar("T")
 
-# The OCI archive that the workload runs from, if one is given.
-ARCHIVE = Path(os.environ.get("LAB_IMAGE", "")).name
 
-MADE = {
-    "Assumed": scenes.ASSUMED,
-    "Kubernetes": f"{scenes.KUBERNETES}: etcd, API server, controller manager, scheduler, kubelet, "
-    "containerd",
-    "TFJob": "Kubeflow training-operator 1.9.0",
-    "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
-    "after its start",
-}
-NOTES = (
-    "The stand-ins are small programs of the test lab: they do what was observed of Istio 1.28.",
-)
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """istio-aux in a cluster: what to show of it at the end, and how it was made."""
-
-    status: Callable[[], str]
-    made: Mapping[str, str]
-
-
-def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performance:
-    """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio.
-
-    istio-aux is the charm's, or, with `chart`, the Helm chart's.
-    """
-    deployed, istio = bring_up(steps, cluster, chart=chart)
+def run(steps: Steps, cluster: lab.Cluster) -> Performance:
+    """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio."""
+    app, istio = bring_up(steps, cluster)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
     native, rows = natively(steps, istio, manifest, lambda _world: None)
-    # Where DEMO_KEEP leaves the cluster running, a Job beside Istio alone still hangs.
-    kinds_of_istio.become(istio, "never", scenes.WITH.namespace)
-    return Performance(
-        without=without,
-        helped=helped,
-        native=native,
-        status=deployed.status(),
-        made={**MADE, **deployed.made},
-        notes=NOTES,
-        worlds=rows,
-    )
+    return Performance(without, helped, native, status(app), rows)
 
 
-def bring_up(
-    steps: Steps, cluster: lab.Cluster, *, chart: bool
-) -> tuple[Deployed, lab.istio.Istio]:
-    """Set the stage, with istio-aux of the charm or the chart; return when it can be played on."""
-    deploy = _from_chart if chart else _from_charm
-    stage = set_stage(steps, cluster, lambda: deploy(cluster, steps))
+def bring_up(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
+    """Set the stage, and return when it can be played on."""
+    stage = set_stage(steps, cluster, lambda: deploy_charm(cluster, steps))
     lab.trainer.await_ready(cluster)
     steps.done("training-operator ready")
     return stage
@@ -186,31 +143,11 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
     steps.done("training data served at http://datasets.storage:8000")
 
 
-def _from_charm(cluster: lab.Cluster, steps: Steps) -> Deployed:
-    app = deploy_charm(cluster, steps)
-
-    def status() -> str:
-        # Juju sends this every five minutes; the status is of the last event.
-        app.run("update-status")
-        return f"{app.name}: {' '.join(app.status())}"
-
-    made = {
-        "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"
-        + (f", from the image {ARCHIVE}" if ARCHIVE else ""),
-        "Juju": "a stand-in for the agent and the hook tools",
-    }
-    return Deployed(status, made)
-
-
-def _from_chart(cluster: lab.Cluster, steps: Steps) -> Deployed:
-    cluster.load(Path(os.environ["LAB_IMAGE"]) if ARCHIVE else rock.image())
-    steps.done("image of the workload loaded")
-    home = Path(tempfile.mkdtemp(prefix="helm-", dir=cluster.state))
-    release = Release(cluster, home, "istio-aux", "mesh-jobs")
-    release.install({})
-    steps.done("chart installed; its pods are ready")
-    made = {"istio-aux": "its Helm chart, installed by helm; its image under the kubelet"}
-    return Deployed(release.status, made)
+def status(app: lab.juju.App) -> str:
+    """What `juju status` shows of the charm now."""
+    # Juju sends this every five minutes; the status is of the last event.
+    app.run("update-status")
+    return f"{app.name}: {' '.join(app.status())}"
 
 
 def deploy_charm(cluster: lab.Cluster, steps: Steps, *, units: int = 1) -> lab.juju.App:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo.story import JobStory, PodStory
@@ -31,7 +31,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """The job without and with istio-aux, a status to show, and what to say of the making.
+    """The job without and with istio-aux, and a status to show.
 
     `native` is the job once Istio makes sidecars native on request.
     `worlds` has one row for each kind of Istio: how a pod of the second namespace is started there.
@@ -41,8 +41,6 @@ class Performance:
     helped: JobStory
     native: JobStory
     status: str
-    made: Mapping[str, str]
-    notes: tuple[str, ...] = ()
     worlds: tuple[Check, ...] = ()
 
     @property

@@ -1,11 +1,10 @@
-"""The report: one self-contained HTML page, and its picture alone as SVG.
+"""The timeline as a picture (SVG).
 
-Turns a chart into coordinates and hands them to the templates; knows no Kubernetes.
+Turns a chart into coordinates and hands them to the template; knows no Kubernetes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,7 @@ import jinja2
 import msgspec
 
 from demo.chart import Bar, Chart, Kind, chart
-from demo.promise import Promise
 from demo.story import JobStory
-
-PICTURE = "timeline.svg"
 
 # Pixels at scale 1. The picture scales as a whole, so only proportions matter.
 WIDTH = 960
@@ -40,36 +36,11 @@ class Drawn:
     jobs: tuple[JobStory, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the page says besides the story: its title, how it was made, what stood in."""
-
-    title: str
-    lead: str
-    made: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-
-def write(folder: Path, jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> Path:
-    """Write `index.html` and `timeline.svg` into the folder; return the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PICTURE).write_text(svg(jobs, facts.title), encoding="utf-8")
-    page = folder / "index.html"
-    page.write_text(html(jobs, promise, facts), encoding="utf-8")
-    return page
-
-
-def html(jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> str:
-    """The page, with the picture inside and nothing loaded from elsewhere."""
-    template = _templates().get_template("report.html.j2")
-    return template.render(facts=facts, promise=promise, picture=picture(jobs, facts.title))
-
-
 def svg(jobs: tuple[JobStory, ...], title: str) -> str:
-    """The picture alone, light or dark as its viewer prefers, with what it was drawn from."""
-    template = _templates().get_template(f"{PICTURE}.j2")
+    """The picture, light or dark as its viewer prefers, with what it was drawn from."""
+    template = _templates().get_template("timeline.svg.j2")
     told = msgspec.json.encode(Drawn(title, jobs)).decode()
-    return template.render(picture=picture(jobs, title), told=told, alone=True) + "\n"
+    return template.render(picture=picture(jobs, title), told=told) + "\n"
 
 
 def drawn_from(drawing: str) -> Drawn:

@@ -60,7 +60,7 @@ def _up(options: argparse.Namespace) -> int:
     def hold(stay: detached.Stay) -> None:
         with lab.cluster(level, held=True) as cluster:
             print(detached.instructions(cluster))
-            stay(0)
+            stay()
 
     return detached.in_child(hold)
 

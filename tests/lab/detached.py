@@ -1,4 +1,4 @@
-"""What keeps a cluster running: a child process, which outlives its parent (`up`, DEMO_KEEP)."""
+"""What keeps a cluster running: a child process, which outlives its parent (`up`, playground)."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from collections.abc import Callable
 from lab import tools
 from lab.clusters import Cluster
 
-# Tells the caller the exit status, and returns when this process is told to end.
-Stay = Callable[[int], None]
+# Lets the caller go, and returns when this process is told to end.
+Stay = Callable[[], None]
 
 
 def in_child(play: Callable[[Stay], None]) -> int:
-    """Run `play` in a session of its own and return the exit status that it tells.
+    """Run `play` in a session of its own; return 0 once it stays, 2 if it ends before.
 
-    The child lives on until it gets a signal. One that ends without a status failed: 2. It is
-    forked before any thread exists.
+    The child lives on until it gets a signal. It is forked before any thread exists.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         os.setsid()
-        play(lambda status: _stay(status, writing))
+        play(lambda: _stay(writing))
         os._exit(0)
     os.close(writing)
     try:
-        status = os.read(reading, 1)
+        stays = os.read(reading, 1)
     except KeyboardInterrupt:
         os.kill(child, signal.SIGINT)
         raise
-    return status[0] if status else 2
+    return 0 if stays else 2
 
 
-def _stay(status: int, writing: int) -> None:
+def _stay(writing: int) -> None:
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
     sys.stdout.flush()
-    os.write(writing, bytes([status]))
+    os.write(writing, b"1")
     os.close(writing)
     # The terminal belongs to the caller again.
     nowhere = os.open(os.devnull, os.O_RDWR)

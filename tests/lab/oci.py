@@ -126,24 +126,6 @@ def archive(
     return top["digest"]
 
 
-def unpack(place: Path, folder: Path) -> None:
-    """Unpack the layers of an archive, with their owners where this is root."""
-    with tarfile.open(place) as tar:
-
-        def read(name: str) -> IO[bytes]:
-            found = tar.extractfile(name)
-            assert found, name
-            return found
-
-        [top] = json.load(read("index.json"))["manifests"]
-        manifest = json.load(read(_blob(top)))
-        for described in manifest["layers"]:
-            with tarfile.open(fileobj=read(_blob(described))) as content:
-                # It is our own; later filters refuse links with absolute targets.
-                content.extraction_filter = _as_it_is
-                content.extractall(folder, numeric_owner=True)
-
-
 def config_of(place: Path) -> dict[str, Any]:
     """What containers of an archive's image start with."""
     with tarfile.open(place) as tar:
@@ -154,14 +136,6 @@ def config_of(place: Path) -> dict[str, Any]:
         ]
     [config] = [each["config"] for each in documents if "rootfs" in each]
     return config
-
-
-def _as_it_is(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
-    return member
-
-
-def _blob(descriptor: Mapping[str, Any]) -> str:
-    return f"blobs/{descriptor['digest'].replace(':', '/')}"
 
 
 def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def performance(
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     among = kinds_of_istio.EXPECTED if NIGHTLY else BY_DAY
     native, rows = node.natively(steps, istio, manifest, meanwhile, among=among, become=become)
-    yield Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
+    yield Performance(stories["without"], stories["with"], native, status="", worlds=rows)
     become(istio, "never", scenes.WITH.namespace)
 
 
@@ -169,8 +169,9 @@ def test_in_a_profile_the_tfjob_succeeds_and_where_that_is_disabled_it_hangs(
     promise = judge(*performance.jobs, more=performance.worlds)
     assert [check for check in promise.checks if not check.kept] == []
     assert performance.native.native
-    assert program.conclude(console, performance, tmp_path) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "timeline.svg"}
+    picture = tmp_path / "timeline.svg"
+    assert program.conclude(console, performance, picture) == 0
+    assert picture.exists()
 
 
 def test_the_pods_of_a_pytorchjob_reach_each_other_through_their_sidecars(
@@ -207,7 +208,7 @@ def test_a_quit_that_is_refused_breaks_the_promise(
         "every proxy exits 0",
     }
     changed = dataclasses.replace(performance, helped=story)
-    assert program.conclude(console, changed, tmp_path) == 1
+    assert program.conclude(console, changed, tmp_path / "timeline.svg") == 1
 
 
 def test_a_hold_that_is_missing_breaks_the_promise(

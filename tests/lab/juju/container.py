@@ -81,7 +81,6 @@ class Container:
             environment=variables,
             network=network,
             user=dataclasses.replace(user, owns=image.owns),
-            rootfs=image.root,
         )
         self.process: Process = cluster.spawn(label, command)
 

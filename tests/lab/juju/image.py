@@ -1,9 +1,8 @@
-"""What a container starts with: what the workload's image would bring, or the image itself.
+"""What a container starts with: what the workload's image would bring.
 
-What it would bring is the program `istio-aux`, in a virtual environment that is built from
-`workload/` and its lock with the interpreter that ships, cached by content, and the Pebble layer of
-the rock. With `LAB_IMAGE=FILE` in the environment it is all of that OCI archive, and nothing of the
-machine's own programs: see `lab.rock`.
+That is the program `istio-aux`, in a virtual environment that is built from `workload/` and its
+lock with the interpreter that ships, cached by content, and the Pebble layer of the rock. The image
+itself is run by a kubelet (`node/test_image.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import cache, interpreters, oci
+from lab import cache, interpreters
 from lab.rock import RECIPE, Recipe
 
 from . import root
@@ -30,13 +29,10 @@ class Image:
     binds: tuple[Bind, ...]  # What is visible in it beside the system's own folders.
     path: str  # Its PATH.
     owns: tuple[str, ...] = ()  # Folders that belong to the user who runs Pebble.
-    root: Path | None = None  # Its file system, instead of the machine's.
 
 
 def of_workload(workload: Path) -> Image:
-    """The image of the workload in this folder, or that of `LAB_IMAGE`."""
-    if archive := os.environ.get("LAB_IMAGE"):
-        return of_archive(Path(archive))
+    """The image of the workload in this folder."""
     folder = environment(workload)
     python, _ = interpreters.shipped()
     layer = Bind(folder / LAYER, Recipe.read(workload).pebble_file)
@@ -46,17 +42,6 @@ def of_workload(workload: Path) -> Image:
         # The rock gives these folders to the user who runs Pebble.
         ("/etc/istio-aux", "/var/lib/pebble/default"),
     )
-
-
-def of_archive(archive: Path) -> Image:
-    """Return the image of an OCI archive, unpacked once for each content."""
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    root = cache.once(
-        "rootfs", digest, lambda into: oci.unpack(archive, into), saying=f"unpacking {archive.name}"
-    )
-    variables = dict(each.split("=", 1) for each in oci.config_of(archive)["Env"])
-    return Image((), variables["PATH"], root=root)
 
 
 def environment(workload: Path, python: Path | None = None) -> Path:

@@ -1,9 +1,8 @@
 """Private roots: a program sees a small file system of its own, and the host none of its files.
 
 The root is a tmpfs in a mount namespace of its own, with the host's programs and libraries bound
-into it read-only, or an image's file system instead of them; what is written there is gone with the
-last process. The program is PID 1 of a PID namespace, so that its end is the end of all it started.
-Needs root.
+into it read-only; what is written there is gone with the last process. The program is PID 1 of a
+PID namespace, so that its end is the end of all it started. Needs root.
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ def command(
     network: Path,
     user: User,
     folder: str = "/",
-    rootfs: Path | None = None,
 ) -> list[str]:
-    """The command line that runs `argv` as PID 1 in a private root, by default the host's."""
-    furnished = _image(mount_point, rootfs) if rootfs else [*_host(mount_point), *_known(user)]
-    inside = [*furnished, *_bound(binds), *_give(user)]
+    """The command line that runs `argv` as PID 1 in a private root."""
+    inside = [*_host(mount_point), *_known(user), *_bound(binds), *_give(user)]
     script = "\n".join([*inside, *_become(argv, environment, folder, user)])
     namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     return ["nsenter", f"--net={network}", "unshare", *namespaces, "sh", "-euc", script]
@@ -87,21 +84,6 @@ def _host(mount_point: Path) -> list[str]:
     if _ALTERNATIVES.is_dir():
         lines += _bind(Bind(_ALTERNATIVES, str(_ALTERNATIVES)))
     return lines
-
-
-def _image(mount_point: Path, rootfs: Path) -> list[str]:
-    """Return the lines that lay a writable layer over an image; the shell stands in it then."""
-    root = shlex.quote(str(mount_point))
-    layers = f"lowerdir={shlex.quote(str(rootfs))},upperdir={root}/upper,workdir={root}/work"
-    return [
-        f"mount -t tmpfs -o mode=755 root {root}",
-        f"mkdir {root}/upper {root}/work {root}/root",
-        f"mount -t overlay -o {layers} root {root}/root",
-        f"cd {root}/root",
-        *_SPECIAL,
-        # As the kubelet does.
-        "cp -L /etc/hosts etc/hosts",
-    ]
 
 
 def _known(user: User) -> list[str]:

@@ -1,11 +1,8 @@
-"""The demo: a story is told from objects, judged, and shown; its process keeps the cluster."""
+"""The demo: a story is told from objects, judged, and drawn."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,18 +98,6 @@ def test_a_watched_classic_job_hangs_until_its_proxy_is_told_to_quit() -> None:
     assert pod_story(watched, {"main": log}).payload == (Run(hello, done, 0),)
 
 
-def test_the_page_loads_nothing_and_shows_every_part_of_the_promise() -> None:
-    facts = report.Facts("A title", "A lead.", {"Kubernetes": "1.36.3"}, ("a stand-in <was> used",))
-
-    page = report.html((WITHOUT, HELPED), judge(WITHOUT, HELPED), facts)
-
-    assert "src=" not in page
-    assert "href=" not in page
-    assert page.count("done at 16.2 s, try 2") >= 2
-    assert page.count("kept: ") == 7
-    assert "a stand-in &lt;was&gt; used" in page, "words of the cluster are no markup"
-
-
 def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
     """If it is not: `make picture`, as root."""
     text = (TESTS.parent / "docs/timeline.svg").read_text(encoding="utf-8")
@@ -126,33 +111,3 @@ def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
         ("TFJob", scenes.WITH.namespace, True, False),
         ("TFJob", scenes.NATIVE.namespace, True, True),
     ]
-
-
-# The child tells its pid, reports 7, and says on a pipe of the test's own that it ended.
-STAYS = """
-import os, sys
-from lab import detached
-
-def play(stay):
-    print(os.getpid(), flush=True)
-    stay(7)
-    os.write(int(sys.argv[1]), b"told")
-
-sys.exit(detached.in_child(play))
-"""
-
-
-def test_the_demo_returns_its_status_and_its_child_stays_until_a_signal() -> None:
-    """DEMO_KEEP"""
-    reading, writing = os.pipe()
-    command = [sys.executable, "-c", STAYS, str(writing)]
-    done = subprocess.run(
-        command, cwd=TESTS, pass_fds=[writing], stdout=subprocess.PIPE, text=True, check=False
-    )
-    os.close(writing)
-    assert done.returncode == 7
-
-    os.kill(int(done.stdout), 15)
-
-    assert os.read(reading, 10) == b"told"
-    os.close(reading)
