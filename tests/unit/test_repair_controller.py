@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -253,6 +254,31 @@ async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_
         api.always(finish)
         await until(lambda: world.restarts("refused") == 1, "the suspension is given up")
         assert not api.suspended
+
+
+async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> None:
+    """The labels of its namespace change again and again while its suspension is prepared."""
+    changes = list[asyncio.Task[None]]()
+
+    async def relabel() -> None:
+        while True:
+            world.repair.relabelled("training")
+            await asyncio.sleep(0)
+
+    async def change(request: web.Request) -> web.Response | None:
+        if request.path.endswith("/eviction"):
+            changes.append(asyncio.create_task(relabel()))
+        return None
+
+    async with training() as world:
+        world.api.faults.append(change)
+        ((_, note),) = await until(lambda: world.events("NoSidecar"), "it is given up")
+        assert note.endswith("its TFJob is not suspended: what decides has changed")
+        assert not cast("Injected", world.api).suspended
+        world.api.faults.clear()
+        for each in changes:
+            each.cancel()
+        await until(lambda: world.restarts("resumed") == 1, "it is suspended later")
 
 
 async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:

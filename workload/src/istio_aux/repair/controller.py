@@ -384,7 +384,7 @@ class RepairController:
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
         candidate, action = pod.candidate, pod.action
-        if why := self._superseded(owner, begun):
+        if why := self._superseded(owner, begun) or self._outdated(pod):
             raise NotRestartedError(why, changed=True)
         if candidate is None or not isinstance(action, Restart):
             raise NotRestartedError(action.reason, changed=True)
@@ -394,7 +394,7 @@ class RepairController:
                 await actions.evict(self._client, pod.key, candidate.version)
             elif left := await self._suspended_jobs.suspend(
                 owner.namespace, owner.reference, candidate,
-                lambda: "" if isinstance(pod.action, Restart) else pod.action.reason,
+                lambda: self._outdated(pod),
                 meshed=any(each.sidecar is Sidecar.PRESENT for each in owner.pods),
             ):  # fmt: skip
                 if left.lasts:
@@ -421,7 +421,13 @@ class RepairController:
             each.deleting and each.key.uid not in begun.ending for each in owner.pods
         ):
             return "its controller has other pods now, or one that is being deleted"
-        return "what decides has changed" if self._store.undecided else ""
+        return ""
+
+    def _outdated(self, pod: StoredPod) -> str:
+        """Why the decision to restart the pod does not count any more; empty if it does."""
+        if self._store.undecided:
+            return "what decides has changed"
+        return "" if isinstance(pod.action, Restart) else pod.action.reason
 
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
         """Check that a new pod of an application that gets its label from us would get a sidecar.
