@@ -45,7 +45,7 @@ OPERATORS = re.compile(
     r"|ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|FloorDiv_Mul|Mod_Mul))"
 )
 # Tests that run everything, for longer than a change is worth, or look at the checkout itself.
-STORIES = ("fuzz", "oracle", "repository", "simulation")
+STORIES = ("exhaustive", "fuzz", "oracle", "repository", "simulation")
 FAILED = float("inf")  # The seconds of a test that does not pass.
 COVERAGE = """[run]
 relative_files = True

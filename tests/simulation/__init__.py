@@ -8,4 +8,6 @@ the controllers of workloads. A seed decides everything, so a seed reproduces a 
 `loop` is the clock of one unit, `world` that of all; `apiserver`, `kubelet` and `workloads` are the
 model, `client` is what the product meets of it. `faults` says what goes wrong, `properties` what
 must hold all the same, `play` which faults a violation needs, `breaks` that the properties bite.
+
+Beside it, `exhaustive` visits every state of one pod's quit, which is the world of `onepod`.
 """
