@@ -21,6 +21,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events
+from istio_aux.kube.lease import Leadership
 from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
@@ -128,8 +129,11 @@ async def play(
     telemetry, client = Telemetry(), Simulated()
     events = Events(client, "soak")
 
-    quit_ = QuitController(client, {}, telemetry, events)
-    repair = RepairController(client, {}, telemetry, events, policy=RepairPolicy())
+    leadership = Leadership(held=False)
+    quit_ = QuitController(client, {}, telemetry, events, leadership=leadership)
+    repair = RepairController(
+        client, {}, telemetry, events, policy=RepairPolicy(), leadership=leadership
+    )
     weighed: list[Part] = []
     share = number // parts
     for part in range(parts):

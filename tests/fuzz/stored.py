@@ -35,6 +35,7 @@ from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory
+from unit.leading import Led
 from unit.rules import mesh
 from unit.rules.pods import judged
 
@@ -68,10 +69,11 @@ class Followers:
         telemetry = Telemetry()
         client = Simulated()
         events = Events(client, "fuzz")
-        self.quit = QuitController(client, {}, telemetry, events, leading=False)
+        self.quit = QuitController(client, {}, telemetry, events, leadership=Led())
         self.repair = RepairController(
-            client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART)
-        )
+            client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART),
+            leadership=Led(),
+        )  # fmt: skip
         self.events = EventReader(Pod)
         self.pages = PageReader(Pod)
 

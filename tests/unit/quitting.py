@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from istio_aux.quit.state import QuitLimits, Trouble
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
+from unit.leading import Led
 from unit.logged import counted
 from unit.rules.pods import RUNNING, State, document, exited
 
@@ -120,7 +121,13 @@ async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: s
 
 @asynccontextmanager
 async def at_work(
-    api: ApiServer, *, limits: QuitLimits = FAST, pods: Selector | None = None, **options: Any
+    api: ApiServer,
+    *,
+    limits: QuitLimits = FAST,
+    pods: Selector | None = None,
+    leading: bool = True,
+    leads: Callable[[], bool] = lambda: True,
+    **options: Any,
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
@@ -137,8 +144,9 @@ async def at_work(
 
         labels = Namespaces(relabelled)
         running = QuitController(
-            client, labels, telemetry, events, options=chosen, limits=limits, **options
-        )
+            client, labels, telemetry, events, options=chosen, limits=limits,
+            leadership=Led(leading, leads), **options,
+        )  # fmt: skip
         backoff = Backoff(0.02, 0.1)
         spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
         jobs = Watch(

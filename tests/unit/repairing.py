@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
+from unit.leading import Led
 from unit.logged import counted
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
 from unit.rules.pods import RUNNING
@@ -170,6 +171,8 @@ async def at_work(
     *,
     policy: RepairPolicy = RESTART,
     leading: bool = True,
+    leads: Callable[[], bool] = lambda: True,
+    store: Callable[[], Awaitable[None]] | None = None,
     known: ControlPlanes | None = None,
     listed: asyncio.Event | None = None,
     namespace: str = "shop",
@@ -181,7 +184,10 @@ async def at_work(
     async with Client(api.access()) as client:
         events = Events(client, "host")
         namespaces = {namespace: dict(ENABLED)}
-        repair = RepairController(client, namespaces, telemetry, events, policy=policy, **options)
+        repair = RepairController(
+            client, namespaces, telemetry, events, policy=policy,
+            leadership=Led(False, leads, store), **options,
+        )  # fmt: skip
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL, touched=repair.touch,

@@ -225,7 +225,6 @@ class Process:
         self.watches = {name: watch for name, (watch, _) in self.wiring._watches._watches.items()}
         self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod")).watch
         self.wiring._repair.set_injectors(mesh())
-        self.wiring._lead(True)
 
     async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:
         """An object arrives; returns what removes it."""

@@ -43,9 +43,11 @@ class Candidate:
         self.unfit = ""
         self.lease = Lease(
             client, "istio-aux", "istio-aux", name,
-            changed=self._changed, checkpoint=self._checkpoint, recall=self._recall,
+            checkpoint=self._checkpoint, recall=self._recall,
             unfit=lambda: self.unfit, **times,
         )  # fmt: skip
+        self.lease.follow(self._changed)
+        self.told.clear()
         self.task: asyncio.Task[None]
 
     def _checkpoint(self) -> str:
@@ -328,7 +330,7 @@ async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
 
 def test_times_that_would_let_two_lead_are_refused() -> None:
     with pytest.raises(ValueError, match="expected to increase"):
-        Lease(None, "a", "b", "c", changed=lambda _: None, duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
+        Lease(None, "a", "b", "c", duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
 
 
 SEES_NONE = "watch pods: nothing heard for 2 min"
@@ -440,7 +442,8 @@ async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
             if leads:
                 raise RuntimeError("nobody foresaw this")
 
-        lease = Lease(client, "istio-aux", "istio-aux", "one", changed=changed)
+        lease = Lease(client, "istio-aux", "istio-aux", "one")
+        lease.follow(changed)
         with pytest.raises(RuntimeError, match="nobody foresaw this"):
             await lease.run()
-        assert (lease.held, told) == (False, [True, False])
+        assert (lease.held, told) == (False, [False, True, False])

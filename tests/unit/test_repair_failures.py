@@ -19,6 +19,7 @@ from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
+from unit.leading import Led
 from unit.repairing import LIMITS, SIDECAR, cluster
 from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.store import merged, refusal
@@ -204,7 +205,9 @@ async def compared(**changes: dict[str, Any] | None) -> str:
     """
     stored = {f"web_{n}": {**USUAL, "uid": f"old-web-{n}"} for n in (0, 1)}
     async with ApiServer() as api, Client(api.access()) as client:
-        repair = RepairController(client, {}, Telemetry(), Events(client, "me"), policy=RESTART)
+        repair = RepairController(
+            client, {}, Telemetry(), Events(client, "me"), policy=RESTART, leadership=Led()
+        )
         for name, fields in stored.items():
             repair.apply(pods.convert(raw(name=name.replace("_", "-"), **fields)))
         for name, fields in (stored | changes).items():

@@ -34,6 +34,7 @@ from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
 from lab.nightly import NIGHTLY
 from oracle.pods import pod as oracles
+from unit.leading import Led
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, job
@@ -70,7 +71,7 @@ class World:
         telemetry, events = Telemetry(), Events(CLIENT, "host")
         return RepairController(
             CLIENT, self.namespaces, telemetry, events, policy=self.policy, options=self.options,
-            clock=lambda: Moment(0.0, 0.0),
+            clock=lambda: Moment(0.0, 0.0), leadership=Led(),
         )  # fmt: skip
 
     def happen(self) -> None:

@@ -25,6 +25,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Watches
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
+from unit.leading import Led
 from unit.repairing import mesh
 
 from benchmarks import pods
@@ -67,10 +68,11 @@ async def kept(count: float) -> int:
             await api.put("pods", pod)
         events = Events(client, "test")
         options = PodOptions(namespaces=parse_namespaces("team=a"))
-        quit_ = QuitController(client, labels, telemetry, events, options=options, leading=False)
+        quit_ = QuitController(client, labels, telemetry, events, options=options, leadership=Led())
         repair = RepairController(
-            client, labels, telemetry, events, policy=RepairPolicy(), options=options
-        )
+            client, labels, telemetry, events, policy=RepairPolicy(), options=options,
+            leadership=Led(),
+        )  # fmt: skip
         repair.set_injectors(mesh())
         for name in labels:
             quit_.relabelled(name)

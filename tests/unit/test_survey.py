@@ -35,7 +35,6 @@ async def wired(number: int) -> AsyncGenerator[Wiring]:
         made = Wiring(settings, api.access())
         labels = {"team": "a", "istio-injection": "enabled"}
         made._around.namespaces.apply(Namespace(metadata=Metadata(name="team", labels=labels)))
-        made._lead(True)
         for kind, body in (("blocked", blocked), ("bare", raw())):
             for index in range(number):
                 name = f"{kind}-{index}"

@@ -16,6 +16,7 @@ from istio_aux.repair.suspension import MARK
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
+from unit.leading import Led
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
 from unit.store import merged
@@ -124,7 +125,9 @@ async def process(api: Trainer, *, allowed: bool = True) -> AsyncGenerator[Suspe
     """A process that leads, and that may suspend Jobs of these objects if it is ``allowed``."""
     async with Client(api.access()) as client:
         recorder = RepairRecorder(Telemetry(), Events(client, "host"))
-        jobs = SuspendedJobs(client, Telemetry(), recorder, allowed=allowed, limits=FAST)
+        jobs = SuspendedJobs(
+            client, Telemetry(), recorder, allowed=allowed, leadership=Led(), limits=FAST
+        )
         jobs.lead(True)
         try:
             yield jobs

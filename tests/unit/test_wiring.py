@@ -19,7 +19,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
-from istio_aux.kube.lease import identity
+from istio_aux.kube.lease import Lease, own_identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.documents import whole
@@ -41,6 +41,7 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
+from unit.leading import Led
 from unit.quitting import LABELS
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
@@ -162,7 +163,7 @@ class OnePod:
     def _controller(self) -> QuitController:
         telemetry = Telemetry()
         events = Events(CLIENT, "host")
-        return QuitController(CLIENT, {}, telemetry, events, leading=False, clock=self._clock)
+        return QuitController(CLIENT, {}, telemetry, events, leadership=Led(), clock=self._clock)
 
     def _clock(self) -> Moment:
         if self.fails:
@@ -376,7 +377,7 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
 
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        quits = QuitController(client, {}, Telemetry(), Events(client, "host"), leading=False)
+        quits = QuitController(client, {}, Telemetry(), Events(client, "host"), leadership=Led())
         for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
             quits.apply(job(MESHED, **fields))
         assert quits.watched == 0
@@ -392,14 +393,16 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"), **no_pods)
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
-        assert wired._repair._save == wired._save
         monkeypatch.setattr("istio_aux.watches.LEADING", 0.0)
-        leases = [(lease._unfit(), lease._identity) for lease in [wired._lease] if lease]
-        assert leases == [("watch namespaces: nothing heard for 0 min", identity(8443))]
+        lease = wired._leadership
+        assert isinstance(lease, Lease)
+        assert lease._unfit() == "watch namespaces: nothing heard for 0 min"
+        assert lease._identity == own_identity(8443)
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
-        assert [writer._leads() for writer in writers] == [False] * 3
+        assert [writer._leadership for writer in writers] == [lease] * 3
+        assert not lease.leads()
         with pytest.raises(KubeError):
-            await wired._save()
+            await lease.save()
         now = datetime.now(UTC)
         injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
         wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text())
@@ -407,8 +410,8 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
         stored = read_checkpoint(wired._checkpoint())
         assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
         alone = Wiring(replace(settings, lease=None), api.access())
-        assert alone._repair._leads()
-        await alone._save()
+        assert alone._leadership.leads()
+        await alone._leadership.save()
 
 
 async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_help() -> None:
@@ -442,9 +445,9 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
 
 
 def test_a_process_that_restarts_keeps_its_identity() -> None:
-    assert identity(8443) == identity(8443)
-    assert identity(8443) != identity(8444)
-    assert identity(0) != identity(0)
+    assert own_identity(8443) == own_identity(8443)
+    assert own_identity(8443) != own_identity(8444)
+    assert own_identity(0) != own_identity(0)
 
 
 async def test_an_endless_task_survives_unhandled_exceptions() -> None:

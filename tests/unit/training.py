@@ -21,6 +21,7 @@ from istio_aux.telemetry import Telemetry
 from msgspec import structs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
+from unit.leading import Led
 from unit.logged import counted
 from unit.rules.training import document, pod_document
 from unit.store import merged, refusal
@@ -153,7 +154,7 @@ class World:
         process = SuspendedJobs(
             self.client, self.telemetry, recorder,
             allowed=allowed, limits=structs.replace(FAST, **limits),
-            clock=clock, leads=leads,
+            clock=clock, leadership=Led(leads=leads),
         )  # fmt: skip
         self._processes.append(process)
         process.lead(True)

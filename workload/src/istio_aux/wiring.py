@@ -20,8 +20,7 @@ from istio_aux.kube.access import Access, TokenLife, token_life
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
-from istio_aux.kube.lease import Lease
-from istio_aux.kube.lease import identity as lease_identity
+from istio_aux.kube.lease import Leadership, Lease, own_identity
 from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
@@ -63,7 +62,7 @@ class Wiring:
         """Create and connect them; `work` starts them.
 
         ``certificate`` returns the fingerprint of the certificate that the webhook serves.
-        ``identity`` names this process among the candidates for the Lease; see `lease.identity`.
+        ``identity`` names this process among the candidates for the Lease; see `own_identity`.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -79,32 +78,31 @@ class Wiring:
             ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
         self._watches, self._injectors = self._around.watches, self._around.injectors
+        self._leadership = Leadership()
+        if lease := settings.lease:
+            self._leadership = Lease(
+                self.client, *lease, identity or own_identity(settings.webhook_address.port),
+                checkpoint=self._checkpoint, recall=self._recall, unfit=self._watches.dead,
+                clock=clock,
+            )  # fmt: skip
         self.webhook = AdmissionWebhook(
             self.telemetry, lambda: self._start, self.client, left=self._injectors.left_to_ambient
         )
         self._quit = QuitController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.quit_policy, options=settings.pod_options, clock=clock,
-            limits=settings.quit_limits, mode=settings.quit, leading=False, leads=self._may_act,
+            limits=settings.quit_limits, mode=settings.quit, leadership=self._leadership,
         )  # fmt: skip
         self._repair = RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
-            going=self._around.namespaces.going,
-            leads=self._may_act, store=self._save,
+            going=self._around.namespaces.going, leadership=self._leadership,
         )  # fmt: skip
         self._listed = self._watch_pods()
-        self._lease: Lease | None = None
-        if lease := settings.lease:
-            self._lease = Lease(
-                self.client, *lease, identity or lease_identity(settings.webhook_address.port),
-                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall, clock=clock,
-                unfit=self._watches.dead,
-            )  # fmt: skip
         self._credentials = credentials
         self.telemetry.token_issued.set_function(lambda: self._token_life().iat)
         self.telemetry.token_expires.set_function(lambda: self._token_life().exp)
-        self._lead(False)
+        self.telemetry.leader.set_function(lambda: self._leadership.held)
         self.telemetry.ready.set_function(lambda: self._ready)
 
     def _watch_pods(self) -> asyncio.Event:
@@ -123,14 +121,13 @@ class Wiring:
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
-        self._lead(self._lease is None)
         works = {
             **self._around.work(),
             "events": self._events.run,
             "repair": functools.partial(self._repair.run, self._listed),
         }
-        if self._lease:
-            works["lease"] = self._lease.run
+        if isinstance(self._leadership, Lease):
+            works["lease"] = self._leadership.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
@@ -140,9 +137,8 @@ class Wiring:
     async def hand_over(self, patience: float) -> None:
         """End all actions on pods within ``patience`` seconds, then let another process lead."""
         await asyncio.gather(self._quit.stop(patience), self._repair.stop(patience))
-        if self._lease:
-            # Only now: the next leader must not meet an exec or an eviction of ours.
-            await self._lease.release()
+        # Only now: the next leader must not meet an exec or an eviction of ours.
+        await self._leadership.release()
 
     def readiness(self) -> tuple[bool, list[str]]:
         """Return whether this process is ready, and what is missing, in lines for a person."""
@@ -198,8 +194,8 @@ class Wiring:
             unreadable_objects=unreadable[: answers.UNREADABLE],
             unreadable_total=len(unreadable),
             quits_total=self.telemetry.quits_total,
-            leader=self._leads,
-            lease_holder=self._lease.holder if self._lease else "",
+            leader=self._leadership.held,
+            lease_holder=self._leadership.holder,
             quit=self._settings.quit,
             token_expires=datetime.fromtimestamp(expires, UTC) if expires else None,
             certificate=self._certificate(),
@@ -209,7 +205,8 @@ class Wiring:
         """Return the pods that need attention, in the order of `place`, and whether this leads."""
         unmeshed = yield from self._repair.unmeshed()
         troubled = yield from self._quit.survey()
-        return (yield from answers.in_order(listed(unmeshed, troubled), place)), self._leads
+        found = yield from answers.in_order(listed(unmeshed, troubled), place)
+        return found, self._leadership.held
 
     def metrics(self) -> Work[bytes]:
         """Return all metrics."""
@@ -242,20 +239,6 @@ class Wiring:
             self._injectors.recall(stored.injectors)
         return bool(stored) or not (self._repair.failed or self._repair.replaced)
 
-    async def _save(self) -> None:
-        """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""
-        if self._lease:
-            await self._lease.save()
-
-    def _may_act(self) -> bool:
-        return self._lease is None or self._lease.leads()
-
     def _ask(self, applications: Applications) -> None:
         self._quit.set_applications(applications)
         self._repair.set_applications(applications)
-
-    def _lead(self, leads: bool) -> None:
-        self._leads = leads
-        self.telemetry.leader.set(leads)
-        self._quit.lead(leads)
-        self._repair.lead(leads)

@@ -26,6 +26,7 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
+from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model import resources
 from istio_aux.model.answers import SuspendedJob
@@ -109,9 +110,10 @@ class _FreeRun:
         telemetry = Telemetry()
         self._events = Events(client, socket.gethostname())
         self._watches = Watches(client, telemetry)
+        self._leadership = Leadership(held=False)
         self._quit = QuitController(
             client, self._labels, telemetry, self._events,
-            policy=policy, leading=False, ended=self._ends.__setitem__,
+            policy=policy, leadership=self._leadership, ended=self._ends.__setitem__,
         )  # fmt: skip
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:
@@ -181,7 +183,7 @@ class _FreeRun:
             await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
             if missing := _missing(watches):
                 return missing
-            self._quit.lead(True)  # Not before: no pod is told to exit and then not followed.
+            self._leadership.lead(True)  # Not before: no pod is told to exit and then not followed.
             await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
             for key in self._hung:
                 self.verdicts[key] = self._outcome(key)
@@ -263,10 +265,12 @@ class _RestartRun:
         source = "/".join(settings.lease or ())
         self._events = Events(client, socket.gethostname(), source=source)
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
+        self._leadership = Leadership(held=False)
         self._repair = RepairController(
             client, around.namespaces, telemetry, self._events,
             policy=policy, options=settings.pod_options, going=around.namespaces.going,
             limits=RolloutLimits(restarts=request.limit), restarted=self._done.__setitem__,
+            leadership=self._leadership,
         )  # fmt: skip
         self._repair.set_applications(installation.applications)
         path = actions.collection("v1", "pods", request.namespace or "")
@@ -292,7 +296,7 @@ class _RestartRun:
                 return "it is not known whether Istio injects: see `istio-aux check`"
             over = await until(lambda: self._repair.finished, left(PATIENCE)) or dry_run
             if not dry_run:
-                self._repair.lead(True)
+                self._leadership.lead(True)
                 over = await until(lambda: self._repair.finished, left())
                 await self._repair.stop(_END)
                 await self._events.sent(_END)
@@ -360,7 +364,9 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
     """See `resume_jobs`."""
     events, telemetry = Events(client, socket.gethostname()), Telemetry()
     recorder = RepairRecorder(telemetry, events)
-    jobs = SuspendedJobs(client, telemetry, recorder, allowed=False, limits=limits)
+    jobs = SuspendedJobs(
+        client, telemetry, recorder, allowed=False, leadership=Leadership(), limits=limits
+    )
     clock, said = asyncio.get_running_loop().time, ""
     end = clock() + patience
     async with running(events.run()):

@@ -65,7 +65,7 @@ class _LeaseObject(msgspec.Struct, frozen=True):
 _lease = Reader(_LeaseObject, "Lease")
 
 
-def identity(port: int) -> str:
+def own_identity(port: int) -> str:
     """Name this process as a candidate for the Lease; with port 0 the name is random.
 
     A process that was killed has the same name after its restart, so it resumes its Lease. Only one
@@ -83,8 +83,48 @@ def identity(port: int) -> str:
     return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
 
 
-class Lease:
-    """A candidate for a Lease. ``held`` says whether this process leads."""
+class Leadership:
+    """Whether this process is the one that acts on pods. Without a Lease it always is.
+
+    Attributes:
+        held: whether it leads, as its controllers were told last.
+    """
+
+    def __init__(self, *, held: bool = True) -> None:
+        self.held, self._followers = held, list[Callable[[bool], None]]()
+
+    def follow(self, changed: Callable[[bool], None]) -> None:
+        """Call ``changed`` with ``held``: now, and whenever it changes."""
+        self._followers.append(changed)
+        changed(self.held)
+
+    def lead(self, held: bool) -> None:
+        """Tell all controllers that this process begins to lead, or must stop."""
+        self.held = held
+        for changed in self._followers:
+            changed(held)
+
+    @property
+    def holder(self) -> str:
+        """Identity of the leader, empty if none is known."""
+        return ""
+
+    def leads(self) -> bool:
+        """Whether this process may act now. Call this right before each write that only one makes.
+
+        If it may not any more, all controllers have been told.
+        """
+        return self.held
+
+    async def save(self) -> None:
+        """Store what the next leader has to know; `KubeError` if that is not known to be stored."""
+
+    async def release(self) -> None:
+        """Let another process lead at once. Call it after all work of the leader has ended."""
+
+
+class Lease(Leadership):
+    """A candidate for a Lease."""
 
     def __init__(
         self,
@@ -93,7 +133,6 @@ class Lease:
         name: str,
         identity: str,
         *,
-        changed: Callable[[bool], None],
         checkpoint: Callable[[], str] = lambda: "",
         recall: Callable[[str], bool] = lambda _checkpoint: True,
         unfit: Callable[[], str] = lambda: "",
@@ -104,17 +143,16 @@ class Lease:
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
-        ``changed`` is called with True when this process begins to lead, and with False when it
-        must stop. The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is
-        called with the stored text, perhaps empty, whenever the Lease is read while this process
-        does not lead, or another process has changed it; it returns whether it says all that this
-        process knows. ``unfit`` returns why another process should lead, or nothing.
+        The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is called with
+        the stored text, perhaps empty, whenever the Lease is read while this process does not lead,
+        or another process has changed it; it returns whether it says all that this process knows.
+        ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
-        self.held = False
+        super().__init__(held=False)
         self._name, self._identity = f"{namespace}/{name}", identity
-        self._client, self._changed, self._clock = client, changed, clock
+        self._client, self._clock = client, clock
         self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
         self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
@@ -131,23 +169,17 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """Identity of the leader, empty if none is known."""
+        """See `Leadership`."""
         return self._seen.holder if self._seen.exists else ""
 
     def leads(self) -> bool:
-        """Whether this process may act now. Call this right before each write that only one makes.
-
-        A process that was frozen for longer than its time stops leading here.
-        """
+        """See `Leadership`. A process that was frozen for longer than its time stops leading."""
         if self.held and _now() >= self._renewed + self._deadline:
             self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
         return self.held
 
     async def save(self) -> None:
-        """Write the checkpoint now, unless it is stored already.
-
-        `KubeError`: this process does not lead, or it is not known whether it was written.
-        """
+        """Write the checkpoint now, unless it is stored already; see `Leadership`."""
         try:
             async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                 if not self.leads():
@@ -189,7 +221,7 @@ class Lease:
             await asyncio.sleep(self._latest(pause) - _now())
 
     async def release(self) -> None:
-        """Let another process lead at once. Call it after all work of the leader has ended."""
+        """See `Leadership`."""
         with suppress(KubeError, TimeoutError):
             async with asyncio.timeout(RELEASE):
                 await self._read()
@@ -339,13 +371,12 @@ class Lease:
         return text, mark
 
     def _lead(self, *, held: bool, why: str) -> None:
-        self.held = held
         what = "leads" if held else "no longer leads"
         _log.info(
             "lease %s: %s %s: %s", self._name, self._identity, what, why,
             extra={"event": "lease", "leader": held},
         )  # fmt: skip
-        self._changed(held)
+        self.lead(held)
 
     def _time(self) -> str:
         """The time as meta/v1 MicroTime."""

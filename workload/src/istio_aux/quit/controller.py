@@ -26,6 +26,7 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
+from istio_aux.kube.lease import Leadership
 from istio_aux.kube.port_forward import request as forward
 from istio_aux.model.annotations import SIDECARS, not_native_because
 from istio_aux.model.answers import SLICE, in_order
@@ -76,27 +77,23 @@ class QuitController:
         options: PodOptions | None = None,
         policy: QuitPolicy | None = None,
         mode: QuitMode = QuitMode.ENABLED,
-        leading: bool = True,
         limits: QuitLimits | None = None,
         clock: Clock = system_clock,
-        leads: Callable[[], bool] = lambda: True,
+        leadership: Leadership,
         ended: Callable[[Key, End], None] = lambda _pod, _end: None,
     ) -> None:
         """Start. ``namespaces`` has the labels of each namespace, as they change.
 
-        Without ``options`` all pods count. ``leads`` is called right before each write: whether
-        this process may still act. If it may not, `lead` has been called. ``ended`` is called with
-        the outcome of each task that has any.
+        Without ``options`` all pods count. ``ended`` gets the outcome of each task that has any.
         """
-        self._leads, self._namespaces, self._ended = leads, namespaces, ended
+        self._leadership, self._namespaces, self._ended = leadership, namespaces, ended
         limits = limits or QuitLimits()
         self._scope = QuitScope(
-            policy=policy or QuitPolicy(), limits=limits, mode=mode, leading=leading,
+            policy=policy or QuitPolicy(), limits=limits, mode=mode,
             options=options or PodOptions(),
         )  # fmt: skip
         self._client, self._clock = client, clock
         self._recorder = QuitRecorder(telemetry, events)
-        self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
@@ -105,6 +102,7 @@ class QuitController:
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         telemetry.watched_pods.set_function(lambda: self.watched)
         self._telemetry = telemetry
+        self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
@@ -271,7 +269,8 @@ class QuitController:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
-            self._leads()  # What a process saw late that was frozen, the next leader may count.
+            # What a process saw late that was frozen, the next leader may count.
+            self._leadership.leads()
             self._recorder.ended(state, task, action)
             self._ended(state.key, action)
 
@@ -297,7 +296,7 @@ class QuitController:
                 not_after = self._clock().monotonic + FRESH
                 action = task.looked(await self._read(state.key), self._scope, self._clock())
                 self._record(state)
-                if isinstance(action, Send | Delete) and not self._leads():
+                if isinstance(action, Send | Delete) and not self._leadership.leads():
                     return task.superseded(self._scope)
                 if isinstance(action, Delete):
                     self._recorder.lost(state)
@@ -346,7 +345,9 @@ class QuitController:
 
             async def still() -> bool:
                 facts = await self._read(pod)
-                return self._leads() and task.looked(facts, self._scope, self._clock()) == what
+                if not self._leadership.leads():
+                    return False
+                return task.looked(facts, self._scope, self._clock()) == what
 
             return await forward(
                 client, pod, what.port, what.request, deadline, still=still, not_after=not_after

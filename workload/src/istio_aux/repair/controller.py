@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,6 +23,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
 from istio_aux.kube.events import Events
+from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model import owners
 from istio_aux.model.annotations import START
@@ -68,15 +69,13 @@ class RepairController:
         job_limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
-        leads: Callable[[], bool] = lambda: True,
-        store: Callable[[], Awaitable[None]] | None = None,
+        leadership: Leadership,
     ) -> None:
-        """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
+        """Prepare `run`. ``namespaces`` has the labels of each namespace, as they change.
 
         No pod is restarted in those that are ``going``. Without ``options`` all pods count.
-        ``restarted`` is called for each pod that was restarted. ``leads`` is called right before
-        each write: whether this process may still act. ``store`` stores `failed` and `replaced` for
-        the next leader, if any, or raises `KubeError`.
+        ``restarted`` is called for each pod that was restarted. ``leadership`` stores `failed` and
+        `replaced` for the next leader.
         """
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
@@ -86,11 +85,11 @@ class RepairController:
         )
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
-            allowed=policy.race is RacePolicy.RESTART_JOBS, leads=leads,
+            allowed=policy.race is RacePolicy.RESTART_JOBS, leadership=leadership,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.NONE
         self._restarted, self._restarts = restarted, 0
-        self._leads, self._save = leads, store
+        self._leadership = leadership
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
         self._recalled = Recalled(self._limits, clock)
@@ -100,6 +99,7 @@ class RepairController:
         telemetry.unmeshed_pods.set_function(
             lambda: self.count(Sidecar.MISSING) if self._leading else 0
         )
+        leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -379,8 +379,7 @@ class RepairController:
         with _needed("not stored for the next leader, or its pods are not known", changed=True):
             await self._compare(owner, labels)
             owner.announced = True
-            if self._save:
-                await self._save()
+            await self._leadership.save()
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
         candidate, action = pod.candidate, pod.action
@@ -412,7 +411,7 @@ class RepairController:
 
     def _superseded(self, owner: PodOwner, begun: rollout.Replacement | None) -> str:
         """Why the pod must not be restarted now as it was chosen; empty if it may be."""
-        if self._stopping or not (self._leading and self._leads()):
+        if self._stopping or not (self._leading and self._leadership.leads()):
             return "this process stops, or does not lead"
         if begun is None or owner.rollout.replacing is not begun:
             return "it took too long"

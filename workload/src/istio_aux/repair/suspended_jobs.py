@@ -22,6 +22,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
+from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.moment import Clock, Moment
@@ -89,15 +90,14 @@ class SuspendedJobs:
         allowed: bool,
         limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
-        leads: Callable[[], bool] = lambda: True,
+        leadership: Leadership,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``. Suspended Jobs are resumed in any case.
-        ``leads`` is called right before each write: whether this process may still act.
         """
-        self._leads = leads
         self._client, self._recorder, self._now = client, recorder, clock
+        self._leadership = leadership
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
         self._slots = Slots(self._limits.at_once, self._limits.usual)
@@ -255,7 +255,7 @@ class SuspendedJobs:
         return True
 
     def _acts(self) -> bool:
-        return self._leading and not self._stopping.is_set() and self._leads()
+        return self._leading and not self._stopping.is_set() and self._leadership.leads()
 
     def _adopt(self, namespace: str, owner: OwnerReference, since: datetime | None = None) -> Key:
         """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
