@@ -7,6 +7,7 @@ tenants call their pods (`LARGEST`), and comes while a user waits for it (`ANSWE
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,11 +198,13 @@ class Actions(ops.Object):
             yield Finding("relations", "note", why, "after a migration remove the old one")
         try:
             with cluster.connect(self._kubernetes) as client:
+                objects.resolve(client, dataclasses.replace(inputs, leader=True))
                 waits = objects.awaited(client, inputs)
         except ReconcileError as error:
             trust = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
-            yield Finding("units", "problem" if trust else "unknown", str(error), trust)
+            yield Finding("trust", "problem" if trust else "unknown", str(error), trust)
         else:
+            yield Finding("trust", "ok", "the charm reads what it needs")
             if waits:
                 do = "see `juju status`"
                 yield Finding("units", "problem", f"the Service lacks {waits}", do)

@@ -121,12 +121,15 @@ class IstioAuxCharm(ops.CharmBase):
             # server trusts an issuer before a unit serves what it signed. It sends reviews last.
             objects.ensure(client, inputs)
         granted = self._problem is None
+        # If `resolve` got no answer, each further request would wait as long.
+        hangs = not inputs.namespaces and self._problem is not None and self._problem.silent
         applied = granted and inputs.values() is not None
         if applied:
             certificates.note_trusted(self.model, inputs.issuers)
         leaf = inputs.issuers.choose(applied=applied)
         with self._step():
-            workload.ensure(client, self._container, inputs, leaf, granted=granted)
+            if not hangs:
+                workload.ensure(client, self._container, inputs, leaf, granted=granted)
         self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
         certificates.publish(self.model, inputs.issuers, leaf, process)
@@ -135,7 +138,8 @@ class IstioAuxCharm(ops.CharmBase):
             with self._step():
                 objects.complete(client, inputs)
         # Another operator's webhook may refuse these, so they come last and block nothing.
-        self._notes.unapplied = objects.admit_api_server(inputs, self.kubernetes_transport)
+        if not hangs:
+            self._notes.unapplied = objects.admit_api_server(inputs, self.kubernetes_transport)
         live = bool(process and process.injector_live)
         with self._step():
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)

@@ -86,11 +86,14 @@ class ReconcileError(Exception):
     Attributes:
         code: the status code of the API server's answer; 0 if that is not the reason.
         refused: the charm lacks a permission, which the user has to grant. Anything else may pass.
+        silent: the API server did not answer.
     """
 
-    def __init__(self, reason: str, *, code: int = 0, refused: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, code: int = 0, refused: bool = False, silent: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.code, self.refused = code, refused
+        self.code, self.refused, self.silent = code, refused, silent
 
 
 class Found(msgspec.Struct, frozen=True, rename="camel"):
@@ -153,7 +156,8 @@ def _explained(what: str, error: BaseException) -> ReconcileError:
         foreign = code in _REFUSALS and not isinstance(refusal, ApiError)  # A proxy's page.
         of = _NOT_ITS_ANSWER if foreign else "Kubernetes API server"
     refused = code == 403 and bool(_LACKS_RIGHT.search(said))
-    return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused)
+    silent = isinstance(error, httpx2.TransportError)
+    return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused, silent=silent)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from istio_aux.model import owners
@@ -74,13 +74,16 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     labels = manifests.labels(inputs.app, inputs.model)
     policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
-    values = inputs.values()
+    values, unread = inputs.values(), list[str]()
+    suspended = _suspended(client, unread) if values and not values.repairs_jobs else ()
+    may_resume = any(each.name.endswith("-jobs") for each in policies or ())
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         dry_runs=policies is not None,
-        jobs_suspended=bool(values and not values.repairs_jobs and any(_suspended(client))),
+        # Unknown is not resumed.
+        jobs_suspended=bool(suspended or (unread and may_resume)),
     )
 
 
@@ -260,7 +263,8 @@ def remove(
         time.sleep(WEBHOOK_GONE)
     # It suspends no more Jobs, and still has the right to resume them.
     stop()
-    if any(_suspended(client)):
+    unread = list[str]()
+    if _suspended(client, unread) or unread:
         resume()
     # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED, left)
@@ -268,8 +272,10 @@ def remove(
     with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
     # Those that the workload could not resume, or another unit's has suspended meanwhile.
-    for kind, job in _suspended(client):
+    unread.clear()
+    for kind, job in _suspended(client, unread):
         _resume(client, kind, job)
+    left += (f"suspended {kind}s" for kind in unread)
     # Another operator's webhook may refuse that.
     take_back_labels(client, app, model, left)
     return left
@@ -295,23 +301,24 @@ def take_back_labels(client: Client, app: str, model: str, left: list[str]) -> N
                 _label(client, namespace, owner, enabled=False)
 
 
-def _suspended(client: Client) -> Iterator[tuple[str, Found]]:
-    """Yield kind and metadata of the Jobs that the workload suspended.
+def _suspended(client: Client, unread: list[str]) -> list[tuple[str, Found]]:
+    """Return kind and metadata of the Jobs that the workload suspended.
 
-    Kinds are left out that the API server does not serve, or that the charm may not list.
+    `unread` gets the kinds of which that is unknown: CRDs of others fail, and hang. Kinds that the
+    API server does not serve, or that the charm may not list, are left out.
     """
-    # A tenant may set the label; with another value it is not the workload's.
-    labels = {SUSPENDED: SUSPENDED_FOR}
-    for kind, resource in _JOBS.items():
+    labels = {SUSPENDED: SUSPENDED_FOR}  # With another value, a tenant has set it.
+    found, kinds = list[tuple[str, Found]](), iter(_JOBS.items())
+    for kind, resource in kinds:
         try:
-            with cluster.tolerating_refusals([], kind):
-                for job in cluster.listed(client, resource, labels, namespace="*"):
-                    yield kind, job
+            found += ((kind, job) for job in cluster.listed(client, resource, labels, "*"))
         except ReconcileError as error:
-            if not isinstance(error.__cause__, RecursionError):
-                raise
-            # The API server stores documents that are thousands of levels deep.
-            logger.warning("%s: suspended Jobs not listed: nested too deeply", kind)
+            if error.code not in {401, 403, 404}:
+                logger.warning("%s: it is unknown which are suspended", error)
+                unread.append(kind)
+            if error.silent:  # Each further kind may take as long.
+                unread += (each for each, _ in kinds)
+    return found
 
 
 def _resume(client: Client, kind: str, job: Found) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import io
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -154,13 +155,15 @@ def resume_jobs(container: ops.Container, tell: Callable[[str], None]) -> None:
     That takes as long as pods have to end. What it cannot resume, the log says.
     """
     argv = ["istio-aux", "resume-jobs", "--kubeconfig", KUBECONFIG]
+    errors = io.StringIO()
     try:
-        process = container.exec(argv, combine_stderr=True)
+        process = container.exec(argv, stderr=errors)
         for line in process.stdout or ():
             tell(line.strip())
         process.wait()
     except ops.pebble.Error as error:
-        logger.warning("suspended Jobs: not all resumed by the workload: %s", error)
+        why = errors.getvalue().strip() or error
+        logger.warning("suspended Jobs: not all resumed by the workload: %s", why)
 
 
 def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from istio_aux.cli import once
 from istio_aux.cli.once import resume
 from unit.asynchronous import until
 from unit.test_suspended_jobs import PATCH
@@ -50,3 +51,15 @@ async def test_the_command_ends_and_says_so_where_it_may_not_look_for_suspended_
             assert await resume(world.client, 600, FAST) == 1
         why = f"TFJobs: it is not known which are suspended: {code}: not you\n"
         assert capsys.readouterr().err == why
+
+
+async def test_the_command_waits_no_hour_for_an_api_server_that_it_does_not_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The removal of the charm waits for it, and resumes what is left itself."""
+    monkeypatch.setattr(once, "UNREAD", 0.5)
+    async with kubeflow() as world:
+        world.api.refuse("/tfjobs", 503, text="down")
+        async with asyncio.timeout(20):
+            assert await once.resume(world.client, 600, FAST) == 1
+        assert "TFJobs: it is not known which are suspended: 503: down" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import httpx2
 import pytest
 from ops import pebble, testing
 
@@ -96,6 +97,18 @@ def test_a_follower_runs_its_workload_and_leaves_the_cluster_to_the_leader(unit:
     assert unit.follow(unit.on.pebble_ready(unit.container)) == active()
     assert "tls/tls.crt" in unit.files
     assert not [call for call in unit.api.writes if not call.endswith("/token")]
+
+
+@pytest.mark.parametrize("leader", [True, False])
+def test_an_api_server_that_hangs_costs_a_hook_one_wait(leader: bool, unit: Unit) -> None:
+    unit.api.calls.clear()
+    unit.api.failures = [httpx2.ReadTimeout("timed out")] * 99
+
+    status = unit.run(leader=leader)
+
+    assert isinstance(status, testing.WaitingStatus)
+    assert "Kubernetes API server: timed out" in status.message
+    assert sum(unit.api.patience[call] for call in unit.api.calls) == 10
 
 
 def test_the_charm_waits_for_pebble(new_unit: Unit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import httpx2
 import ops
 import pytest
 from ops import pebble, testing
@@ -133,10 +134,11 @@ def seen(restarting: Unit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def answer(unit: Unit, *, code: int = 0, output: str = "") -> None:
+def answer(unit: Unit, *, code: int = 0, output: str = "", errors: str = "") -> None:
     """What the command `resume-jobs` of the workload prints, and its exit status."""
     command = ["istio-aux", "resume-jobs", "--kubeconfig", "/etc/istio-aux/kubeconfig"]
-    unit.change_container(execs={testing.Exec(command, return_code=code, stdout=output)})
+    says = testing.Exec(command, return_code=code, stdout=output, stderr=errors)
+    unit.change_container(execs={says})
 
 
 @pytest.mark.parametrize("event", ["stop", "remove"])
@@ -210,18 +212,64 @@ def test_juju_retries_the_removal_when_a_webhook_does_not_answer(restarting: Uni
 
 
 DEEP = 100_000
+UNLISTED: dict[str, Any] = {
+    # Python 3.13 reads ten thousand levels.
+    "nested too deeply": lambda: httpx2.Response(
+        200,
+        content=b'{"metadata": {}, "items": [{"metadata": '
+        + b'{"a": ' * DEEP + b"1" + b"}" * DEEP + b"}]}",
+    ),
+    "its CRD converts by a webhook that is gone": httpx2.Response(
+        500, json={"kind": "Status", "message": "conversion webhook failed"}
+    ),
+    "that webhook hangs": httpx2.ReadTimeout("timed out"),
+}  # fmt: skip
 
 
-def test_a_job_that_cannot_be_read_stops_neither_an_event_nor_the_removal(unit: Unit) -> None:
+@pytest.mark.parametrize("why", UNLISTED)
+def test_a_kind_of_others_that_cannot_be_listed_stops_neither_an_event_nor_the_removal(
+    why: str, restarting: Unit
+) -> None:
+    """What is suspended of it is unknown, so the right to resume it stays."""
+    unit, listing = restarting, "list tfjobs"
     suspend(unit.api)
-    unit.api.raw[TFJOB.replace("/namespaces/training", "").removesuffix("/mnist")] = (
-        # Python 3.13 reads ten thousand levels.
-        b'{"metadata": {}, "items": [{"metadata": ' + b'{"a": ' * DEEP + b"1" + b"}" * DEEP + b"}]}"
-    )
+    unit.configure(race_policy="restart")
+    unit.api.answers[listing] = UNLISTED[why]
 
     assert unit.run() == active()
-    unit.remove("stop")
+    assert rights(unit.api) == SUSPENDED
+    answer(unit, code=1)
+    left = unit.remove("stop")
     assert set(unit.api.objects) == {TFJOB}
+    assert "left in the cluster: suspended TFJobs" in left.message
+
+
+def test_a_kind_that_cannot_be_listed_brings_no_right_that_was_not_there(unit: Unit) -> None:
+    unit.api.broken = {"list tfjobs"}
+
+    assert unit.run() == active()
+    assert rights(unit.api) == set()
+
+
+def test_one_hung_kind_costs_an_event_one_wait(unit: Unit) -> None:
+    unit.api.calls.clear()
+    unit.api.answers["list mpijobs"] = httpx2.ReadTimeout("timed out")
+    unit.api.answers["list tfjobs"] = httpx2.ReadTimeout("timed out")
+
+    assert unit.run() == active()
+    assert len([call for call in unit.api.calls if call.endswith(("mpijobs", "tfjobs"))]) == 1
+
+
+def test_the_status_shows_no_usage_of_an_image_without_the_command(restarting: Unit) -> None:
+    suspend(restarting.api)
+    usage = "usage: istio-aux ...\nistio-aux: error: invalid choice: 'resume-jobs'"
+    answer(restarting, code=2, errors=usage)
+
+    restarting.remove("stop")
+
+    assert not [status for status in restarting.ctx.unit_status_history if "usage" in str(status)]
+    assert any("invalid choice: 'resume-jobs'" in log.message for log in restarting.ctx.juju_log)
+    assert state(restarting.api) == (False, False)
 
 
 def test_a_cluster_without_training_jobs_is_cleaned_up_too(unit: Unit) -> None:

@@ -53,6 +53,7 @@ from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, Surroundings, Watches
 
+UNREAD = 60.0  # Seconds until what cannot be listed is not waited for, if no Job is known.
 STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
 _GONE = "it ended without a quit"
 _HELP = (
@@ -368,7 +369,7 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
         client, telemetry, recorder, allowed=False, leadership=Leadership(), limits=limits
     )
     clock, said = asyncio.get_running_loop().time, ""
-    end = clock() + patience
+    end, unread = clock() + patience, clock() + UNREAD
     async with running(events.run()):
         jobs.lead(True)
         while not jobs.over(ATTEMPTS) and clock() < end:
@@ -377,6 +378,8 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
                 report.write(sys.stdout, f"waits for the pods of suspended Jobs: {waits}")
                 sys.stdout.flush()  # Its reader waits for this line.
                 said = waits
+            if jobs.unread and not waits and clock() > unread:
+                break
             await asyncio.sleep(_POLL)
         await jobs.stop(_END)
         await events.sent(_END)

@@ -103,7 +103,7 @@ class SuspendedJobs:
         self._slots = Slots(self._limits.at_once, self._limits.usual)
         self._searches: list[asyncio.Task[None]] = []
         self._searched = set[str]()  # Kinds.
-        self.unread: dict[str, str] = {}  # Kinds that may not be listed, and why.
+        self.unread: dict[str, str] = {}  # Kinds that cannot be listed, and why.
         self._leading = False
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
@@ -291,9 +291,9 @@ class SuspendedJobs:
                 usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})
+                self.unread[kind] = str(error)
                 if isinstance(error, ApiError) and error.code in {401, 403}:
                     self._searched.add(kind)
-                    self.unread[kind] = str(error)
                 if not usual:
                     pause = max(backoff.next(), retry_after(error))
             except Exception:  # Without the search, a suspended Job might never be resumed.
