@@ -15,12 +15,14 @@ from istio_aux.model.annotations import (
     INJECTED,
     MIRROR,
     NATIVE_SIDECAR,
+    NO_SIGNAL,
+    SIGNALLED_WITH,
     START,
     STARTED_WITH,
+    WORKFLOW_NODE,
 )
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.selectors import parse
-from istio_aux.start import plan as start
 from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD, HOLD_PROTO
@@ -227,15 +229,15 @@ INJECTED_PODS = [
          spec=BESIDE),
 ]  # fmt: skip
 
-NODE = {start.WORKFLOW_NODE: "two-steps[0].first"}
-LEFT = {start.SIGNALLED_WITH: start.NO_SIGNAL}
+NODE = {WORKFLOW_NODE: "two-steps[0].first"}
+LEFT = {SIGNALLED_WITH: NO_SIGNAL}
 ARGO = [
     Case(name="Argo leaves a proxy to us", annotations=NODE, added={**HELD, **LEFT}),
     Case(name="Argo leaves a proxy beside a text to us",
          annotations={**NODE, CONFIG: "concurrency: 2"},
          added={CONFIG: f"concurrency: 2\n{LINE}", STARTED_WITH: "hold", **LEFT}),
     Case(name="an author who tells Argo what to run", added=HELD,
-         annotations={**NODE, start.SIGNALLED_WITH: "[]"}),
+         annotations={**NODE, SIGNALLED_WITH: "[]"}),
     Case(name="Argo and native", mode=StartMode.NATIVE, annotations=NODE, added=NATIVE),
     Case(name="Argo and start none", mode=StartMode.NONE, annotations=NODE),
 ]  # fmt: skip

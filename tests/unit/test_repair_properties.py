@@ -25,11 +25,11 @@ from istio_aux.model.owners import FoundJob, Job
 from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
-from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import Sidecar, replica
+from istio_aux.repair.rules import as_admitted, decide
 from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
 from lab.nightly import NIGHTLY
@@ -207,10 +207,8 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         stored = store.pods[key_of(whole)]
         candidate = Candidate.of(whole)
         labels = store.namespaces.get(whole.metadata.namespace)
-        new, expectation = repair.as_admitted(
-            candidate, labels, options, store.applications, store.expect
-        )
-        action = repair.decide(new, expectation, WITH_JOBS, live=True)
+        new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
+        action = decide(new, expectation, WITH_JOBS, live=True)
         reasons.add(action.reason)
         assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
         assert stored.candidate in (None, candidate), whole

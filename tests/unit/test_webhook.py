@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.serving import ServingLimits
-from istio_aux.start import plan as start
+from istio_aux.start import plan
 from lab.sidecar_cases import Case
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
@@ -173,7 +173,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
     def err(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(start, rule, err)
+    monkeypatch.setattr(plan, rule, err)
     async with serving() as hook:
         answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.response["allowed"]) == (200, True)

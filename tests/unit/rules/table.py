@@ -10,7 +10,7 @@ from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitPolicy
-from istio_aux.quit import rules as quitting
+from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job
 
@@ -42,9 +42,9 @@ def decide(
     *,
     seen: Moment | None = None,
     obeyed: bool | None = True,
-) -> quitting.Action:
+) -> rules.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
-    return quitting.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    return rules.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
 
 
 def pair(
@@ -59,6 +59,6 @@ def done(**fields: Any) -> Pod:
     return pair(exited(0), **fields)
 
 
-def blockers(decision: quitting.Action) -> tuple[str, ...]:
+def blockers(decision: rules.Action) -> tuple[str, ...]:
     """What blocks the pod, as `/status` shows it."""
     return tuple(map(str, decision.blocked_by))

@@ -15,7 +15,7 @@ from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, StartPolicy, Way
-from istio_aux.quit import rules as quitting
+from istio_aux.quit.rules import Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, State, exited, judged, statuses, waiting
@@ -182,7 +182,7 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     explained = report.explain(over, judged(over))
     decided = decide(over)
 
-    told = (decided.status_port, decided.ways) if isinstance(decided, quitting.Quit) else None
+    told = (decided.status_port, decided.ways) if isinstance(decided, Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
     finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))
@@ -216,6 +216,6 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(
     }
     read = pods.decode(msgspec.json.encode(pod))
 
-    assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
+    assert isinstance(decide(read), Ignore | Wait)
     assert not decide(read).blocked_by
     assert report.audit(read, Candidate.of(read), judged(read), Expectation(True, "")) is None

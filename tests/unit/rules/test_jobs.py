@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from istio_aux.model.owners import KINDS, FoundJob, Job
 from istio_aux.model.pod import OwnerReference
-from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import ReportUnmeshed
+from istio_aux.repair.rules import decide as decide_repair
 from istio_aux.repair.suspension import Leave, Suspend, begin
 from unit.rules.table import row
 from unit.rules.unmeshed import WITH_JOBS, YES
@@ -106,8 +107,8 @@ def test_a_job_is_not_suspended_as_long_as_another_pod_of_it_has_its_sidecar() -
 def test_no_pod_of_a_job_that_cannot_be_suspended_is_touched(found: Job, because: str) -> None:
     assert decide(found) == Leave(because)
     why = f"it is not suspended: {because}"
-    action = repair.decide(Candidate.of(pod()), YES, WITH_JOBS, live=True, obstacle=why)
-    assert isinstance(action, repair.ReportUnmeshed)
+    action = decide_repair(Candidate.of(pod()), YES, WITH_JOBS, live=True, obstacle=why)
+    assert isinstance(action, ReportUnmeshed)
     assert action.unmeshed
     assert action.reason.endswith(f"; not restarted: it is not suspended: {because}")
 

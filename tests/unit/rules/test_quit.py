@@ -10,7 +10,7 @@ import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, SIDECARS
 from istio_aux.model.kubelet import depends_on_kubelet, finished, obeys, should_restart
-from istio_aux.quit import rules as quitting
+from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from unit.rules.pods import (
     EMPTY,
     MISSING,
@@ -68,7 +68,7 @@ def test_quit(row: Row) -> None:
     uds-core#687, airflow#67934, KEP-5307.
     """
     decision = decide(row.pod)
-    assert isinstance(decision, quitting.Quit), decision
+    assert isinstance(decision, Quit), decision
     assert decision.status_port == 15020
 
 
@@ -149,7 +149,7 @@ def test_wait(row: Row) -> None:
     uds-core#913, argo-workflows#1282, KEP-5307.
     """
     decision = decide(row.pod)
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     assert row.because in decision.reason
     assert decision.until is None
 
@@ -206,7 +206,7 @@ def test_ignore(row: Row) -> None:
     community-distribution#3057, uds-core#972.
     """
     decision = decide(row.pod)
-    assert isinstance(decision, quitting.Ignore), decision
+    assert isinstance(decision, Ignore), decision
     assert row.because in decision.reason
 
 
@@ -220,20 +220,20 @@ def test_a_pod_is_judged_by_itself_not_by_its_source(owner: tuple[str, str] | No
     """
     left = {"sidecar.istio.io/inject": "false", "sidecar.istio.io/status": '{"containers":[]}'}
     marked = decide(done(labels=left, annotations=left, owner=owner))
-    assert isinstance(marked, quitting.Quit)
+    assert isinstance(marked, Quit)
     assert marked == decide(done(owner=("batch/v1", "Job")))
 
 
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ("pod-classic-before-quit.json", quitting.Quit),
-        ("pod-classic-after-quit.json", quitting.Ignore),
-        ("pod-hold.json", quitting.Quit),
-        ("pod-native.json", quitting.Ignore),
+        ("pod-classic-before-quit.json", Quit),
+        ("pod-classic-after-quit.json", Ignore),
+        ("pod-hold.json", Quit),
+        ("pod-native.json", Ignore),
     ],
 )
-def test_a_recorded_pod_is_decided(record: str, expected: type[quitting.Action]) -> None:
+def test_a_recorded_pod_is_decided(record: str, expected: type[Action]) -> None:
     """Real pods of Istio 1.28, with all their fields."""
     assert type(decide(recorded(record))) is expected
 
@@ -246,11 +246,11 @@ def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
     events = (RECORDS / "watch-classic-job.jsonstream").read_text().splitlines()
     decisions = [type(decide(pods.convert(json.loads(event)["object"]))) for event in events]
     assert [action for action, _ in groupby(decisions)] == [
-        quitting.Wait,
-        quitting.Quit,
-        quitting.Ignore,
+        Wait,
+        Quit,
+        Ignore,
     ]
-    assert decisions.count(quitting.Quit) == 1
+    assert decisions.count(Quit) == 1
 
 
 def both(*rules: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from istio_aux.model.annotations import QUIT, QUIT_AFTER, QUIT_GRACE, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.sidecars import parse
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Action, Quit, Wait
 from unit.rules.pods import RUNNING, State, exited, job, moment
 from unit.rules.table import blockers, decide
 
@@ -29,9 +29,9 @@ def annotated(containers: dict[str, State] | None = None, **annotations: str) ->
     )
 
 
-def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> quitting.Wait:
+def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> Wait:
     decision = decide(pod, policy or QuitPolicy(), None)
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     return decision
 
 
@@ -40,7 +40,7 @@ def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
     """All others are ignored, and their verdict says why."""
     pod = annotated(quit_after=value)
     decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
-    assert isinstance(decision, quitting.Quit), decision
+    assert isinstance(decision, Quit), decision
     dind = verdicts["dind"]
     assert (dind.role, dind.why) == (
         "ignored",
@@ -113,7 +113,7 @@ def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> Non
     """Names of no container are ignored there (kubernetes#25908)."""
     pod = annotated(sidecars=value)
     decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
-    assert isinstance(decision, quitting.Quit), decision
+    assert isinstance(decision, Quit), decision
     assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/sidecars"
     assert verdicts["istio-proxy"].role == "sidecar"
 
@@ -146,7 +146,7 @@ def test_an_author_names_no_port(name: str, how: str) -> None:
     assert blockers(decision) == (f"annotation {SIDECARS}",)
 
 
-def graced(pod: Pod, policy: QuitPolicy, after: float) -> quitting.Action:
+def graced(pod: Pod, policy: QuitPolicy, after: float) -> Action:
     """The decision so many seconds after the last payload container ended."""
     return decide(pod, policy, moment(FINISHED_AT, after))
 
@@ -158,20 +158,20 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     """The wait names its end, counted from the last payload container's exit."""
     pod, policy = annotated(DONE), QuitPolicy(grace=5)
     decision = graced(pod, policy, 4.9)
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
     assert blockers(decision) == ()
     assert decision.reason == (
         "every payload container is finished; the grace period ends at 08:16:34"
     )
-    assert isinstance(graced(pod, policy, 5), quitting.Quit)
+    assert isinstance(graced(pod, policy, 5), Quit)
 
 
 def test_without_a_time_the_grace_period_is_over() -> None:
     """`explain` of a file cannot know the time of the file, nor that of an exit without one."""
     timeless: State = {"terminated": {"exitCode": 0}}
-    assert isinstance(decide(annotated(DONE), QuitPolicy(grace=5), None), quitting.Quit)
-    assert isinstance(graced(annotated({"main": timeless}), QuitPolicy(grace=5), 0), quitting.Quit)
+    assert isinstance(decide(annotated(DONE), QuitPolicy(grace=5), None), Quit)
+    assert isinstance(graced(annotated({"main": timeless}), QuitPolicy(grace=5), 0), Quit)
 
 
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
@@ -184,9 +184,9 @@ def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None
     pod, policy = annotated(DONE, grace=value), QuitPolicy(grace=10)
     if seconds:
         decision = graced(pod, policy, seconds - 0.1)
-        assert isinstance(decision, quitting.Wait), decision
+        assert isinstance(decision, Wait), decision
         assert decision.until == moment(FINISHED_AT, seconds)
-    assert isinstance(graced(pod, policy, seconds), quitting.Quit)
+    assert isinstance(graced(pod, policy, seconds), Quit)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> Non
     """An ignored container may end later; that is of no account."""
     late = exited(0, at="2026-11-21T08:30:00Z")
     pod = annotated({"main": exited(0), "dind": late}, quit_after="main", grace="5")
-    assert isinstance(graced(pod, QuitPolicy(), 5), quitting.Quit)
+    assert isinstance(graced(pod, QuitPolicy(), 5), Quit)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +234,12 @@ def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> Non
 def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
     decision = graced(annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5), now)
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
 
 
 def test_an_endless_policy_ends_after_a_day() -> None:
     """No number of seconds breaks the decision."""
     decision = graced(annotated(DONE), QuitPolicy(grace=1e300), 0)
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     assert decision.until == moment(FINISHED_AT, 24 * 3600)

@@ -10,8 +10,7 @@ from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.model.sidecars import parse
-from istio_aux.quit import rules as quitting
-from istio_aux.quit.rules import KATIB_FIX
+from istio_aux.quit.rules import KATIB_FIX, Action, Ignore, Quit, Report, Wait
 from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
 from unit.rules.table import Row, blockers, decide, pair, table
 
@@ -53,7 +52,7 @@ def test_who_blocks_a_pod_with_a_classic_proxy(
 ) -> None:
     """kubernetes#25908: the pod is not silently left alone; it says who keeps it."""
     decision = decide(job({"istio-proxy": RUNNING, **containers}, **fields))
-    assert isinstance(decision, quitting.Wait), decision
+    assert isinstance(decision, Wait), decision
     assert blockers(decision) == by
 
 
@@ -87,7 +86,7 @@ def test_who_holds_a_pod_whose_proxy_keeps_it_from_nothing(
     containers: dict[str, State], fields: dict[str, Any], by: tuple[str, ...]
 ) -> None:
     decision = decide(job(containers, **fields))
-    assert isinstance(decision, quitting.Ignore), decision
+    assert isinstance(decision, Ignore), decision
     assert blockers(decision) == by
     assert all(f"{name} (" in decision.reason for name in by)
 
@@ -108,7 +107,7 @@ def trial(
     args: list[str] = ARGS,
     training: list[str] = WRAPPED,
     **more: Any,
-) -> quitting.Action:
+) -> Action:
     """The decision on a pod as Katib's webhook makes it (v0.18 pkg/webhook/v1beta1/pod)."""
     details = {"training-container": {"args": training}}
     details |= {name: {"args": args} for name in containers if name.startswith("metrics-")}
@@ -126,7 +125,7 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
     """
     found = trial()
 
-    assert isinstance(found, quitting.Wait)
+    assert isinstance(found, Wait)
     assert blockers(found) == (COLLECTOR,)
     assert found.fix == KATIB_FIX
     assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
@@ -140,7 +139,7 @@ def test_a_collector_that_waits_for_a_native_proxy_is_named_too(collector: str) 
     """katib#2614: the kubelet ends the proxy after the collector."""
     found = trial({**DONE, collector: RUNNING}, **NATIVE)
 
-    assert isinstance(found, quitting.Ignore)
+    assert isinstance(found, Ignore)
     assert blockers(found) == (collector,)
     assert found.reason.endswith(f"kept by {collector} (running); {KATIB_FIX}")
 
@@ -152,7 +151,7 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
     assert trial(args=args).fix == ""
     assert trial(args=[*ARGS, "-w", "true"]).fix == KATIB_FIX
     after = trial({**CLASSIC, COLLECTOR: exited(0)}, args=args)
-    assert isinstance(after, quitting.Quit)
+    assert isinstance(after, Quit)
 
 
 @pytest.mark.parametrize(
@@ -171,15 +170,13 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_no_other_pod_is_taken_for_that(found: quitting.Action, why: str) -> None:
+def test_no_other_pod_is_taken_for_that(found: Action, why: str) -> None:
     assert (found.fix, "Katib" in found.reason) == ("", False), why
 
 
 def test_a_collector_that_is_ignored_on_purpose_is_ignored() -> None:
     """Its report needs a port that is not redirected; who names it there knows that."""
-    assert isinstance(
-        trial(policy=QuitPolicy(sidecars=parse(f"{COLLECTOR}=ignore"))), quitting.Quit
-    )
+    assert isinstance(trial(policy=QuitPolicy(sidecars=parse(f"{COLLECTOR}=ignore"))), Quit)
 
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
@@ -194,9 +191,9 @@ def lost(main: State = RUNNING, proxy: State = EXITED, /, **fields: Any) -> Pod:
     return pair(main, proxy, **fields)
 
 
-def reported(pod: Pod, policy: QuitPolicy = DELETE) -> quitting.Report:
+def reported(pod: Pod, policy: QuitPolicy = DELETE) -> Report:
     decision = decide(pod, policy, None)
-    assert isinstance(decision, quitting.Report), decision
+    assert isinstance(decision, Report), decision
     return decision
 
 
@@ -312,7 +309,7 @@ def test_the_one_owner_that_controls_the_pod_counts() -> None:
 def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
     """Opting out means all of istio-aux."""
     pod = lost(owner=JOB, annotations={QUIT: "false"})
-    assert isinstance(decide(pod, DELETE, None), quitting.Ignore)
+    assert isinstance(decide(pod, DELETE, None), Ignore)
 
 
 @pytest.mark.parametrize("obeyed", [True, None, False])
@@ -321,6 +318,6 @@ def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None)
     owner, own = ("kubeflow.org/v1", "PyTorchJob"), {"main": {"restartPolicy": "Never"}}
     pod = lost(exited(1), restart="OnFailure", owner=owner, details=own)
     decision = decide(pod, DELETE, None, obeyed=obeyed)
-    assert isinstance(decision, quitting.Ignore) is (obeyed is True)
-    if isinstance(decision, quitting.Report):
+    assert isinstance(decision, Ignore) is (obeyed is True)
+    if isinstance(decision, Report):
         assert decision.delete is (obeyed is False)

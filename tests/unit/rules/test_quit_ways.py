@@ -9,9 +9,8 @@ import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STATUS_PORT, status_port
 from istio_aux.model.policy import QuitPolicy, Way
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, ways_to
+from istio_aux.quit.rules import FINISHED, Action, Ignore, Quit, Wait, ways_to
 from istio_aux.quit.task import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row
@@ -77,7 +76,7 @@ def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way
     for port in ports:
         decision = decide(done(annotations={STATUS_PORT: f"{port}"}), QuitPolicy())
         assert isinstance(decision, Quit)
-        assert (decision.ways, decision.reason) == (ways, quitting.FINISHED)
+        assert (decision.ways, decision.reason) == (ways, FINISHED)
 
 
 def test_the_command_names_the_agents_port_and_not_envoys() -> None:
@@ -101,9 +100,7 @@ GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 
 
-def judge(
-    containers: dict[str, State], policy: QuitPolicy = POLICY, **fields: Any
-) -> quitting.Action:
+def judge(containers: dict[str, State], policy: QuitPolicy = POLICY, **fields: Any) -> Action:
     return decide(job(containers, **fields), policy)
 
 
@@ -136,7 +133,7 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     ],
 )  # fmt: skip
 def test_sidecars_go_one_after_another_and_the_proxy_last(
-    containers: dict[str, State], fields: dict[str, Any], target: str | type[quitting.Action]
+    containers: dict[str, State], fields: dict[str, Any], target: str | type[Action]
 ) -> None:
     decision = judge(containers, **fields)
     assert (decision.target if isinstance(decision, Quit) else type(decision)) == target

@@ -9,8 +9,8 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
-from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import ReportUnmeshed, Restart, Skip
 from unit.rules.pods import MISSING, RUNNING, exited
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
@@ -60,7 +60,7 @@ UNCONTROLLED = pods.convert(OWNED)
 )
 def test_restarted(row: Row) -> None:
     """istio#15873: a pod whose controller makes a new one is evicted under `restart`."""
-    assert decide(row.pod) == repair.Restart(
+    assert decide(row.pod) == Restart(
         reason=f"the pod has no sidecar and should have one: {YES.reason}",
     )
 
@@ -129,14 +129,14 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
     istio#15873.
     """
     decision = decide(row.pod, WITH_JOBS, expectation)
-    assert isinstance(decision, repair.Skip), decision
+    assert isinstance(decision, Skip), decision
     assert row.because in decision.reason
 
 
 def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
     """Its namespace has `istio.io/rev`."""
     ambient = unmeshed(labels={"istio.io/dataplane-mode": "ambient"})
-    assert isinstance(decide(ambient, REPORT, YES), repair.ReportUnmeshed)
+    assert isinstance(decide(ambient, REPORT, YES), ReportUnmeshed)
 
 
 @table(
@@ -166,7 +166,7 @@ def test_reported_under_restart(row: Row) -> None:
     istio#3716, istio#15873.
     """
     decision = decide(row.pod)
-    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert isinstance(decision, ReportUnmeshed), decision
     assert decision.unmeshed
     found = f"the pod has no sidecar and should have one: {YES.reason}; not restarted: "
     assert decision.reason.startswith(found + row.because)
@@ -179,12 +179,12 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
     istio#3716: under `report` an unmeshed pod is found, and not touched.
     """
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
-    unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
+    unknown = ReportUnmeshed(reason=reason, unmeshed=False)
     assert decide(unmeshed(), policy, UNKNOWN) == unknown
-    assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
-    assert decide(unmeshed(), NONE) == repair.Skip(reason="race-policy: none")
+    assert decide(unmeshed(), policy, NO) == Skip(reason=NO.reason)
+    assert decide(unmeshed(), NONE) == Skip(reason="race-policy: none")
     reason = f"the pod has no sidecar and should have one: {YES.reason}"
-    assert decide(unmeshed(), REPORT) == repair.ReportUnmeshed(reason=reason, unmeshed=True)
+    assert decide(unmeshed(), REPORT) == ReportUnmeshed(reason=reason, unmeshed=True)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_no_pod_is_restarted_while_the_injector_is_not_live(
 ) -> None:
     """istio#3716: the API server would refuse the new pod, or make it without a sidecar as well."""
     decision = decide(unmeshed(), live=live)
-    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert isinstance(decision, ReportUnmeshed), decision
     assert decision.unmeshed
     assert decision.reason.endswith(f"; not restarted: {because}")
 
@@ -212,7 +212,7 @@ TFJOB = ("kubeflow.org/v1", "TFJob")
 def test_a_jobs_pod_is_restarted_where_the_policy_allows_it(row: Row) -> None:
     """istio#15873: by policy, never by surprise; the reason says what it costs the Job."""
     decision = decide(row.pod, WITH_JOBS)
-    assert isinstance(decision, repair.Restart), decision
+    assert isinstance(decision, Restart), decision
     assert decision.suspend
     assert decision.reason.endswith(
         "; the Job, or the set that it is part of, is suspended until all its pods are gone, and"
@@ -241,7 +241,7 @@ def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
 ) -> None:
     """istio#15873: its phase follows in a moment, or its Job fails."""
     decision = decide(pod, WITH_JOBS)
-    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert isinstance(decision, ReportUnmeshed), decision
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
@@ -258,7 +258,7 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> No
     """
     pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
     decision = decide(pod, WITH_JOBS)
-    assert isinstance(decision, repair.Restart), decision
+    assert isinstance(decision, Restart), decision
     assert decision.suspend
     assert decision.reason.endswith(
         f"; the {kind} is suspended until all its pods are gone, and makes new ones;"

@@ -8,8 +8,8 @@ from typing import Any
 
 import jsonpatch
 import pytest
+from istio_aux.model.annotations import INJECT, START, STARTED_WITH
 from istio_aux.model.policy import Capability, Outcome, StartMode, StartPolicy
-from istio_aux.start import plan as start
 from istio_aux.start import review
 from istio_aux.start.peers import PEERS
 from unit.rules.mesh import RECORDS
@@ -19,7 +19,7 @@ from unit.steps import steps
 CONFIG = "proxy.istio.io/config"
 HOLD = {
     CONFIG: "holdApplicationUntilProxyStarts: true",
-    start.STARTED_WITH: "hold",
+    STARTED_WITH: "hold",
 }
 UNKNOWN = StartPolicy()
 LABELLED = 'added label sidecar.istio.io/inject: "true"'
@@ -84,12 +84,12 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
 @pytest.mark.parametrize(
     ("pod", "outcome"),
     [
-        (document({"main": None}, annotations={start.START: "native"}), Outcome.NATIVE),
+        (document({"main": None}, annotations={START: "native"}), Outcome.NATIVE),
         (document({"main": None}), Outcome.HOLD),
         (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
         (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
         (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
-        (document({"main": None}, annotations={start.START: "none", PEERS: "direct"}),
+        (document({"main": None}, annotations={START: "none", PEERS: "direct"}),
          Outcome.DIRECT),
     ],
     ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
@@ -100,7 +100,7 @@ def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -
 
 
 NATIVE, OFF = StartPolicy(capability=Capability.NATIVE), StartPolicy(mode=StartMode.NONE)
-ASKS, REFUSES = {"labels": {start.INJECT: "true"}}, {"annotations": {start.INJECT: "false"}}
+ASKS, REFUSES = {"labels": {INJECT: "true"}}, {"annotations": {INJECT: "false"}}
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_the_other_webhook_gives_pods_a_label_and_their_start(
     sent = response(result.body)
     assert (sent.keys() == UNCHANGED) is (outcome is Outcome.UNCHANGED)
     after = admitted(found, sent) if "patch" in sent else found["request"]["object"]["metadata"]
-    assert after.get("labels") == (None if pod == REFUSES else {start.INJECT: "true"})
-    assert after.get("annotations", {}).get(start.STARTED_WITH) == started_with
+    assert after.get("labels") == (None if pod == REFUSES else {INJECT: "true"})
+    assert after.get("annotations", {}).get(STARTED_WITH) == started_with
     assert sent["auditAnnotations"].get("started-with") == started_with
     assert sent["auditAnnotations"]["reason"].startswith(reason)
     assert result.outcome is outcome

@@ -10,7 +10,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.applications import Application
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.repair import rules as repair
+from istio_aux.repair import rules
 from istio_aux.repair.candidate import Candidate
 from unit.rules.pods import RUNNING, State, document
 
@@ -77,6 +77,6 @@ def decide(
     expectation: Expectation = YES,
     *,
     live: bool | None = True,
-) -> repair.RepairAction:
+) -> rules.RepairAction:
     """Decide with the policy that does most."""
-    return repair.decide(Candidate.of(pod), expectation, policy, live=live)
+    return rules.decide(Candidate.of(pod), expectation, policy, live=live)

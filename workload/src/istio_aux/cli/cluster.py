@@ -35,8 +35,8 @@ from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import as_admitted
 from istio_aux.start.native_sidecars import COUNTED
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
@@ -270,7 +270,7 @@ def _audited(
     pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
 ) -> report.Finding | str | None:
     options, asking = judged.installation.settings.pod_options, judged.installation.applications
-    new, expectation = repair.as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)
+    new, expectation = as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)
     return report.audit(pod, new, judged, expectation)
 
 

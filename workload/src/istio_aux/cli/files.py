@@ -22,7 +22,7 @@ from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
-from istio_aux.start import plan as start
+from istio_aux.start.plan import Plan, after_injection, plan
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 
@@ -47,7 +47,7 @@ class _Planned(NamedTuple):
     """A new pod, what would be done to it, and the part of the manifest that it is made of."""
 
     pod: pods.Pod
-    plan: start.Plan
+    plan: Plan
     template: dict[str, Any]
     only_metadata: bool
 
@@ -79,7 +79,7 @@ def explain(
         for each in _planned(manifest, kind, how):
             pod, order = each.pod, None
             if kind != _POD or not (pod.metadata.uid or pod.status.phase):
-                pod = start.after_injection(pod, each.plan)
+                pod = after_injection(pod, each.plan)
                 order = f"{each.plan.started_with or 'as it is'}: {each.plan.reason}"
             show(pod, found.judge(pod, None, None, sidecars), start=order)
         return ()
@@ -141,8 +141,8 @@ def _planned(
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for made, template, only_metadata, counted in templates.read(manifest, *kind):
         pod = pods.convert(made)
-        plan = start.plan(pod, msgspec.structs.replace(how, counted=counted))
-        yield _Planned(pod, plan, template, only_metadata)
+        made_of = plan(pod, msgspec.structs.replace(how, counted=counted))
+        yield _Planned(pod, made_of, template, only_metadata)
 
 
 def _apply(planned: _Planned, how: StartPolicy) -> Iterator[str]:

@@ -21,8 +21,8 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Action, decide, performed
 from istio_aux.quit.state import QuitScope
 from istio_aux.settings import Settings
 
@@ -86,7 +86,7 @@ class Judgement(NamedTuple):
 
     installation: Installation
     facts: PodFacts
-    decision: quitting.Action  # By the pod alone.
+    decision: Action  # By the pod alone.
     action: str
     reason: str
     left_out: str
@@ -139,8 +139,8 @@ class Installations(msgspec.Struct, frozen=True):
         """
         ours, left_out = self.of(pod, labels)
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
-        decision = quitting.decide(facts, now)
-        action, reason = quitting.performed(decision, ours.settings.quit)
+        decision = decide(facts, now)
+        action, reason = performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason, "")
         action, why = "ignore", f"no installation looks after this pod: {left_out}"

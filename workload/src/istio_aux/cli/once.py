@@ -37,10 +37,9 @@ from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.text import listed
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait
+from istio_aux.quit.rules import Ignore, Quit, Wait, decide
 from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
@@ -124,7 +123,7 @@ class _FreeRun:
         to pods that are named.
         """
         facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
-        decision, phase = quitting.decide(facts, system_clock()), pod.status.phase
+        decision, phase = decide(facts, system_clock()), pod.status.phase
         outcome: QuitResult = "kept"
         reason, requests, running = decision.reason, resources.requests(pod), phase == "Running"
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)

@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import NOT_NATIVE, START
+from istio_aux.model.annotations import NOT_NATIVE, START, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
@@ -25,12 +25,12 @@ from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, 
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit
-from istio_aux.repair import rules as repair
+from istio_aux.quit.rules import Quit, decide
 from istio_aux.repair.candidate import Candidate
-from istio_aux.start import plan as start
+from istio_aux.repair.rules import ReportUnmeshed
+from istio_aux.repair.rules import decide as decide_repair
+from istio_aux.start.plan import before_injection, plan
 
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
@@ -289,19 +289,17 @@ def change(
 
     How a pod starts is decided when its controller creates the next one.
     """
-    if pod.status.phase == "Running" and isinstance(
-        quitting.decide(PodFacts(pod, policy), now), Quit
-    ):
+    if pod.status.phase == "Running" and isinstance(decide(PodFacts(pod, policy), now), Quit):
         return "are finished, and their sidecars would be told to exit now"
-    match repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None):
-        case repair.ReportUnmeshed(unmeshed=True):
+    match decide_repair(Candidate.of(pod), expectation, RepairPolicy(), live=None):
+        case ReportUnmeshed(unmeshed=True):
             return "lack the sidecar that Istio would give them: race-policy"
         case _ if not expectation.expected:
             return None
         case _:
-            plan = start.plan(start.before_injection(pod), how, left=lambda _: "")
-            what = _STARTED.get(plan.started_with or "")
-            kind, _, _ = plan.writes.get(NOT_NATIVE, "").partition(":")
+            planned = plan(before_injection(pod), how, left=lambda _: "")
+            what = _STARTED.get(planned.started_with or "")
+            kind, _, _ = planned.writes.get(NOT_NATIVE, "").partition(":")
             return f"{what}, not native: {kind}" if what and kind else what
 
 
@@ -341,7 +339,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
     Raises:
         msgspec.DecodeError: the answer is no pod.
     """
-    if start.start_order.on(pods.decode(answer).metadata):
+    if start_order.on(pods.decode(answer).metadata):
         what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
         return _ok("network", what)
     how = (

@@ -26,10 +26,10 @@ from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed, printable, printable_json
-from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import ContainerVerdict
-from istio_aux.repair import rules as repair
+from istio_aux.quit.rules import Action, Quit, Report, Wait
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import ReportUnmeshed, decide
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
@@ -178,10 +178,10 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
     ``start`` says how a pod of a template starts, which does not exist yet.
     """
     decision, reason, free = judged.decision, judged.reason, ""
-    waits = isinstance(decision, quitting.Wait) and not decision.blocked_by
+    waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    if isinstance(decision, quitting.Quit) and judged.left_out:
+    if isinstance(decision, Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
     notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
     return Explanation(
@@ -203,8 +203,8 @@ def audit(
     policy = judged.installation.settings.repair_policy
     if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
-    match repair.decide(new, expectation, policy, live=None):
-        case repair.ReportUnmeshed(unmeshed=True, reason=reason):
+    match decide(new, expectation, policy, live=None):
+        case ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 **_listed(pod),
                 state="unmeshed",
@@ -213,7 +213,7 @@ def audit(
                 reason=reason,
                 configuration=expectation.configuration,
             )
-        case repair.ReportUnmeshed():
+        case ReportUnmeshed():
             return expectation.reason
         case _:  # The quit controller handles no other phase.
             return proxy_finding(pod, judged) if pod.status.phase == "Running" else None
@@ -239,12 +239,12 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
     )
 
 
-def _state(decision: quitting.Action) -> State | None:
+def _state(decision: Action) -> State | None:
     """The state of a running pod; None when all is well."""
-    if isinstance(decision, quitting.Quit):
+    if isinstance(decision, Quit):
         return "stuck"
     blocked = "blocked" if decision.blocked_by else None
-    return "lost" if isinstance(decision, quitting.Report) else blocked
+    return "lost" if isinstance(decision, Report) else blocked
 
 
 def _listed(pod: Pod) -> dict[str, Any]:
