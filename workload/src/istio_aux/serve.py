@@ -18,13 +18,12 @@ from typing import Any
 
 from aiohttp import web
 
-from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.webhooks import Address
 from istio_aux.serving import Listener, ServingLimits, raise_descriptors
-from istio_aux.settings import Settings
+from istio_aux.settings import Settings, SettingsError, load
 from istio_aux.start.webhook import Certificate, CertificateError
 from istio_aux.tasks import endless_task
 from istio_aux.wiring import Wiring
@@ -51,11 +50,11 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
     certificate cannot be used; 1 if a port is not available.
     """
     try:
-        settings = configuration.load(config)
+        settings = load(config)
         kubeconfig = kubeconfig or settings.kubeconfig
         credentials = access.load(kubeconfig) if kubeconfig else access.in_cluster(os.environ)
         certificate = Certificate(settings.tls_certificate, settings.tls_key)
-    except (configuration.SettingsError, AccessError, CertificateError) as error:
+    except (SettingsError, AccessError, CertificateError) as error:
         print(error, file=sys.stderr)  # noqa: T201  (logging is not set up before settings are)
         return 2
     telemetry.log_to(level=settings.log_level)

@@ -35,7 +35,7 @@ from istio_aux.model.policy import (
     StartMode,
     StartPolicy,
 )
-from istio_aux.model.text import alternatives, one_line, problem
+from istio_aux.model.text import UNDECODABLE, alternatives, one_line, problem
 from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -367,7 +367,7 @@ def read_published(text: str) -> tuple[Settings, Applications]:
     where = f"annotation {SETTINGS}"
     try:
         document = _published.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise SettingsError(f"{where}: not a JSON object of settings: {problem(error)}") from error
     asked, problems = applications.parse(str(document.pop("applications", "")))
     if problems:

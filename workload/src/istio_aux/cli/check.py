@@ -25,7 +25,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Struct
@@ -211,7 +211,7 @@ async def _admission(
         except ApiError as error:
             refusals[namespace] = str(error)
             continue
-        except (KubeError, TimeoutError) as error:
+        except UNANSWERED as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
         took = system_clock().monotonic - began

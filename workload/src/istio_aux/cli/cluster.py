@@ -20,11 +20,10 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
+    UNREAD,
     AccessError,
     ApiError,
-    InvalidNameError,
     KubeError,
-    UnreadableError,
 )
 from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model import kept
@@ -282,7 +281,7 @@ async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kub
     if node not in known:
         try:
             version = await actions.read_kubelet(client, node)
-        except (ApiError, InvalidNameError, UnreadableError) as error:
+        except UNREAD as error:
             why = workloads.gap(error, f"get node {node}")
             report.complain(f"restart rules of containers may or may not be obeyed: {why}")
         known[node] = Kubelet(obeys(version))
@@ -298,15 +297,16 @@ async def _namespaces(
         KubeError: they are not known, although they are to select.
     """
     right = f"get namespace {namespace}" if namespace else "list namespaces"
+    name = actions.namespace_name(namespace) if namespace else ""
     try:
         if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
-            body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(namespace)}")
+            body = await client.get(f"{_NAMESPACES}/{name}")
             found = {namespace: kept.labels(_namespace.read(body))}
         else:
             pages = [page async for page in actions.pages(client, _NAMESPACES, Namespace, {})]
             items = (item for page in pages for item in page.items)
             found = {item.metadata.name: kept.labels(item) for item in items}
-    except (ApiError, UnreadableError) as error:
+    except UNREAD as error:
         if selectors is not None:
             raise
         return {}, (workloads.gap(error, right),)

@@ -15,7 +15,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, InvalidNameError, KubeError, UnreadableError
+from istio_aux.kube.errors import UNREAD, ApiError, KubeError, UnreadableError
 from istio_aux.kube.objects import Key, Reader, Unreadable
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
@@ -203,7 +203,7 @@ class _Search:
             try:
                 path = actions.pod_path(where, target.name)
                 yield _pod.read(await self._client.get(path))
-            except (ApiError, InvalidNameError, UnreadableError) as error:
+            except UNREAD as error:
                 missing = isinstance(error, ApiError) and error.code == 404
                 yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
         elif kind.kind == "Pod":
@@ -232,7 +232,7 @@ class _Search:
                 path = actions.object_path(kind.api, kind.plural, where, target.name)
                 body = await self._client.get(path)
                 uid = _owned.read(body).metadata.uid
-            except (ApiError, InvalidNameError, UnreadableError) as error:
+            except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):
                     yield f"{where}: {target.text}: {error}"
                     return

@@ -20,11 +20,11 @@ from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
+    UNANSWERED,
+    UNREAD,
     ApiError,
     Backoff,
-    KubeError,
     NoConnectionError,
-    UnreadableError,
     jittered,
     retry_after,
 )
@@ -124,7 +124,7 @@ class InjectorProbe:
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
-        except (KubeError, TimeoutError) as error:
+        except UNANSWERED as error:
             self._failed(error, str(error) or f"no answer within {seconds:g} s")
             await asyncio.sleep(retry_after(error))
             return self._backoff.next()
@@ -194,7 +194,7 @@ class InjectorProbe:
                     self._kubelets = await check_kubelets(self._client)
                 self._kubelets_read, self._kubelets_due = True, clock() + self._rhythm.read
                 self._reading.reset()
-            except (KubeError, TimeoutError) as error:
+            except UNANSWERED as error:
                 self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
                 if not self._kubelets_read:
                     why = str(error) or "no answer from the API server in time"
@@ -260,7 +260,7 @@ async def check_kubelets(client: Client) -> NativeCheck | None:
         if probe_rules.kubelets_assured(await read_version(client)):
             return None
         return probe_rules.of_kubelets(await read_kubelets(client))
-    except (ApiError, UnreadableError) as error:
+    except UNREAD as error:
         if isinstance(error, ApiError) and error.code in probe_rules.TEMPORARY:
             raise
         return probe_rules.unknown(f"versions of kubelets: {error}")

@@ -20,13 +20,12 @@ import msgspec
 
 from istio_aux.injector.injection import Hook
 from istio_aux.injector.rules import NativeCheck, Probe
-from istio_aux.model import pod as pods
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.names import IGNORED
-from istio_aux.model.pod import PROXY, Struct
+from istio_aux.model.pod import PROXY, Struct, decode
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
-from istio_aux.model.text import listed, one_line, shortened
+from istio_aux.model.text import UNDECODABLE, listed, one_line, shortened
 from istio_aux.model.webhooks import ClientConfig, Webhook
 from istio_aux.model.wish import Wish
 
@@ -154,8 +153,8 @@ def created(body: bytes, unclear: str = "") -> Probe:
     gives no sidecar, if another webhook says so in the pod.
     """
     try:
-        pod = pods.decode(body)
-    except (ValueError, RecursionError) as error:
+        pod = decode(body)
+    except UNDECODABLE as error:
         return refusal(f"the answer to a dry run is not a pod: {error}")
     for container in pod.init_containers:
         if container.name == PROXY:

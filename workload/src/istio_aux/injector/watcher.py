@@ -16,15 +16,27 @@ from typing import Any, NamedTuple
 import msgspec
 
 from istio_aux.injector import injection
-from istio_aux.injector import rules as injectors
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
 from istio_aux.injector.probe import InjectorProbe, Rhythm
 from istio_aux.injector.probe_rules import questions
-from istio_aux.injector.rules import ControlPlanes, Facts, Injector
+from istio_aux.injector.rules import (
+    ControlPlanes,
+    Facts,
+    Injector,
+    can_be_probed,
+    evaluate,
+    targets,
+)
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, InvalidNameError, KubeError, jittered
+from istio_aux.kube.errors import (
+    UNANSWERED,
+    ApiError,
+    Backoff,
+    InvalidNameError,
+    jittered,
+)
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
@@ -34,6 +46,7 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
+from istio_aux.model.text import UNDECODABLE
 from istio_aux.model.webhooks import (
     SERVICE,
     ClientConfig,
@@ -260,8 +273,8 @@ class Watcher:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        targets = injectors.targets(self.configurations.values(), root=self._root)
-        services = dict.fromkeys(filter(None, map(_service, targets)))
+        aims = targets(self.configurations.values(), root=self._root)
+        services = dict.fromkeys(filter(None, map(_service, aims)))
         for gone in [service for service in self._slices if service not in services]:
             del self._slices[gone]
             self._tasks.pop(gone).cancel()
@@ -269,7 +282,7 @@ class Watcher:
             slices = self._slices[service] = self._watch(service)
             self._start(service, slices.watch.run())
         facts = self._facts()
-        wanted = [target for target in targets if injectors.can_be_probed(target, facts)]
+        wanted = [target for target in aims if can_be_probed(target, facts)]
         for gone in [target for target in self._probes if target not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
         for new in [target for target in wanted if target not in self._probes]:
@@ -342,12 +355,12 @@ class Watcher:
             self.control_planes,
         )
         probed = all(
-            target in facts.probes or not injectors.can_be_probed(target, facts)
-            for target in injectors.targets(configurations, root=self._root)
+            target in facts.probes or not can_be_probed(target, facts)
+            for target in targets(configurations, root=self._root)
         )
         read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
         planes = ControlPlanes(
-            injectors=injectors.evaluate(configurations, facts, root=self._root),
+            injectors=evaluate(configurations, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
             known=before.known or (probed and read),
@@ -419,9 +432,9 @@ async def read_policy(
         return injection.read_policy(data[injection.POLICY_KEY])
     except ApiError as error:
         why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
-    except (KubeError, TimeoutError) as error:
+    except UNANSWERED as error:
         why, policy = str(error) or "no answer in time", known
-    except (ValueError, KeyError, RecursionError) as error:
+    except (*UNDECODABLE, KeyError) as error:
         why, policy = f"no injection policy: {error}", known
     _log.debug(
         "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,

@@ -27,7 +27,7 @@ import yaml
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
 from istio_aux.kube.exec_plugin import Credential, supported
-from istio_aux.model.text import one_line
+from istio_aux.model.text import UNDECODABLE, one_line
 
 _log = logging.getLogger(__name__)
 
@@ -295,7 +295,7 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
 def _file(path: Path) -> _File:
     try:
         return msgspec.convert(yaml.safe_load(_read(path)), _File)
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, *UNDECODABLE) as error:
         raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 
 
@@ -428,7 +428,7 @@ def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     """
     try:
         context = ssl.create_default_context(cadata=bundle.decode() or None)
-    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+    except (ssl.SSLError, ValueError) as error:
         raise AccessError(f"{source}: no certificate authority in PEM form: {error}") from error
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -17,8 +17,8 @@ import msgspec
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
+from istio_aux.model import owners
 from istio_aux.model.owners import FoundJob, Job, set_of
-from istio_aux.model.owners import group as group_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
@@ -123,7 +123,7 @@ class ServedType(msgspec.Struct, frozen=True):
 
     def is_of(self, owner: OwnerReference) -> bool:
         """Whether the owner is of this type, in any version."""
-        return (group_of(owner), owner.kind) == (self.group, self.kind)
+        return (owners.group(owner), owner.kind) == (self.group, self.kind)
 
 
 class _AccessStatus(Struct, frozen=True):

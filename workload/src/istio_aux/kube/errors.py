@@ -84,6 +84,13 @@ class ApiError(KubeError):
         return self.code >= 500
 
 
+UNANSWERED = (KubeError, TimeoutError)
+"""A request failed, or its answer did not come within the caller's time."""
+
+UNREAD = (ApiError, InvalidNameError, UnreadableError)
+"""One object cannot be read. The API server answers, so others may be."""
+
+
 def retry_after(error: Exception) -> float:
     """Return the seconds that the API server asks us to wait after ``error``, or 0."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0

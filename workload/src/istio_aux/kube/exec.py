@@ -19,7 +19,7 @@ from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
 from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
-from istio_aux.model.text import one_line
+from istio_aux.model.text import UNDECODABLE, one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. v5 adds CLOSE, which matters only with stdin."""
@@ -98,7 +98,7 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
     """Exit code and message of the Status on the error channel (remotecommand v4)."""
     try:
         status = msgspec.json.decode(body, type=ApiStatus)
-    except (ValueError, RecursionError):
+    except UNDECODABLE:
         return None, body.decode(errors="replace")
     if status.status == "Success":
         return 0, None

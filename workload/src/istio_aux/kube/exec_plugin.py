@@ -18,7 +18,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from istio_aux.kube.errors import AccessError
-from istio_aux.model.text import one_line
+from istio_aux.model.text import UNDECODABLE, one_line
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
@@ -202,7 +202,7 @@ class Plugin:
     def _credential(self, answer: bytes) -> Credential:
         try:
             credential = msgspec.json.decode(answer, type=_ExecCredential)
-        except (ValueError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise AccessError(f"{self._name}: no ExecCredential: {error}") from error
         if (credential.kind, credential.api_version) != ("ExecCredential", self._spec.api_version):
             raise AccessError(f"{self._name}: expected ExecCredential {self._spec.api_version}")

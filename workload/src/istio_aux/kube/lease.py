@@ -28,7 +28,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, retry_after
+from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Reader
 from istio_aux.model.election import (
     ANNOTATION,
@@ -209,7 +209,7 @@ class Lease(Leadership):
                     lapses = await self._round()
                 self._trouble = ""
                 pause = min(pause, max(0.0, lapses - _now()))
-            except (KubeError, TimeoutError) as error:
+            except UNANSWERED as error:
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:

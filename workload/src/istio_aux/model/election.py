@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Struct
+from istio_aux.model.text import UNDECODABLE
 
 ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
 FAILED = 100
@@ -186,5 +187,5 @@ def read_checkpoint(text: str) -> Checkpoint | None:
     """
     try:
         return _decoder.decode(text) if 0 < len(text) <= LONGEST else None
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None

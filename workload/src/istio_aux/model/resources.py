@@ -12,6 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.text import UNDECODABLE
 
 CPU, MEMORY = "cpu", "memory"
 
@@ -99,7 +100,7 @@ def requests(pod: Pod) -> Requests | None:
             memory=-(-amounts.pop(MEMORY, 0) // _UNIT),
             gpus=-(-amounts.total() // _UNIT),
         )
-    except (ValueError, RecursionError):  # A pod has what no API server stores.
+    except UNDECODABLE:  # A pod has what no API server stores.
         return None
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
 

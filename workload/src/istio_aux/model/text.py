@@ -11,6 +11,9 @@ from collections.abc import Collection
 
 import msgspec
 
+UNDECODABLE = (ValueError, RecursionError)
+"""What decoders raise on bytes that others chose; msgspec's errors are ValueErrors."""
+
 _LINE = 200  # Characters of what another program says.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
 _LISTED = 20  # Names of a list; a pod may have thousands of containers.

@@ -21,7 +21,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, retry_after
+from istio_aux.kube.errors import UNANSWERED, ApiError, Backoff, KubeError, retry_after
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model.answers import SuspendedJob
@@ -224,7 +224,7 @@ class SuspendedJobs:
                     pods += map(Sibling.of, page.items)
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
-        except (KubeError, TimeoutError) as error:
+        except UNANSWERED as error:
             unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
         return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), unknown)
 
@@ -341,7 +341,7 @@ class SuspendedJobs:
         """Reconcile once; returns seconds until the next time, None if nothing is left to do."""
         try:
             pause = await self._reconcile(job)
-        except (KubeError, TimeoutError) as error:
+        except UNANSWERED as error:
             why = str(error) or f"no answer within {self._limits.answer:g} s"
             why = f"it is still suspended: {why}"
             if why != job.reason:

@@ -8,7 +8,7 @@ from istio_aux.model import resources
 from istio_aux.model.annotations import templates
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.sidecars import SHIPPED
-from istio_aux.model.text import listed, quoted
+from istio_aux.model.text import UNDECODABLE, listed, quoted
 
 LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 MOST = 200  # Containers that are looked at.
@@ -75,5 +75,5 @@ def _raised(pod: Pod) -> str:
         return ""  # Nothing ends before the containers start.
     try:
         return listed(resources.raised_by_native_proxy(pod))
-    except (ValueError, RecursionError):
+    except UNDECODABLE:
         return "not known, its resources cannot be read"

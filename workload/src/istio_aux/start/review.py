@@ -13,6 +13,7 @@ import msgspec
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.pod import OwnerReference, Pod, Struct
 from istio_aux.model.policy import Outcome, StartPolicy
+from istio_aux.model.text import UNDECODABLE
 from istio_aux.start import patch, plan
 
 API_VERSION = "admission.k8s.io/v1"
@@ -133,7 +134,7 @@ def decode(body: bytes) -> Request:
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
         review = _review_decoder.decode(body)
-    except (ValueError, RecursionError) as error:  # Pods have 13 levels, or what authors write.
+    except UNDECODABLE as error:  # Pods have 13 levels, or what authors write.
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise Malformed(f"malformed AdmissionReview: {why}", _uid(body)) from error
     request = review.request
@@ -217,6 +218,6 @@ def _uid(body: bytes) -> str:
         return head[1].decode()
     try:
         envelope = _envelope_decoder.decode(body)
-    except (ValueError, RecursionError):
+    except UNDECODABLE:
         return ""
     return envelope.request.uid if envelope.request else ""

@@ -22,7 +22,7 @@ from msgspec import structs
 from istio_aux.kube import actions
 from istio_aux.kube.access import stamps
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import KubeError
+from istio_aux.kube.errors import UNANSWERED
 from istio_aux.model.owners import counts_exits
 from istio_aux.model.pod import OwnerReference
 from istio_aux.model.policy import StartPolicy
@@ -231,7 +231,7 @@ class AdmissionWebhook:
         try:
             async with asyncio.timeout(1.0), self._reading:  # The API server waits for 3 s.
                 found = await actions.read_job(self._client, namespace, job)
-        except (KubeError, TimeoutError):
+        except UNANSWERED:
             return True
         return found is None or counts_exits(found.spec.pod_failure_policy)
 
