@@ -1,8 +1,5 @@
 """What the leader does in the cluster for an event and for a removal, and in which order.
 
-Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
-API server refuses them.
-
 Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then.
 """
 
@@ -16,7 +13,9 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from istio_aux.model import owners
+from istio_aux.model.annotations import DATAPLANE, INJECTION
 from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR, WEBHOOK_PORT
+from istio_aux.model.webhooks import REVISION
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
@@ -32,16 +31,10 @@ from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
-# Every injector's configuration has it, revision tags included (istio-discovery chart
-# mutatingwebhook.yaml, revision-tags-mwc.yaml).
-_REVISION: Final = "istio.io/rev"
 # Seconds that the API server has to ask Istio's validator. An istiod that hangs takes the 10 s of
 # its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
 _VALIDATOR_PATIENCE: Final = 3.0
-# The label that the default revision's webhook selects (istio-discovery chart
-# mutatingwebhook.yaml).
-INJECTION: Final = "istio-injection"
-# The application that set the label, as model/application.
+# The application that set Istio's label of a namespace, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
 
 # Seconds until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
@@ -57,10 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 def resolve(client: Client, inputs: Inputs) -> Inputs:
-    """Return `inputs` with what the cluster says.
-
-    The cluster is asked on every event, because it may be upgraded.
-    """
+    """Return `inputs` with what the cluster says."""
     unknown = any(not (one.application or one.refusal) for one in inputs.requesters)
     if not (inputs.leader or unknown):
         return inputs
@@ -70,7 +60,7 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     if not inputs.leader:
         return inputs
     webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
-    revisions = {each.labels[_REVISION] for each in webhooks if _REVISION in each.labels}
+    revisions = {each.labels[REVISION] for each in webhooks if REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     labels = manifests.labels(inputs.app, inputs.model)
     policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
@@ -100,8 +90,7 @@ def ensure(client: Client, inputs: Inputs) -> None:
 def evicting(client: Client, inputs: Inputs) -> Generator[None]:
     """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
 
-    If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
-    role as the options say.
+    If this process is killed meanwhile, the next event takes the right away.
     """
     inputs = resolve(client, inputs)
     values = inputs.values()
@@ -159,9 +148,8 @@ def awaited(client: Client, inputs: Inputs) -> str:
 def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
-    Istio's validator checks each write of these objects, and refuses it while istiod is away. So
-    what is as it should be is not written. The next event tries again; the workload's notice that
-    an injector is live is one.
+    Istio's validator checks each write of these objects, and the API server refuses it while istiod
+    is away. So what is as it should be is not written, and the next event tries again.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
@@ -184,8 +172,7 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     """Set Istio's label on `inject-namespaces` when an injector is live; remove it elsewhere.
 
     The charm removes only what it has set: an annotation marks the namespaces that it labelled, and
-    server-side apply never forces. While no injector is live, labels that exist stay. Only the
-    leader acts, and not without a configuration. Nothing here creates or deletes a namespace.
+    server-side apply never forces. Only the leader acts, and not without a configuration.
 
     Returns:
         Namespaces that are not as they should be, each with the reason.
@@ -216,9 +203,9 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
 def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
     """Return why a namespace with these labels cannot have Istio's, or the empty text."""
     # A label of another client serves as well, and stays theirs.
-    if labels.get("istio.io/dataplane-mode") == "ambient":
+    if labels.get(DATAPLANE) == "ambient":
         return "is ambient"
-    for key in (_REVISION, INJECTION):
+    for key in (REVISION, INJECTION):
         if (key in labels) and (key, labels[key]) != (INJECTION, "enabled"):
             return f"has {key}={labels[key]}"
     return "" if live or INJECTION in labels else "waiting until Istio injects"
@@ -249,15 +236,14 @@ def remove(
 ) -> list[str]:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    This may fail and begin again at any point. `stop` stops the workload, and `resume` has it
-    resume Jobs, each when its pods are gone.
+    This may fail and begin again at any point. `resume` has the workload resume Jobs, each when its
+    pods are gone.
 
     Returns:
         Kinds of objects that it leaves, because the API server does not let it see or delete them.
     """
     model, left = cluster.namespace(), list[str]()
-    # What changes new pods goes first: calls of the webhook would fail. What follows may take as
-    # long as pods take to end.
+    # First, because calls of the webhook would fail. What follows may take as long as pods.
     if _delete(client, app, model, cluster.CHANGING_PODS, []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(WEBHOOK_GONE)
@@ -268,7 +254,7 @@ def remove(
         resume()
     # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED, left)
-    # The workload created its Lease, without labels, and can no longer create another.
+    # The workload created it, without labels, and can no longer create another.
     with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
     # Those that the workload could not resume, or another unit's has suspended meanwhile.
@@ -276,7 +262,6 @@ def remove(
     for kind, job in _suspended(client, unread):
         _resume(client, kind, job)
     left += (f"suspended {kind}s" for kind in unread)
-    # Another operator's webhook may refuse that.
     take_back_labels(client, app, model, left)
     return left
 
@@ -323,10 +308,9 @@ def _suspended(client: Client, unread: list[str]) -> list[tuple[str, Found]]:
 
 def _resume(client: Client, kind: str, job: Found) -> None:
     """Resume the Job, whatever its pods do; the log says why it is not, and what to do."""
-    nothing = {SUSPENDED: None}
-    suspend, policy = {"suspend": False}, owners.KINDS[kind].policy
+    mark, suspend, policy = {SUSPENDED: None}, {"suspend": False}, owners.KINDS[kind].policy
     patch = {
-        "metadata": {"uid": job.uid, "labels": nothing, "annotations": nothing},
+        "metadata": {"uid": job.uid, "labels": mark, "annotations": mark},
         "spec": {policy: suspend} if policy else suspend,
     }
     name = f"{kind} {job.namespace}/{job.name}"

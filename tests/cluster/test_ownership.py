@@ -195,7 +195,7 @@ def test_what_is_left_is_cleaned_up_by_hand(
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
-    assert not [*objects._suspended(client)]
+    assert not [*objects._suspended(client, [])]
     job = client.get(Job, "job", namespace=selected).spec
     assert job
     assert job.suspend is False

@@ -16,17 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from istio_aux.model import documents, kept
-from istio_aux.model.annotations import text_label
+from istio_aux.model.annotations import INJECTION, text_label
 from istio_aux.model.pod import Struct
 from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
 from istio_aux.model.wish import Wish
 
-_NAMESPACE_LABEL = "istio-injection"
-"""Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
-
-
-injection_label = text_label(_NAMESPACE_LABEL)
+injection_label = text_label(INJECTION)
+"""Of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
 
 
 POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.

@@ -159,6 +159,7 @@ NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 ma
 INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
 NOT_NATIVE = "istio-aux.io/not-native"  # Ours: why a pod that we hold must not be native.
 TEMPLATES = "inject.istio.io/templates"  # Of Istio: names of its templates, with commas between.
+INJECTION = "istio-injection"  # The label of a namespace that the default revision selects.
 DATAPLANE = "istio.io/dataplane-mode"  # A label; `ambient` counts where Istio does not inject.
 MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
