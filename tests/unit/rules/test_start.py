@@ -30,7 +30,7 @@ from istio_aux.model.annotations import (
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import patch
-from istio_aux.start.plan import Plan, before_injection, effective_start, plan_label
+from istio_aux.start.plan import Plan, before_injection, effective_start, plan
 from lab.istio import decision, sidecar
 from lab.start_cases import CASES, TEXTS, Case, outcome
 from unit.rules.mesh import RECORDS
@@ -49,13 +49,13 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
     """community-distribution#2040, and all else; `cluster/test_start_cases.py` asks the webhook."""
     made = copy.deepcopy(case.pod)
 
-    plan = planned(made, case.setting)
-    patch.apply(plan.ops, made)
+    made_so = planned(made, case.setting)
+    patch.apply(made_so.ops, made)
 
     assert outcome(annotations_of(made), made["spec"]["containers"]) == case.expected
     assert made["metadata"]["labels"] == case.labelled
-    assert case.warns in " ".join(plan.warnings)
-    assert bool(plan.warnings) is bool(case.warns)
+    assert case.warns in " ".join(made_so.warnings)
+    assert bool(made_so.warnings) is bool(case.warns)
 
 
 @pytest.mark.parametrize("spare", [0, 1])
@@ -110,11 +110,17 @@ def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
     assert effective_start(pod) == (f"asked for {asked}, but {but}" if but else asked)
 
 
+def ask(found: dict[str, Any]) -> Plan:
+    """What is done to a pod whose application asks for a sidecar, and of which nothing is held."""
+    pod = pods.decode(msgspec.json.encode(found))
+    return plan(pod, StartPolicy(mode=StartMode.NONE), requested=True, left=lambda _: "")
+
+
 def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:
     """A pod after the patch of its label, and the plan."""
     found: dict[str, Any] = {**new_pod(), "metadata": {"generateName": "web-", **metadata}}
-    planned = plan_label(pods.decode(msgspec.json.encode(found)))
-    return jsonpatch.apply_patch(found, patch.encode(planned.ops).decode()), planned
+    made = ask(found)
+    return jsonpatch.apply_patch(found, patch.encode(made.ops).decode()), made
 
 
 @pytest.mark.parametrize("labels", [None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"}], ids=str)
@@ -130,8 +136,8 @@ def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> N
 @pytest.mark.parametrize("source", ["label", "annotation"])
 def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
     """community-distribution#2040: a label beside the annotation would beat it."""
-    _, plan = labelled(**{f"{source}s": {INJECT: value}})
-    assert plan == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
+    _, made = labelled(**{f"{source}s": {INJECT: value}})
+    assert made == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
 
 
 @pytest.mark.parametrize(
@@ -147,8 +153,7 @@ def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
 )
 def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], reason: str) -> None:
     """Its namespace has `istio.io/rev`."""
-    pod = pods.decode(msgspec.json.encode(found))
-    assert plan_label(pod) == Plan(ops=(), reason=reason)
+    assert ask(found) == Plan(ops=(), reason=reason)
     assert planned(found).ops == ()
 
 

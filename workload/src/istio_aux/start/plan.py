@@ -9,7 +9,8 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,8 +61,17 @@ class Plan(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
     job: OwnerReference | None = None  # Of the pod, if other sidecars become native.
-    # Annotations that are written; `plan` adds the operations.
-    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # Its annotations.
+
+
+class _Order(NamedTuple):
+    """How the payload starts after the proxy, why, and what that takes."""
+
+    reason: str
+    started_with: str | None = None
+    writes: Mapping[str, str] = {}
+    ops: tuple[patch.Op, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 Left = Callable[[Pod], str]
@@ -86,30 +96,45 @@ def plan(
         return Plan(ops=(), reason=how.pods.mismatch)
     if why := left(pod):
         return Plan(ops=(), reason=why)
-    label, wish = None, Wish.of(pod)
+    wish, meta, owner = Wish.of(pod), pod.metadata, controller(pod)
+    label, unlabelled = (), ""
     chosen = how.inject is not None and how.inject.matches(pod.labels)
     if chosen or requested:
-        label = plan_label(pod, despite_annotation=chosen)
-        wish = wish.labelled() if label.ops else wish
+        unlabelled = next(wish.against_label(despite_annotation=chosen), "")
+        if not unlabelled:
+            label, wish = _entries("labels", meta.labels, {INJECT: "true"}), wish.labelled()
     own, bad = _own_mode(pod)
     none = next(wish.against(), "")
-    order = _left_by_argo(pod, _start_order(pod, how, own, none))
+    order = _start_order(pod, how, own, none)
     converted = native_sidecars.Conversion()
     if not none:
         converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
-    written = _annotated(pod, _with_ports(pod, how.peers, order, none))
-    ops = converted.ops + written.ops
-    warnings = (*bad, *written.warnings, *converted.warnings)
-    if label and not ops:
-        return msgspec.structs.replace(label, warnings=warnings)
-    labelled, owner = label if label and label.ops else Plan(ops=(), reason=""), controller(pod)
-    reasons = (labelled.reason, written.reason, converted.reason)
-    return msgspec.structs.replace(
-        written,
-        ops=labelled.ops + ops,
-        job=owner if converted.ops and owner and is_batch(owner) else None,
+    inbound = peers.inbound_ports(pod, how.peers)
+    warnings = (*order.warnings, *filter(None, [inbound.warning]))
+    reasons, writes = [order.reason], {**order.writes}
+    if order.started_with:
+        writes[STARTED_WITH] = order.started_with
+    if _signals(pod, order):
+        writes[SIGNALLED_WITH] = NO_SIGNAL
+    if inbound.ports is not None and not none and not injected.on(meta):
+        reasons.append(inbound.reason)
+        writes[peers.INCLUDED] = inbound.ports
+    if writes and (why := _too_large(pod, writes)):
+        order, reasons, writes = _Order(why), [why], {}
+        warnings = (f"left alone: {why}", *warnings)
+    ops = converted.ops + order.ops + _entries("annotations", meta.annotations, writes)
+    reasons.append(converted.reason)
+    if label:
+        reasons = [f'added label {INJECT}: "true"', *(reasons if ops else ())]
+    elif unlabelled and not ops:
+        reasons = [unlabelled]
+    return Plan(
+        ops=label + ops,
         reason="; ".join(filter(None, reasons)),
-        warnings=warnings,
+        warnings=(*bad, *warnings, *converted.warnings),
+        started_with=order.started_with,
+        job=owner if converted.ops and owner and is_batch(owner) else None,
+        writes=writes,
     )
 
 
@@ -128,26 +153,11 @@ def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
         return None, (f"{error}; ignored",)
 
 
-def _proxy_first(pod: Pod, order: Plan) -> bool:
+def _proxy_first(pod: Pod, order: _Order) -> bool:
     """Whether the proxy is native where it can be, so that it starts before other sidecars."""
     if injected.on(pod.metadata):
         return pod.has_native_proxy
     return native_asked.get(pod.metadata) is True or order.started_with == "native"
-
-
-def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
-    """Plan the label that asks Istio for a sidecar; the caller chooses the pods.
-
-    See `Wish.against_label`.
-    """
-    against = Wish.of(pod).against_label(despite_annotation=despite_annotation)
-    if reason := next(against, None):
-        return Plan(ops=(), reason=reason)
-    if pod.metadata.labels is None:  # Absent or null: add the map itself.
-        op = patch.Add("/metadata/labels", {INJECT: "true"})
-    else:
-        op = patch.Add(patch.pointer("metadata", "labels", INJECT), "true")
-    return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
 
 
 def before_injection(pod: Pod) -> Pod:
@@ -235,22 +245,9 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
 
 
-def _with_ports(pod: Pod, option: Peers, started: Plan, none: str) -> Plan:
-    """Add the inbound ports to the start of a pod; ``none`` says why it will get no sidecar."""
-    inbound = peers.inbound_ports(pod, option)
-    warnings = (*started.warnings, inbound.warning) if inbound.warning else started.warnings
-    if inbound.ports is None or none or injected.on(pod.metadata):
-        return msgspec.structs.replace(started, warnings=warnings)
-    return msgspec.structs.replace(
-        started,
-        reason=f"{started.reason}; {inbound.reason}",
-        writes={**started.writes, peers.INCLUDED: inbound.ports},
-    )
-
-
-def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> Plan:
+def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
     if reason := next(_reasons_to_leave_alone(own, how.mode), none):
-        return Plan(ops=(), reason=reason)
+        return _Order(reason)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
@@ -261,17 +258,13 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
         against = next(not_native.reasons(pod, no_status_port=merge.no_status_port), "")
     if against and not by_author:
         return _hold(merge, against)
+    warnings = (f"native as its author asks, although {against}",) if against else ()
     due = _native_is_due(pod, how, own)
     if due and unsaid:
-        chosen = _native(own, merge)
-    elif asked and (due or how.capability is Capability.NATIVE):
-        chosen = Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
-    else:
-        chosen = _hold(merge)
-    warnings = (f"native as its author asks, although {against}",) if against else ()
-    if how.counted and chosen.started_with == "native":
-        warnings += (f"{PROXY}: {native_sidecars.COUNTED}, which is 137 if it is killed",)
-    return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, *warnings))
+        return _native(own, merge, how, warnings)
+    if asked and (due or how.capability is Capability.NATIVE):
+        return _Order(f'annotation {NATIVE_SIDECAR}: "true" is already there', warnings=warnings)
+    return _hold(merge, warnings=warnings)
 
 
 def _reasons_to_leave_alone(own: StartMode | None, mode: StartMode) -> Iterator[str]:
@@ -292,7 +285,9 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _hold(merge: proxy_config.Merge, against: str = "") -> Plan:
+def _hold(
+    merge: proxy_config.Merge, against: str = "", *, warnings: tuple[str, ...] = ()
+) -> _Order:
     """Hold; ``against`` says why the proxy must not be native, if so.
 
     Istio obeys that since 1.24, also where native ones come unasked (injection-template.yaml).
@@ -302,74 +297,68 @@ def _hold(merge: proxy_config.Merge, against: str = "") -> Plan:
     if merge.text is not None:
         writes[proxy_config.ANNOTATION] = merge.text
     if writes and merge.holds:
-        return _changed("hold", reason, writes)
-    warnings = (merge.warning,) if merge.warning else ()
-    return Plan(ops=(), reason=reason, warnings=warnings, writes=writes)
+        return _Order(reason, "hold", writes, warnings=warnings)
+    return _Order(reason, writes=writes, warnings=(*filter(None, [merge.warning]), *warnings))
 
 
-def _native(own: StartMode | None, merge: proxy_config.Merge) -> Plan:
+def _native(
+    own: StartMode | None, merge: proxy_config.Merge, how: StartPolicy, warnings: tuple[str, ...]
+) -> _Order:
     """Ask for a native sidecar, unless the author says no to hold.
 
     The author's text stays, with a warning if Istio refuses it.
     """
     if merge.declined and own is not StartMode.NATIVE:
-        return Plan(ops=(), reason=merge.reason)
-    chosen = _changed("native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+        return _Order(merge.reason, warnings=warnings)
     if merge.refused and merge.warning:
-        return msgspec.structs.replace(chosen, warnings=(merge.warning,))
-    return chosen
+        warnings = (merge.warning, *warnings)
+    if how.counted:
+        counted = f"{PROXY}: {native_sidecars.COUNTED}, which is 137 if it is killed"
+        warnings = (*warnings, counted)
+    return _Order("added native sidecar", "native", {NATIVE_SIDECAR: "true"}, warnings=warnings)
 
 
-def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
-    """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
+def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
+    """Order for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
     if pod.has_native_proxy:
         reason += ", as a native one"
-        if start_order.get(pod.metadata) == "hold":
-            # Ours, from before Istio was called: hold has no effect in a native sidecar.
-            return _changed("native", reason, {})
-        return Plan(ops=(), reason=reason)
+        # Ours, from before Istio was called: hold has no effect in a native sidecar.
+        asked = start_order.get(pod.metadata) == "hold"
+        return _Order(reason, "native" if asked else None)
     if not merge.holds:  # Then there is no text to add either.
         return _hold(merge)
     ops, held = hold(pod)
     reason += f": {held}"
     if ops is None or (merge.text is None and not ops):
-        return Plan(ops=(), reason=reason)
+        return _Order(reason)
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    return _changed("hold", f"{reason}; {merge.reason}", text, ops)
+    return _Order(f"{reason}; {merge.reason}", "hold", text, ops)
 
 
-def _changed(
-    started_with: str, reason: str, writes: dict[str, str], ops: tuple[patch.Op, ...] = ()
-) -> Plan:
-    """Plan ``ops``, the annotations, and the one that says what was done."""
-    writes = {**writes, STARTED_WITH: started_with}
-    return Plan(ops=ops, reason=reason, started_with=started_with, writes=writes)
+def _signals(pod: Pod, order: _Order) -> bool:
+    """Whether Argo Workflows would end the proxy. It does not signal a native one."""
+    unsaid = not _signalled.on(pod.metadata) and not injected.on(pod.metadata)
+    return order.started_with == "hold" and _workflow.on(pod.metadata) and unsaid
 
 
-def _left_by_argo(pod: Pod, chosen: Plan) -> Plan:
-    """Have Argo Workflows leave a classic proxy to us; a native one it does not signal."""
-    if chosen.started_with != "hold" or not _workflow.on(pod.metadata):
-        return chosen
-    if _signalled.on(pod.metadata) or injected.on(pod.metadata):
-        return chosen
-    return msgspec.structs.replace(chosen, writes={**chosen.writes, SIGNALLED_WITH: NO_SIGNAL})
-
-
-def _annotated(pod: Pod, chosen: Plan) -> Plan:
-    """Add the operations that write the annotations, if they fit."""
-    if not chosen.writes:
-        return chosen
-    every = {**(pod.metadata.annotations or {}), **chosen.writes}
+def _too_large(pod: Pod, writes: dict[str, str]) -> str:
+    """Why the annotations cannot be written; empty if they can be."""
+    every = {**(pod.metadata.annotations or {}), **writes}
     size = len("".join([*every, *every.values()]).encode())
-    if size > MAX_ANNOTATIONS:
-        why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
-        return Plan(ops=(), reason=why, warnings=(f"left alone: {why}", *chosen.warnings))
-    if pod.metadata.annotations is None:  # Absent or null: add the map itself.
-        ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.writes),)
-    else:
-        ops = tuple(
-            patch.Add(patch.pointer("metadata", "annotations", key), value)
-            for key, value in chosen.writes.items()
-        )
-    return msgspec.structs.replace(chosen, ops=chosen.ops + ops)
+    if size <= MAX_ANNOTATIONS:
+        return ""
+    return f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
+
+
+def _entries(
+    field: str, there: dict[str, str] | None, entries: dict[str, str]
+) -> tuple[patch.Op, ...]:
+    """Write entries of a map in the metadata; if it is absent or null, the map itself."""
+    if not entries:
+        return ()
+    if there is None:
+        return (patch.Add(f"/metadata/{field}", entries),)
+    return tuple(
+        patch.Add(patch.pointer("metadata", field, key), value) for key, value in entries.items()
+    )
