@@ -10,8 +10,8 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from istio_aux.telemetry import Telemetry
 from prometheus_client.parser import text_string_to_metric_families
+from unit.logged import metrics
 
 SRC = Path(__file__).parents[2] / "src"
 RULES = [*SRC.glob("prometheus_alert_rules/*.rules")]
@@ -66,7 +66,7 @@ def selectors(query: str) -> list[promql_parser.VectorSelector]:
 def exported() -> dict[str, dict[str, set[str]]]:
     """The labels of each metric that the workload exports, with their values."""
     series: dict[str, dict[str, set[str]]] = {"up": {}}
-    for family in text_string_to_metric_families(Telemetry().render().decode()):
+    for family in text_string_to_metric_families(metrics()):
         # Histograms without labels, and those of the process.
         series.setdefault(family.name, {})
         for sample in family.samples:

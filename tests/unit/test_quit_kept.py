@@ -10,8 +10,8 @@ from aiohttp import web
 from istio_aux.cli.cluster import AuditRequest, audit_pods
 from istio_aux.cli.installation import Installation
 from istio_aux.model.policy import QuitMode, QuitPolicy
+from istio_aux.quit.recorder import RESOURCES
 from istio_aux.settings import DEFAULTS
-from istio_aux.telemetry import RESOURCES
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.quitting import ENDED, FAST, cluster, freeing

@@ -18,7 +18,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux import status, telemetry
+from istio_aux import status
 from istio_aux.injector.rules import Injector
 from istio_aux.model.answers import Holder, State
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
@@ -27,10 +27,9 @@ from istio_aux.quit.state import TroubledPod
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.start import review
 from istio_aux.status import TEXT, Kept, ListedPod, ProcessStatus, Shown, application, page
-from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.asynchronous import VirtualLoop
-from unit.logged import logging_to
+from unit.logged import logging_to, metrics
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ BEFORE = ProcessStatus(
     holders=[HOLDER],
     race=RacePolicy.REPORT, unmeshed_pods=[POD], unmeshed_total=1, unmeshed_unknown=0,
     suspended_jobs=[], applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
-    quits_total=7, leader=True,
+    leader=True,
     lease_holder="me",
     quit=QuitMode.ENABLED,
     stuck_total=1,
@@ -88,7 +87,7 @@ OTHER = [
     {"applications": [replace(APPLICATION, meshed=True)]},
 ]
 UNSEEN = [
-    {"quits_total": 8, "watched_pods": 4},
+    {"watched_pods": 4},
     {"unreadable_total": 1},
     {"stuck_pods": [replace(STUCK, attempts=4)]},
     # Containers that end a little apart, and a proxy and its payload.
@@ -226,11 +225,11 @@ def test_every_key_of_the_status_is_in_the_readme() -> None:
 
 
 def test_every_metric_is_in_the_readme() -> None:
-    lines = Telemetry().render().decode().splitlines()
-    metrics = {line.split()[2] for line in lines if line.startswith("# TYPE istio_aux_")}
-    metrics = {name for name in metrics if not name.endswith("_created")}
-    assert "istio_aux_quits_total" in metrics
-    assert [name for name in sorted(metrics) if f"`{name}" not in PAGE] == []
+    lines = metrics().splitlines()
+    found = {line.split()[2] for line in lines if line.startswith("# TYPE istio_aux_")}
+    found = {name for name in found if not name.endswith("_created")}
+    assert "istio_aux_quits_total" in found
+    assert [name for name in sorted(found) if f"`{name}" not in PAGE] == []
 
 
 # Log lines and metrics.
@@ -306,7 +305,7 @@ SERIES = [
 
 def test_a_metric_is_there_before_anything_happened() -> None:
     """An alert on its rise would miss the first time otherwise."""
-    shown = telemetry.Telemetry().render().decode()
+    shown = metrics()
     assert [name for name in SERIES if f"\nistio_aux_{name} 0.0\n" not in shown] == []
     families = set(re.findall(r"(?m)^# TYPE istio_aux_(\w+)", shown))
     assert len(families) > 20

@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 
 import pytest
 from aiohttp import web
-from istio_aux.serving import Connection, ServingLimits
-from istio_aux.telemetry import Bounded, Closed
+from istio_aux.serving import Closed, Connection, ServingLimits
+from istio_aux.telemetry import Bounded
 from unit.asynchronous import background, descriptors, until
 from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
 from unit.logged import logging_to

@@ -73,7 +73,7 @@ SUSPENDED = {"kind": "Job", "since": SINCE, "reason": "its pods are not gone"}
 # What /status has beside what the charm reads.
 NOTHING = {
     "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
-    "unreadable-total": 0, "quits-total": 0, "leader": True, "quit": "enabled",
+    "unreadable-total": 0, "leader": True, "quit": "enabled",
 }  # fmt: skip
 
 

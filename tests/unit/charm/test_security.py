@@ -16,9 +16,9 @@ import yaml
 from istio_aux import rights, settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import QuitPolicy, Way
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.sidecars import SHIPPED
-from istio_aux.quit.rules import Quit
+from istio_aux.quit.rules import Quit, Way
 from istio_aux.quit.task import Send
 from lab.options import configured
 from unit.rules.pods import RUNNING, exited, job

@@ -14,8 +14,8 @@ from istio_aux.cli import report
 from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.policy import Capability, StartPolicy, Way
-from istio_aux.quit.rules import Ignore, Quit, Wait
+from istio_aux.model.policy import Capability, StartPolicy
+from istio_aux.quit.rules import Ignore, Quit, Wait, Way
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, State, exited, judged, statuses, waiting

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import NATIVE_SIDECAR
-from istio_aux.model.policy import Capability, Outcome, Peers, StartPolicy
+from istio_aux.model.policy import Capability, Peers, StartPolicy
 from istio_aux.start import review
+from istio_aux.start.review import Outcome
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
 from msgspec.structs import replace
 from unit.rules.starting import annotations_of, patched, planned

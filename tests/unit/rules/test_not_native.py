@@ -15,9 +15,10 @@ from istio_aux.model.annotations import (
     STATUS_PORT,
     TEMPLATES,
 )
-from istio_aux.model.policy import Capability, Outcome, StartMode, StartPolicy
+from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import not_native, review
 from istio_aux.start.plan import effective_start
+from istio_aux.start.review import Outcome
 from unit.rules.pods import RUNNING, job
 from unit.rules.starting import HOLD, annotations_of, patched, planned
 

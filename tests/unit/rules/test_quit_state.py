@@ -12,9 +12,10 @@ from istio_aux.model import sidecars
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, Way
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Way
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
 from istio_aux.quit.task import Action, Delete, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from unit.rules.pods import RUNNING, State, document, exited, moment

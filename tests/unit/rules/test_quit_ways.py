@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import STATUS_PORT, status_port
-from istio_aux.model.policy import QuitPolicy, Way
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import FINISHED, Action, Ignore, Quit, Wait, ways_to
+from istio_aux.quit.rules import FINISHED, Action, Ignore, Quit, Wait, Way, ways_to
 from istio_aux.quit.task import Send
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.table import blockers, decide, done, row

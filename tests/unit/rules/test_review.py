@@ -9,9 +9,10 @@ from typing import Any
 import jsonpatch
 import pytest
 from istio_aux.model.annotations import INJECT, START, STARTED_WITH
-from istio_aux.model.policy import Capability, Outcome, StartMode, StartPolicy
+from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import review
 from istio_aux.start.peers import PEERS
+from istio_aux.start.review import Outcome
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import document
 from unit.steps import steps

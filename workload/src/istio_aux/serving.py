@@ -14,6 +14,7 @@ import ssl
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -22,7 +23,6 @@ from aiohttp import HttpVersion10, web
 
 from istio_aux.model.text import one_line
 from istio_aux.shedding import CONNECTION, Connections, Peer, available_memory
-from istio_aux.telemetry import Closed
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,19 @@ BUFFER = 32 << 10
 """Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read, or to take answers. Their
 defaults are 256 and 512 KiB for each connection."""
 FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
+
+
+class Closed(StrEnum):
+    """Why a connection to the webhook ended."""
+
+    PEER = "peer"  # The client closed it.
+    HANDSHAKE = "handshake"  # The handshake failed or took too long.
+    TIMEOUT = "timeout"  # A request took too long.
+    REFUSED = "refused"  # A request was refused before its end.
+    IDLE = "idle"
+    LIMIT = "limit"  # There were too many.
+    UNREAD = "unread"  # The client did not read its answers.
+    DRAIN = "drain"  # The process stops.
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,12 +7,10 @@ import io
 import logging
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
-from functools import partial
 from itertools import product
-from typing import BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,36 +18,13 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.kube.events import Events
-from istio_aux.model.answers import State
 from istio_aux.model.names import EventAction, EventReason
-from istio_aux.model.pod import PROXY, Key
-from istio_aux.model.policy import Outcome, Way
-from istio_aux.model.resources import Requests
+from istio_aux.model.pod import Key
 from istio_aux.model.text import printable_json
 
 _log = logging.getLogger(__name__)
 
-M = TypeVar("M", Counter, Gauge)
-
-# Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
-QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
-NO_WAY = "none"  # The way of a quit that ended before its first attempt.
-
-RESOURCES = tuple(Requests().amounts)
-"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
-KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
-
-DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
-
-# A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
-# Jobs are "suspended" and "resumed".
-SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
-
-# An answer with a sidecar, an answer without one, no answer.
-PROBE_OUTCOMES = ("injected", "refused", "unreachable")
-
-# Reviews are answered with 200, "malformed" ones with 200 or 400, the last four with an error.
-REVIEW_OUTCOMES = (*Outcome, "too-large", "timeout", "not-allowed", "busy")
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 # The first two are normal.
 WATCH_REASONS = (
@@ -58,121 +33,46 @@ WATCH_REASONS = (
 )  # fmt: skip
 
 
-class Closed(StrEnum):
-    """Why a connection to the webhook ended."""
-
-    PEER = "peer"  # The client closed it.
-    HANDSHAKE = "handshake"  # The handshake failed or took too long.
-    TIMEOUT = "timeout"  # A request took too long.
-    REFUSED = "refused"  # A request was refused before its end.
-    IDLE = "idle"
-    LIMIT = "limit"  # There were too many.
-    UNREAD = "unread"  # The client did not read its answers.
-    DRAIN = "drain"  # The process stops.
-
-
 class Telemetry:
-    """All metrics of one process, in a registry of their own."""
+    """The metrics of one process. What counts or shows something declares its own metrics."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        GCCollector(registry=registry)
-
-        def make(kind: type[M], name: str, meaning: str, **labels: Iterable[str]) -> M:
-            """Make a metric whose series exist from the start, at zero: alerts see them rise."""
-            made = kind(f"istio_aux_{name}", meaning, [*labels], registry=registry)
-            for values in product(*labels.values()) if labels else ():
-                made.labels(*values)
-            return made
-
-        counter, gauge = partial(make, Counter), partial(make, Gauge)
-
-        self.quits = counter(
-            "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, way=(NO_WAY, *Way),
-        )  # fmt: skip
-        self.quit_attempts = counter(
-            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Way
-        )
-        self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
-        self.exit_to_exit = Histogram(
-            "istio_aux_payload_exit_to_proxy_exit_seconds",
-            "From the last payload container's exit to the proxy's.",
-            registry=registry, buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
-        )  # fmt: skip
-        self.kept_seconds = counter(
-            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
-            resource=RESOURCES,
-        )  # fmt: skip
-        self.kept_resources = gauge(
-            "kept_resources", "What stuck and blocked pods request, by what keeps them.",
-            by=KEEPERS, resource=RESOURCES,
-        )  # fmt: skip
-        self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")
-        self.stuck_pods = gauge("stuck_pods", "Pods whose proxy runs on after several attempts.")
-        self.blocked_pods = gauge(
-            "blocked_pods", "Pods with finished payload containers that others keep running."
-        )
-        self.lost_pods = gauge(
-            "lost_pods", "Pods whose proxy ended while a payload container may still run."
-        )
-        self.would_quit_pods = gauge(
-            "would_quit_pods", "Pods whose proxy would have been told to exit without dry-run."
-        )
-        self.dead_proxies = counter(
-            "dead_proxies", "Pods whose proxy ended first, by what was done.",
-            action=DEAD_PROXY_ACTIONS,
-        )  # fmt: skip
-
-        self.injectors = gauge("injectors", "Istio's injectors, by state.", state=State)
-        self.injector_probes = counter(
-            "injector_probes", "Probes of Istio's injectors, by outcome.", outcome=PROBE_OUTCOMES
-        )  # fmt: skip
-        self.called_before = gauge(
-            "configurations_called_before_ours",
-            "Istio's webhook configurations that the API server calls before ours.",
-        )
-
-        self.unmeshed_pods = gauge(
-            "unmeshed_pods", "Pods that should have a sidecar and have none."
-        )
-        self.sidecar_restarts = counter(
-            "sidecar_restarts", "Restarts of pods that lack a sidecar, by outcome.",
-            outcome=SIDECAR_RESTARTS,
-        )  # fmt: skip
-        self.suspended_jobs = gauge("suspended_jobs", "Jobs suspended until their pods are gone.")
-
-        self.reviews = counter(
-            "admission_reviews", "Admission reviews, by answer.", outcome=REVIEW_OUTCOMES
-        )
-        self.review_seconds = Histogram(
-            "istio_aux_admission_seconds", "From the complete request to its answer.",
-            registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
-        )  # fmt: skip
-        self.connections = gauge("admission_connections", "Open connections to the webhook.")
-        self.closed_connections = counter(
-            "admission_connections_closed", "Closed connections to the webhook, by reason.",
-            reason=Closed,
-        )  # fmt: skip
-
-        self.ready = gauge("ready", "Whether /readyz answers 200.")
-        self.token_issued = gauge(
-            "token_issue_timestamp_seconds", "When the present token was issued; 0: not known."
-        )
-        self.token_expires = gauge(
-            "token_expiration_timestamp_seconds", "When the present token expires; 0: not known."
-        )
-        self.leader = gauge("leader", "Whether this process is the one that acts.")
-        self.watch_restarts = counter(
+        self._registry, self._made = CollectorRegistry(), dict[str, Any]()
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self.watch_restarts = self.counter(
             "watch_restarts", "Watches that started again, by reason.", reason=WATCH_REASONS
         )
-        self.unreadable_objects = gauge(
-            "unreadable_objects", "Kubernetes objects that exist and cannot be read."
-        )
-        self.internal_errors = counter(
+        self.internal_errors = self.counter(
             "internal_errors", "Unhandled exceptions; the log has a traceback of each."
         )
+
+    def counter(self, name: str, meaning: str, **labels: Iterable[str]) -> Counter:
+        """Return the counter of this name, with a series for all ``labels`` at zero.
+
+        Labels have few values: never names of objects. Alerts see a series rise that was there.
+        """
+        return self._metric(Counter, name, meaning, labels)
+
+    def gauge(self, name: str, meaning: str, **labels: Iterable[str]) -> Gauge:
+        """Return the gauge of this name, as `counter` does."""
+        return self._metric(Gauge, name, meaning, labels)
+
+    def histogram(self, name: str, meaning: str, *buckets: float) -> Histogram:
+        """Return the histogram of this name."""
+        return self._metric(Histogram, name, meaning, {}, buckets=buckets)
+
+    def _metric(
+        self, kind: type[M], name: str, meaning: str, labels: Mapping[str, Iterable[str]],
+        **more: Any,
+    ) -> M:  # fmt: skip
+        if name not in self._made:
+            full = f"istio_aux_{name}"
+            made = kind(full, meaning, [*labels], registry=self._registry, **more)
+            for values in product(*labels.values()) if labels else ():
+                made.labels(*values)
+            self._made[name] = made
+        return self._made[name]
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""

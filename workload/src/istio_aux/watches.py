@@ -122,7 +122,10 @@ class Watches:
         """Begin without watches; ``telemetry`` counts restarts, unreadable objects and errors."""
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
-        telemetry.unreadable_objects.set_function(lambda: len(self.unreadable()))
+        unreadable = telemetry.gauge(
+            "unreadable_objects", "Kubernetes objects that exist and cannot be read."
+        )
+        unreadable.set_function(lambda: len(self.unreadable()))
 
     def add(
         self,

@@ -100,10 +100,14 @@ class Wiring:
         )  # fmt: skip
         self._listed = self._watch_pods()
         self._credentials = credentials
-        self.telemetry.token_issued.set_function(lambda: self._token_life().iat)
-        self.telemetry.token_expires.set_function(lambda: self._token_life().exp)
-        self.telemetry.leader.set_function(lambda: self._leadership.held)
-        self.telemetry.ready.set_function(lambda: self._ready)
+        gauge, when = self.telemetry.gauge, "When the present token"
+        gauge("ready", "Whether /readyz answers 200.").set_function(lambda: self._ready)
+        leads = gauge("leader", "Whether this process is the one that acts.")
+        leads.set_function(lambda: self._leadership.held)
+        issued = gauge("token_issue_timestamp_seconds", f"{when} was issued; 0: not known.")
+        issued.set_function(lambda: self._token_life().iat)
+        expires = gauge("token_expiration_timestamp_seconds", f"{when} expires; 0: not known.")
+        expires.set_function(lambda: self._token_life().exp)
 
     def _watch_pods(self) -> asyncio.Event:
         """Watch pods for the controllers that are on; the event is set when all are listed."""
@@ -193,7 +197,6 @@ class Wiring:
             applications=self._repair.applications(),
             unreadable_objects=unreadable[: answers.UNREADABLE],
             unreadable_total=len(unreadable),
-            quits_total=self.telemetry.quits_total,
             leader=self._leadership.held,
             lease_holder=self._leadership.holder,
             quit=self._settings.quit,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import chain, islice
 
 import msgspec
+from prometheus_client import Counter
 
 from istio_aux.injector import probe_rules
 from istio_aux.injector.probe_rules import Question, refusal
@@ -65,6 +66,13 @@ class Rhythm(msgspec.Struct, frozen=True):
     read: float = 30.0
 
 
+def probes(telemetry: Telemetry) -> Counter:
+    """The counter of probes: of an answer with a sidecar, an answer without one, no answer."""
+    outcomes = ("injected", "refused", "unreachable")
+    meaning = "Probes of Istio's injectors, by outcome."
+    return telemetry.counter("injector_probes", meaning, outcome=outcomes)
+
+
 class InjectorProbe:
     """Asks one injector again and again.
 
@@ -90,6 +98,7 @@ class InjectorProbe:
         self.result: Probe | None = None
         self.changed = asyncio.Event()
         self._client, self._telemetry, self._target = client, telemetry, target
+        self._outcomes = probes(telemetry)
         self._questions, self._news, self._rhythm = questions, news, rhythm
         self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
         self._answered = self._kubelets_due = -math.inf
@@ -180,7 +189,7 @@ class InjectorProbe:
         self._news.set()
 
     def _count(self, outcome: str) -> None:
-        self._telemetry.injector_probes.labels(outcome).inc()
+        self._outcomes.labels(outcome).inc()
 
     async def _possible(self, shown: NativeCheck) -> NativeCheck:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""

@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.injector import injection
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
-from istio_aux.injector.probe import InjectorProbe, Rhythm
+from istio_aux.injector.probe import InjectorProbe, Rhythm, probes
 from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import (
     ControlPlanes,
@@ -161,6 +161,12 @@ class Watcher:
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
+        self._states = telemetry.gauge("injectors", "Istio's injectors, by state.", state=State)
+        self._called_before = telemetry.gauge(
+            "configurations_called_before_ours",
+            "Istio's webhook configurations that the API server calls before ours.",
+        )
+        probes(telemetry)  # Its series are there before there is an injector.
         self._changed, self._ours, self._root = changed, ours, root
         self._selectors, self._rhythm, self._now = selectors, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
@@ -183,7 +189,7 @@ class Watcher:
         if names == self.called_before:
             return
         self.called_before = names
-        self._telemetry.called_before.set(len(names))
+        self._called_before.set(len(names))
         _log.log(
             logging.WARNING if names else logging.INFO,
             "%s: called before it: %s",
@@ -370,7 +376,7 @@ class Watcher:
         self.control_planes = planes
         states = {injector.configuration: injector.state for injector in planes.injectors}
         for state in State:
-            self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
+            self._states.labels(state).set(list(states.values()).count(state))
         if planes.known:
             now = self._now().date
             self.since = {

@@ -180,7 +180,6 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     applications: list[ApplicationMesh]
     unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
     unreadable_total: int
-    quits_total: int  # Proxies that exited after this process told them to.
     leader: bool
     lease_holder: str  # Empty if unknown or without a Lease.
     quit: str

@@ -70,17 +70,6 @@ class DeadProxy(StrEnum):
     DELETE = "delete"
 
 
-class Way(StrEnum):
-    """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
-
-    None of them needs a shell in the image (istio.io#5073).
-    """
-
-    EXEC = "exec"  # The agent's own client, in the container, to the agent's status server.
-    PORT_FORWARD = "port-forward"  # ``POST /quitquitquit`` to the status port.
-    ENVOY = "exec-envoy"  # The same client to Envoy's admin port; the agent exits with Envoy.
-
-
 class QuitPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
@@ -128,20 +117,6 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     race: RacePolicy = RacePolicy.REPORT
     ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
-
-
-class Outcome(StrEnum):
-    """How a review was answered."""
-
-    NATIVE = "native"
-    HOLD = "hold"
-    MOVED = "moved"  # Hold, for a pod that Istio had injected already.
-    LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
-    DIRECT = "direct"  # Only which ports its proxy receives.
-    SIDECARS = "sidecars"  # Only that other sidecars are native.
-    CLASSIC = "classic"  # Only that its proxy is not native.
-    UNCHANGED = "unchanged"
-    MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
 
 class Right(NamedTuple):

@@ -7,10 +7,9 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from istio_aux.kube import actions
 from istio_aux.kube.actions import FRESH, READS
@@ -28,32 +27,31 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.port_forward import request as forward
-from istio_aux.model.annotations import SIDECARS, not_native_because
+from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.documents import Work
 from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
-from istio_aux.model.names import EventReason
-from istio_aux.model.pod import PROXY, Key, Pod
-from istio_aux.model.policy import QuitMode, QuitPolicy, Way
+from istio_aux.model.pod import Key, Pod
+from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.recorder import KEEPERS, QuitRecorder
+from istio_aux.quit.rules import Way
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope, Trouble, TroubledPod
 from istio_aux.quit.task import (
-    STUCK_AFTER,
     Action,
     Delete,
     End,
-    QuitOutcome,
     Retry,
     Send,
     Sleep,
     Task,
 )
 from istio_aux.tasks import Slots, end_tasks
-from istio_aux.telemetry import KEEPERS, NO_WAY, Recorder, Telemetry
+from istio_aux.telemetry import Telemetry
 
 KUBELET_KNOWN = 300.0
 """Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
@@ -100,8 +98,7 @@ class QuitController:
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
-        telemetry.watched_pods.set_function(lambda: self.watched)
-        self._telemetry = telemetry
+        self._recorder.watched.set_function(lambda: self.watched)
         self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
@@ -183,7 +180,7 @@ class QuitController:
 
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
-        now, scope, telemetry = self._clock(), self._scope, self._telemetry
+        now, scope = self._clock(), self._scope
         found, kept = list[tuple[Trouble, TroubledPod]](), dict.fromkeys(KEEPERS, Requests())
         for number, state in enumerate([*self._states.values()]):
             if number % SLICE == 0:
@@ -192,14 +189,7 @@ class QuitController:
                 found.append(trouble)
             if scope.leading and state.requests and (by := state.kept_by(scope)):
                 kept[by] += state.requests
-        troubles = Counter[str](trouble for trouble, _ in found if scope.leading)
-        telemetry.stuck_pods.set(troubles["stuck"])
-        telemetry.blocked_pods.set(troubles["blocked"])
-        telemetry.lost_pods.set(troubles["lost"])
-        telemetry.would_quit_pods.set(troubles["would quit"])
-        for by, requests in kept.items():
-            for resource, amount in requests.amounts.items():
-                telemetry.kept_resources.labels(by, resource).set(amount)
+        self._recorder.surveyed((trouble for trouble, _ in found if scope.leading), kept)
         return (yield from in_order(found, lambda each: _age(each[1])))
 
     async def stop(self, patience: float) -> None:
@@ -372,104 +362,3 @@ class QuitController:
 
 def _age(pod: TroubledPod) -> tuple[float, str, str]:
     return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
-
-
-class QuitRecorder(Recorder):
-    """Records what the quit controller does."""
-
-    def decided(self, state: PodState, *, dry: bool) -> None:
-        """There is a new decision on the pod; ``dry``: it will not be acted on."""
-        levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
-        action, reason = state.decision.action, state.decision.reason
-        level = levels.get(action, logging.INFO)
-        action = "would quit" if dry and action == "quit" else action
-        self._log_pod(level, "decision", state.key, action=action, reason=reason)
-
-    def held(self, state: PodState, why: str) -> None:
-        """Admission has held the pod, and its proxy is not native."""
-        note = f"the sidecar is classic, also where it could be native: {why}"
-        self._event_once(state, "Normal", "HeldNotNative", note)
-
-    def attempted(self, state: PodState, attempt: int, way: Way) -> None:
-        """The proxy is about to be told to exit."""
-        self._telemetry.quit_attempts.labels(way).inc()
-        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=way)
-
-    def failed(self, state: PodState, task: Task) -> None:
-        """An attempt failed; there will be another."""
-        level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
-        self._log_pod(
-            level, "attempt-failed", state.key,
-            task=task.due, attempts=task.attempts, reason=task.failure,
-        )  # fmt: skip
-        # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
-        if task.due == "quit" and task.failures.bit_count() == 1:
-            note = f"failure {task.failures}: {task.failure}"
-            self._event(state.key, "Warning", "ProxyQuitFailed", note)
-
-    def ended(self, state: PodState, task: Task, end: End) -> None:
-        """Nothing more is to be done about the pod for now."""
-        match end.outcome:
-            case QuitOutcome.DRY_RUN:
-                note = f"{end.reason}; a dry run leaves {task.target} running"
-                self._event_once(state, "Normal", "ProxyQuitDryRun", note)
-            case QuitOutcome.REPORTED:
-                self.lost(state)
-            case QuitOutcome.DELETED:
-                self._telemetry.dead_proxies.labels("deleted").inc()
-                level, event = logging.WARNING, "dead-proxy-pod-deleted"
-                self._log_pod(level, event, state.key, reason=end.reason)
-                note = f"deleted, so that its controller makes a new one: {end.reason}"
-                self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
-            case QuitOutcome.BLOCKED:
-                decision = state.decision
-                by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
-                note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
-                    note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
-                event = "ProxyQuitBlocked" if kept else "PodHeld"
-                if self._event_once(state, "Normal", event, note):
-                    self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
-            case QuitOutcome() as outcome:
-                self._quit(state, task, outcome, end)
-            case None:
-                pass
-
-    def lost(self, state: PodState) -> None:
-        """A second check confirmed that the pod is lost: its proxy ended before its payload."""
-        if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
-            self._telemetry.dead_proxies.labels("reported").inc()
-
-    def not_deleted(self) -> None:
-        """The deletion of a pod that lost its proxy failed; `failed` says why."""
-        self._telemetry.dead_proxies.labels("delete-failed").inc()
-
-    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
-        way = task.way or NO_WAY
-        self._telemetry.quits.labels(outcome, way).inc()
-        self._log_pod(
-            logging.INFO, "quit", state.key,
-            container=task.target, outcome=outcome, way=way, attempts=task.attempts,
-            reason=str(end),
-        )  # fmt: skip
-        if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
-            self._telemetry.quits_total += task.target == PROXY
-            if end.after_payload is not None and task.target == PROXY:
-                self._telemetry.exit_to_exit.observe(end.after_payload)
-                kept = task.requests.amounts if task.requests and self.leading else {}
-                for resource, amount in kept.items():
-                    seconds = self._telemetry.kept_seconds.labels(resource)
-                    seconds.inc(amount * end.after_payload)
-            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"every payload container is finished; {end}"
-            self._event(state.key, kind, "ProxyQuit", note)
-
-    def _event_once(
-        self, state: PodState, kind: Literal["Normal", "Warning"], reason: EventReason, note: str
-    ) -> bool:
-        """Send an Event that a pod gets once; return whether it had none yet."""
-        if reason in state.announced:
-            return False
-        state.announced += (reason,)
-        self._event(state.key, kind, reason, note, once=True)
-        return True

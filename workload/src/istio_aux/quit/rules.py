@@ -15,6 +15,7 @@ pod: the collector must not wait.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -26,7 +27,7 @@ from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod
-from istio_aux.model.policy import DeadProxy, QuitMode, Way
+from istio_aux.model.policy import DeadProxy, QuitMode
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts
@@ -83,6 +84,17 @@ class Wait(Decision, frozen=True, tag="wait"):
 
     until: Moment | None = None
     target: str = PROXY
+
+
+class Way(StrEnum):
+    """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
+
+    None of them needs a shell in the image (istio.io#5073).
+    """
+
+    EXEC = "exec"  # The agent's own client, in the container, to the agent's status server.
+    PORT_FORWARD = "port-forward"  # ``POST /quitquitquit`` to the status port.
+    ENVOY = "exec-envoy"  # The same client to Envoy's admin port; the agent exits with Envoy.
 
 
 class Quit(Decision, frozen=True, tag="quit"):

@@ -187,7 +187,7 @@ class PodState:
         return self.left_out(scope) or self.decision.reason
 
     def kept_by(self, scope: QuitScope) -> str | None:
-        """Which of `telemetry.KEEPERS` keeps the finished pod now, by the rules of `audit`."""
+        """Which of `recorder.KEEPERS` keeps the finished pod now, by the rules of `audit`."""
         if not self._shown(scope):
             return None
         keeper = PROXY if isinstance(self.decision, Quit) else None

@@ -33,12 +33,12 @@ import msgspec
 
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
-from istio_aux.model.policy import QuitMode, Way
+from istio_aux.model.policy import QuitMode
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult, SidecarRule
 from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit, Report
+from istio_aux.quit.rules import Quit, Report, Way
 
 if TYPE_CHECKING:  # A state has its task, which looks back at it.
     from istio_aux.quit.state import Due, PodState, QuitScope

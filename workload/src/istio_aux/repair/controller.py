@@ -96,9 +96,10 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        telemetry.unmeshed_pods.set_function(
-            lambda: self.count(Sidecar.MISSING) if self._leading else 0
+        unmeshed = telemetry.gauge(
+            "unmeshed_pods", "Pods that should have a sidecar and have none."
         )
+        unmeshed.set_function(lambda: self.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:

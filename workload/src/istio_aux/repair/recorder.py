@@ -12,6 +12,10 @@ from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
+# A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
+# Jobs are "suspended" and "resumed".
+SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
+
 _LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have many texts.
 
 
@@ -20,6 +24,10 @@ class RepairRecorder(Recorder):
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
+        self._outcomes = telemetry.counter(
+            "sidecar_restarts", "Restarts of pods that lack a sidecar, by outcome.",
+            outcome=SIDECAR_RESTARTS,
+        )  # fmt: skip
         self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
 
@@ -109,4 +117,4 @@ class RepairRecorder(Recorder):
 
     def count(self, outcome: str) -> None:
         """Count a restart, or what became of it."""
-        self._telemetry.sidecar_restarts.labels(outcome).inc()
+        self._outcomes.labels(outcome).inc()

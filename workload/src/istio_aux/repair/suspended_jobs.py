@@ -106,7 +106,8 @@ class SuspendedJobs:
         self.unread: dict[str, str] = {}  # Kinds that cannot be listed, and why.
         self._leading = False
         self._stopping = asyncio.Event()
-        telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
+        suspended = telemetry.gauge("suspended_jobs", "Jobs suspended until their pods are gone.")
+        suspended.set_function(lambda: len(self._jobs))
 
     def lead(self, leading: bool, *, late: bool = False) -> None:
         """Start to act, or stop that at once; ``late``: earlier leaders may have sent requests."""

@@ -7,12 +7,13 @@ the reason why a pod is refused.
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 import msgspec
 
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.pod import OwnerReference, Pod, Struct
-from istio_aux.model.policy import Outcome, StartPolicy
+from istio_aux.model.policy import StartPolicy
 from istio_aux.model.text import UNDECODABLE
 from istio_aux.start import patch, plan
 
@@ -57,6 +58,20 @@ class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: 
     def __init__(self, why: str, uid: str = "") -> None:
         super().__init__(why)
         self.uid = uid
+
+
+class Outcome(StrEnum):
+    """How a review was answered."""
+
+    NATIVE = "native"
+    HOLD = "hold"
+    MOVED = "moved"  # Hold, for a pod that Istio had injected already.
+    LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
+    DIRECT = "direct"  # Only which ports its proxy receives.
+    SIDECARS = "sidecars"  # Only that other sidecars are native.
+    CLASSIC = "classic"  # Only that its proxy is not native.
+    UNCHANGED = "unchanged"
+    MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
 
 class ReviewResult(Struct, frozen=True):

@@ -1,0 +1,179 @@
+"""What the quit controller reports: log lines, metrics, and Events for the owners of pods."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from prometheus_client import Gauge
+
+from istio_aux.kube.events import Events
+from istio_aux.model.annotations import SIDECARS
+from istio_aux.model.names import EventReason
+from istio_aux.model.pod import PROXY
+from istio_aux.model.resources import Requests
+from istio_aux.quit.rules import Way
+from istio_aux.quit.state import PodState, Trouble
+from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
+from istio_aux.telemetry import Recorder, Telemetry
+
+# Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
+QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
+NO_WAY = "none"  # The way of a quit that ended before its first attempt.
+
+RESOURCES = tuple(Requests().amounts)
+"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
+KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
+
+
+class QuitRecorder(Recorder):
+    """Records what the quit controller does.
+
+    Attributes:
+        watched: how many pods are watched.
+    """
+
+    def __init__(self, telemetry: Telemetry, events: Events) -> None:
+        super().__init__(telemetry, events)
+        counter, gauge = telemetry.counter, telemetry.gauge
+        self._quits = counter(
+            "quits", "Quits that ended, by outcome and by the way tried last.",
+            outcome=QUIT_OUTCOMES, way=(NO_WAY, *Way),
+        )  # fmt: skip
+        self._attempts = counter("quit_attempts", "Attempts to make a proxy exit, by way.", way=Way)
+        self._exit_to_exit = telemetry.histogram(
+            "payload_exit_to_proxy_exit_seconds",
+            "From the last payload container's exit to the proxy's.",
+            0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600,
+        )  # fmt: skip
+        self._kept_seconds = counter(
+            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
+            resource=RESOURCES,
+        )  # fmt: skip
+        self._dead_proxies = counter(
+            "dead_proxies", "Pods whose proxy ended first, by what was done.",
+            action=("reported", "deleted", "delete-failed"),
+        )  # fmt: skip
+        self._kept = gauge(
+            "kept_resources", "What stuck and blocked pods request, by what keeps them.",
+            by=KEEPERS, resource=RESOURCES,
+        )  # fmt: skip
+        self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
+        self._troubles: dict[Trouble, Gauge] = {
+            "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
+            "blocked": gauge(
+                "blocked_pods", "Pods with finished payload containers that others keep running."
+            ),
+            "lost": gauge(
+                "lost_pods", "Pods whose proxy ended while a payload container may still run."
+            ),
+            "would quit": gauge(
+                "would_quit_pods", "Pods whose proxy would have been told to exit without dry-run."
+            ),
+        }
+
+    def surveyed(self, troubles: Iterable[Trouble], kept: Mapping[str, Requests]) -> None:
+        """So many pods have these troubles, and so much is kept by each of `KEEPERS`."""
+        counts = Counter(troubles)
+        for trouble, gauge in self._troubles.items():
+            gauge.set(counts[trouble])
+        for by, requests in kept.items():
+            for resource, amount in requests.amounts.items():
+                self._kept.labels(by, resource).set(amount)
+
+    def decided(self, state: PodState, *, dry: bool) -> None:
+        """There is a new decision on the pod; ``dry``: it will not be acted on."""
+        levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
+        action, reason = state.decision.action, state.decision.reason
+        level = levels.get(action, logging.INFO)
+        action = "would quit" if dry and action == "quit" else action
+        self._log_pod(level, "decision", state.key, action=action, reason=reason)
+
+    def held(self, state: PodState, why: str) -> None:
+        """Admission has held the pod, and its proxy is not native."""
+        note = f"the sidecar is classic, also where it could be native: {why}"
+        self._event_once(state, "Normal", "HeldNotNative", note)
+
+    def attempted(self, state: PodState, attempt: int, way: Way) -> None:
+        """The proxy is about to be told to exit."""
+        self._attempts.labels(way).inc()
+        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=way)
+
+    def failed(self, state: PodState, task: Task) -> None:
+        """An attempt failed; there will be another."""
+        level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
+        self._log_pod(
+            level, "attempt-failed", state.key,
+            task=task.due, attempts=task.attempts, reason=task.failure,
+        )  # fmt: skip
+        # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
+        if task.due == "quit" and task.failures.bit_count() == 1:
+            note = f"failure {task.failures}: {task.failure}"
+            self._event(state.key, "Warning", "ProxyQuitFailed", note)
+
+    def ended(self, state: PodState, task: Task, end: End) -> None:
+        """Nothing more is to be done about the pod for now."""
+        match end.outcome:
+            case QuitOutcome.DRY_RUN:
+                note = f"{end.reason}; a dry run leaves {task.target} running"
+                self._event_once(state, "Normal", "ProxyQuitDryRun", note)
+            case QuitOutcome.REPORTED:
+                self.lost(state)
+            case QuitOutcome.DELETED:
+                self._dead_proxies.labels("deleted").inc()
+                level, event = logging.WARNING, "dead-proxy-pod-deleted"
+                self._log_pod(level, event, state.key, reason=end.reason)
+                note = f"deleted, so that its controller makes a new one: {end.reason}"
+                self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
+            case QuitOutcome.BLOCKED:
+                decision = state.decision
+                by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
+                note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
+                if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
+                    note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
+                event = "ProxyQuitBlocked" if kept else "PodHeld"
+                if self._event_once(state, "Normal", event, note):
+                    self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
+            case QuitOutcome() as outcome:
+                self._quit(state, task, outcome, end)
+            case None:
+                pass
+
+    def lost(self, state: PodState) -> None:
+        """A second check confirmed that the pod is lost: its proxy ended before its payload."""
+        if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
+            self._dead_proxies.labels("reported").inc()
+
+    def not_deleted(self) -> None:
+        """The deletion of a pod that lost its proxy failed; `failed` says why."""
+        self._dead_proxies.labels("delete-failed").inc()
+
+    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
+        way = task.way or NO_WAY
+        self._quits.labels(outcome, way).inc()
+        self._log_pod(
+            logging.INFO, "quit", state.key,
+            container=task.target, outcome=outcome, way=way, attempts=task.attempts,
+            reason=str(end),
+        )  # fmt: skip
+        if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
+            if end.after_payload is not None and task.target == PROXY:
+                self._exit_to_exit.observe(end.after_payload)
+                kept = task.requests.amounts if task.requests and self.leading else {}
+                for resource, amount in kept.items():
+                    self._kept_seconds.labels(resource).inc(amount * end.after_payload)
+            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
+            note = f"every payload container is finished; {end}"
+            self._event(state.key, kind, "ProxyQuit", note)
+
+    def _event_once(
+        self, state: PodState, kind: Literal["Normal", "Warning"], reason: EventReason, note: str
+    ) -> bool:
+        """Send an Event that a pod gets once; return whether it had none yet."""
+        if reason in state.announced:
+            return False
+        state.announced += (reason,)
+        self._event(state.key, kind, reason, note, once=True)
+        return True
