@@ -103,11 +103,6 @@ API_SERVER = "127.0.0.1"
 
 # Proxies that babble at once.
 MANY = 4
-# Pods as long as etcd stores them, and what a process that meets all of them may take.
-LARGE, MEMORY = 25, 200 * MIB
-COMMAND = "<" * 1_450_000
-# Levels of an object; the API server stores it.
-DEEP = 9000
 # Requests at once that change a pod.
 CHANGES = 4
 NAMES = ",".join(f"container-{n}" for n in range(130_000))
@@ -318,39 +313,6 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
             attackers.await_phase(pod, "Succeeded")
 
 
-@pytest.mark.nightly("unit/test_oversized.py")
-def test_pods_as_long_as_etcd_stores_them_end_nothing(
-    cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
-):
-    """The API server sends 8.7 MB for each. Another unit meets all of them when it starts."""
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    body = meshed.pod(namespace, "large", sidecar=None).to_dict()
-    body["spec"]["containers"][0]["command"] = [COMMAND]
-
-    with bystanders:
-        for number in range(LARGE):
-            body["metadata"]["name"] = f"large-{number}"
-            status, made = creation.send(cluster, "POST", pods, json.dumps(body).encode())
-            assert (status, len(made) > 8_700_000) == (201, True), made[:1000]
-        late = served_beside("large", attacked, victims)
-
-    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
-    assert resident(late, "VmHWM") < MEMORY
-    end(late)
-    creation.send(cluster, "DELETE", pods)
-
-
-def served_beside(name: str, attacked: Workload, victims: Scene) -> Workload:
-    """See an honest pod freed; returns another unit, which meets all pods when it starts."""
-    honest = victims.start(f"beside-{name}")
-    victims.kubelet.finish(honest, "main")
-    victims.await_phase(honest, "Succeeded")
-    late = attacked.replica(f"attacked-{name}")
-    late.start()
-    late.await_ready()
-    return late
-
-
 @pytest.fixture(scope="module")
 def attackers(attacked: Workload, stages: Stages) -> Scene:
     """A served namespace in which the attacker may create pods."""
@@ -427,33 +389,6 @@ def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
 
     for scene in (attackers, victims):
         creation.send(cluster, "DELETE", f"/api/v1/namespaces/{scene.namespace}/pods")
-
-
-@pytest.mark.nightly("unit/test_oversized.py")
-def test_a_pod_that_is_nested_deeply_ends_nothing(
-    cluster: lab.Cluster, namespace: str, attacked: Workload, victims: Scene, bystanders: Bystanders
-):
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    body = meshed.pod(namespace, "deep", sidecar=None).to_dict()
-    body["metadata"]["managedFields"] = [
-        {"manager": "attacker", "operation": "Update", "apiVersion": "v1",
-         "time": "2026-11-22T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": "deep"},
-    ]  # fmt: skip
-    nested = b'{"f:a":' * DEEP + b"{}" + b"}" * DEEP
-    post = json.dumps(body).encode().replace(b'"deep"}]', nested + b"}]")
-    requests = {
-        201: ("POST", pods, post),
-        200: ("PATCH", f"{pods}/deep/status", b'{"status":{"phase":"Running"}}'),
-    }
-
-    with bystanders:
-        for expected, request in requests.items():
-            status, made = creation.send(cluster, *request)
-            assert (status, nested in made) == (expected, True), made[:1000]
-        late = served_beside("deep", attacked, victims)
-
-    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
-    end(late)
 
 
 @pytest.mark.parametrize("flood", bodies())

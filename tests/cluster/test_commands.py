@@ -221,9 +221,9 @@ def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(
 
 
 KINDS = {
-    "plain": Kind("ReplicaSet", 3, "replaced", kept=True),
-    "held": Kind("ReplicaSet", 1, "refused", kept=True, budgets=({"minAvailable": 1},)),
-    "batch": Kind("Job", 1, "reported", kept=True),
+    "plain": Kind("ReplicaSet", 3),
+    "held": Kind("ReplicaSet", 1, budgets=({"minAvailable": 1},)),
+    "batch": Kind("Job", 1),
 }
 
 

@@ -111,42 +111,16 @@ def try_pod(client: lightkube.Client, namespace: str) -> None:
 
 def left(client: lightkube.Client, model: str) -> list[str]:
     """The objects that have the application's labels."""
-    return [*versions(client, model)]
-
-
-def versions(client: lightkube.Client, model: str) -> dict[str, str]:
-    """The version of each object that has the application's labels."""
     labels: Any = manifests.labels(APP, model)
-    return {
-        f"{kind.__name__} {each.metadata.name}": each.metadata.resourceVersion
+    return [
+        f"{kind.__name__} {each.metadata.name}"
         for kind in OWNED
         for each in client.list(kind, namespace=model, labels=labels)
-    }
+    ]
 
 
 def await_nothing_left(client: lightkube.Client, model: str) -> None:
     lab.until(lambda: not left(client, model), what=f"all of {model} to be gone")
-
-
-def test_an_object_that_is_applied_as_it_is_keeps_its_version(
-    client: lightkube.Client, deserted: manifests.Values
-):
-    """So each event may apply all of them. One of each kind is there."""
-
-    def apply() -> dict[str, str]:
-        of_charm.apply(client, manifests.render(deserted), manager=APP)
-        return versions(client, deserted.model)
-
-    assert {each.partition(" ")[0] for each in apply()} == {kind.__name__ for kind in OWNED}
-    # A controller writes the status of new policies meanwhile.
-    lab.until(
-        lambda: versions(client, deserted.model) == apply(), what="an apply that changes nothing"
-    )
-
-    name, theirs = manifests.service_account(APP), {"istio-aux.io/model": "another"}
-    patch = {"metadata": {"labels": theirs}}
-    client.patch(ServiceAccount, name, patch, namespace=deserted.model)
-    assert f"ServiceAccount {name}" in apply()
 
 
 @pytest.mark.parametrize("cascade", [CascadeType.FOREGROUND, CascadeType.BACKGROUND])
@@ -310,7 +284,6 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
     assert look(client, namespace) == (False, False)
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{LONG_APP}"}
 

@@ -109,3 +109,21 @@ def test_the_policy_and_the_workload_select_the_same(cluster: lab.Cluster, names
         {NEVER, *(text for text in SELECTORS if not selectors.parse(text).matches(labels))}
         for labels in LABELS
     ]
+
+
+def test_the_api_server_takes_as_many_and_as_long_selectors_as_are_allowed(
+    client: lightkube.Client,
+) -> None:
+    values = ",".join(f"{number:0>63}" for number in range(31))
+    texts = [f"k{number:02} in ({values})" for number in range(selectors.MOST_SELECTORS)]
+    assert selectors.LONGEST_SELECTOR - 64 < len(texts[0]) <= selectors.LONGEST_SELECTOR
+    wanted = manifests.Values(
+        "longest",
+        "longest",
+        namespace_selectors=config.parse_namespaces_selected(";".join(texts)),
+    )
+
+    admission = [each for each in manifests.render(wanted) if "Admission" in type(each).__name__]
+    for resource in [*admission, *manifests.render_webhook(wanted)]:
+        assert client.create(resource, dry_run=True)
+    assert len(admission) == 4

@@ -1,70 +1,30 @@
-"""Alerts and the dashboard, by promtool and a real Prometheus from Debian's package `prometheus`.
+"""Alerts, by promtool from Debian's package `prometheus`.
 
-Each alert fires for the series that it is about and stays silent for others. Each panel has an
-answer about a real workload.
+Each alert fires for the series that it is about and stays silent for others. What panels ask for is
+in `unit/test_queries.py`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx2
-import lab
-import lab.istio
 import pytest
 import yaml
-from lab import debian, ports
+from lab import debian
 from lab.fixtures import lack
-from lab.scene import Scene
-from lab.workload import Workload
 
 from relations import cos
 
 
 def required() -> None:
-    """Have `prometheus` and `promtool` installed, else skip the test with one line; in CI fail."""
+    """Have `promtool` installed, else skip the test with one line; in CI fail."""
     try:
         debian.ensure(["prometheus"])
     except debian.PackageError as error:
         lack(str(error))
-
-
-class Prometheus:
-    """A server that scrapes one target each second and gives its series these labels."""
-
-    def __init__(
-        self, cluster: lab.Cluster, folder: Path, target: str, labels: Mapping[str, str]
-    ) -> None:
-        self.url = f"http://{cluster.host}:{(port := ports.reserve())}"
-        scrape = {
-            "job_name": "istio-aux",
-            "scrape_interval": "1s",
-            "static_configs": [{"targets": [target], "labels": dict(labels)}],
-        }
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-        self.process = cluster.spawn(
-            "prometheus",
-            [
-                "/usr/bin/prometheus",
-                f"--config.file={folder}/prometheus.yaml",
-                f"--storage.tsdb.path={folder}/series",
-                f"--web.listen-address={cluster.host}:{port}",
-            ],
-        )
-        ports.await_listener(self.process, cluster.host, port)
-
-    def history(self, query: str, *, start: float, end: float) -> list[dict[str, Any]]:
-        """Return the series that a query had, second by second."""
-        asked: dict[str, Any] = {"query": query, "start": start, "end": end, "step": 1}
-        answer = httpx2.get(f"{self.url}/api/v1/query_range", params=asked, timeout=60)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]["result"]
 
 
 TOPOLOGY = cos.Topology(
@@ -285,83 +245,3 @@ def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(
 ) -> None:
     series = scraped(CASES["IstioAuxInjectorNotLive"][0], TOPOLOGY)
     assert verdict(promtool, rules, ("IstioAuxRevisionNotLive", series, 0)) == ""
-
-
-ROOT = Path(__file__).parents[2]
-DASHBOARD = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_text())
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-# Series that exist only after something went wrong, which it does not here.
-QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
-JOBS = 6
-
-
-def query(target: dict[str, str]) -> str:
-    """A panel's query, with its variables as Grafana fills them in."""
-    text = target["expr"].replace("$__rate_interval", "15s").replace("$__range", "1h")
-    for name in ("juju_model", "juju_model_uuid", "juju_application"):
-        text = text.replace(f'"${name}"', '".*"')
-    assert "$" not in text
-    return text
-
-
-@pytest.fixture(scope="module")
-def prometheus(
-    cluster: lab.Cluster,
-    istio: lab.istio.Istio,
-    webhook: Workload,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Prometheus]:
-    required()
-    target = f"{cluster.host}:{webhook.status_port}"
-    folder = tmp_path_factory.mktemp("prometheus")
-    server = Prometheus(cluster, folder, target, TOPOLOGY.labels())
-    yield server
-    server.process.kill()
-
-
-@pytest.fixture
-def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
-    """When it began and ended: Jobs finish, one is stuck, another container blocks one."""
-    start = time.time()
-
-    def await_answer(*queries: str) -> None:
-        lab.until(
-            lambda: all(prometheus.history(q, start=start, end=time.time()) for q in queries),
-            what=f"Prometheus to answer {', '.join(queries)}",
-        )
-
-    # A rate needs a sample from before the first quit.
-    await_answer('istio_aux_injectors{state="live"} > 0')
-    amount = {"nvidia.com/gpu": "2"}
-    gpus = {"main": {"resources": {"requests": amount, "limits": amount}}}
-    stuck = selected.start("stuck", more=gpus)
-    selected.kubelet.misbehave(stuck, "lie")
-    blocked = selected.start("blocked", payload=["main", "uploader"], more=gpus)
-    for pod in (stuck, blocked):
-        selected.kubelet.finish(pod, "main")
-    for number in range(JOBS):
-        pod = selected.start(f"train-{number}", more=gpus)
-        selected.kubelet.finish(pod, "main")
-        selected.await_phase(pod, "Succeeded")
-    freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
-    await_answer(
-        freed, 'rate(istio_aux_quits_total{outcome="exited"}[15s]) > 0',
-        'istio_aux_kept_resources{by="istio-proxy", resource="gpu"} == 2',
-        'istio_aux_kept_resources{by="other", resource="gpu"} == 2',
-        'istio_aux_kept_resource_seconds_total{resource="gpu"} > 0',
-    )  # fmt: skip
-    return start, time.time()
-
-
-def test_every_panel_has_an_answer_and_shows_what_happens(
-    prometheus: Prometheus, story: tuple[float, float]
-) -> None:
-    start, end = story
-    assert {panel["title"] for panel in PANELS} > QUIET
-    for panel in PANELS:
-        found = [
-            series
-            for target in panel["targets"]
-            for series in prometheus.history(query(target), start=start, end=end)
-        ]
-        assert found or panel["title"] in QUIET, panel["title"]

@@ -69,20 +69,6 @@ def conditions(scene: Scene) -> set[str]:
     return {c.type for c in (status and status.conditions) or [] if c.status == "True"}
 
 
-@pytest.mark.parametrize(("exit_code", "condition"), [(0, "Complete"), (3, "Failed")])
-def test_a_job_ends_as_its_payload_does(selected: Scene, exit_code: int, condition: str):
-    """Success stays success, failure is seen; the proxy adds nothing of its own.
-
-    uds-core#687, kruise#1285.
-    """
-    pod = run_job(selected)
-
-    selected.kubelet.finish(pod, "main", exit_code=exit_code)
-
-    lab.until(lambda: condition in conditions(selected), what=f"the Job: {condition}")
-    assert selected.proxy_exit_code(pod) == 0
-
-
 def test_a_label_on_its_namespace_frees_a_job_that_hangs_beside_its_sidecar(
     scene: Scene, workload: Workload
 ):
@@ -121,7 +107,6 @@ def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_select
     assert kubelet.execs_of(other) == []
 
 
-PROXY_CONFIG = {"name": "PROXY_CONFIG", "value": '{"statusPort": 15521}'}
 ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
 HTTP = ("POST", "/quitquitquit")
 OWN_PORT = {STATUS_PORT: "15520"}
@@ -154,28 +139,6 @@ def finished(
 
 def ways(scene: Scene, pod: Pod) -> list[tuple[str, ...]]:
     return [e.command for e in scene.kubelet.execs_of(pod)]
-
-
-@pytest.mark.parametrize(
-    ("what", "way"),
-    [
-        ({"annotations": OWN_PORT}, HTTP),
-        ({"more": {"istio-proxy": {"env": [PROXY_CONFIG]}}}, HTTP),
-        ({"annotations": {STATUS_PORT: "0"}}, ENVOY),
-    ],
-    ids=["annotation", "PROXY_CONFIG", "no status server"],
-)
-def test_an_agent_is_reached_where_it_listens(
-    selected: Scene, what: Mapping[str, Any], way: tuple[str, ...]
-):
-    """Pilot-agent's own client may not ask other ports; Envoy's admin exits 0, too."""
-    pod = selected.start("worker", **what)
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_phase(pod, "Succeeded")
-    assert selected.proxy_exit_code(pod) == 0
-    assert ways(selected, pod) == [way]
 
 
 @pytest.mark.parametrize("how", ["exit-137", "close-without-status", "reset"])

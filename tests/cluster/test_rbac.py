@@ -211,7 +211,7 @@ def unmeshed(
     make_namespace(client, name, labels)
     with Keeper(cluster, kubelet, name) as keeper:
         for owner in ("ReplicaSet", "Job"):
-            [document] = crowd.controlled(name, owner.lower(), Kind(owner, 1, "", kept=True))
+            [document] = crowd.controlled(name, owner.lower(), Kind(owner, 1))
             client.create(document)
         lab.until(
             lambda: len([pod for pod in keeper.pods() if meshed.is_ready(pod)]) == 2,

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from lab import cache, clusters, toolchain, tools
@@ -102,29 +100,12 @@ REASON = "pods need root: this is user id"
 TIER = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
 
 
-@dataclass(frozen=True)
-class Runs:
-    """What came of the playground and the node tier, at home and in CI, and who ran them."""
-
-    somebody: User
-    playground: Future[CompletedProcess[str]]
-    tier: dict[str, Future[CompletedProcess[str]]]
-
-
 @pytest.fixture(scope="module")
-def runs() -> Iterator[Runs]:
-    """By a user who is not root, and who finds what the api level needs built."""
+def somebody() -> Iterator[User]:
+    """A user who is not root, and who finds what the api level needs built."""
     tools.ensure(clusters.CONTROL_PLANE)
-    test = str(ROOT / "tests/node/test_image.py")
-    with contextlib.ExitStack() as stack:
-        somebody = stack.enter_context(user())
-        pool = stack.enter_context(ThreadPoolExecutor())
-        playground = pool.submit(somebody.python, "-m", "demo", "--playground")
-        tier = {
-            ci: pool.submit(somebody.python, "-m", "pytest", *TIER, test, CI=ci)
-            for ci in ("", "true")
-        }
-        yield Runs(somebody, playground, tier)
+    with user() as somebody:
+        yield somebody
 
 
 @pytest.mark.parametrize(
@@ -133,10 +114,10 @@ def runs() -> Iterator[Runs]:
     ids=["at home", "CI"],
 )
 def test_the_node_tier_is_skipped_with_its_reason_and_in_ci_it_fails(
-    runs: Runs, ci: str, status: int, ends: str
+    somebody: User, ci: str, status: int, ends: str
 ) -> None:
     """What nobody looks at must not be green because nothing was tested."""
-    done = runs.tier[ci].result()
+    done = somebody.python("-m", "pytest", *TIER, str(ROOT / "tests/node/test_image.py"), CI=ci)
 
     assert done.returncode == status, done.stdout + done.stderr
     assert f"1 {ends}" in done.stdout
@@ -144,19 +125,19 @@ def test_the_node_tier_is_skipped_with_its_reason_and_in_ci_it_fails(
 
 
 @pytest.mark.nightly("node/test_demo.py, and that the tier is skipped")
-def test_the_scripted_demo_keeps_the_promise_and_says_what_is_scripted(runs: Runs) -> None:
+def test_the_scripted_demo_keeps_the_promise_and_says_what_is_scripted(somebody: User) -> None:
     """As `make demo` runs it, from its first line to its exit status."""
-    done = runs.somebody.python("-m", "demo")
+    done = somebody.python("-m", "demo")
 
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.startswith(f"cannot run pods: {REASON}")
-    assert "the promise was kept" in done.stdout
     assert "a script plays their status" in done.stdout
-    assert (runs.somebody.home / "demo-report/timeline.svg").exists()
+    assert "the promise was kept" in done.stdout
+    assert (somebody.home / "demo-report/timeline.svg").exists()
 
 
-def test_a_playground_that_cannot_be_had_says_what_it_needs(runs: Runs) -> None:
-    done = runs.playground.result()
+def test_a_playground_that_cannot_be_had_says_what_it_needs(somebody: User) -> None:
+    done = somebody.python("-m", "demo", "--playground")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert re.match(rf"a playground needs Linux, root, \d+ GB of disk, .+: {REASON}", done.stderr)

@@ -27,8 +27,6 @@ ORACLE = HERE.parent / "oracle/kubelet"
 # -trimpath: the same program from every checkout. Without debug information, which the linker would
 # drop, Pebble takes 34 s of CPU instead of 40 s.
 FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
-# Seconds between two lines about a build, and of CPU that it needs to have a pace.
-MINUTE = 60.0
 
 
 class BuildError(LabError):
@@ -60,11 +58,6 @@ class Program:
     # Built on first use: neither `make demo` nor `make test` needs it.
     on_demand: bool = False
     mend: Mend | None = None
-
-    @property
-    def cpu(self) -> int:
-        """The seconds of CPU that a cold build takes."""
-        return 2 * self.seconds
 
 
 NEWEST = "1.36"
@@ -198,19 +191,12 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     lock = cache.folder("tools") / "lock"
     with cache.lock(lock, waiting="waiting for another process that builds the tools"):
         missing = [PROGRAMS[name] for name, place in places.items() if not place.exists()]
-        begun, before = time.monotonic(), _cpu_of_children()
         for index, program in enumerate(missing):
             ahead = missing[index:]
-            work = sum(p.cpu for p in ahead)
-            if index == 0 or len(missing) > 1:
-                spent = _cpu_of_children() - before
-                rest = remaining(work, spent, time.monotonic() - begun)
-                cache.say(f"building {', '.join(p.name for p in ahead)}: {rest}")
-            for cpu in _build(program, places[program.name]):
-                spent = _cpu_of_children() - before + cpu
-                rest = remaining(work - min(cpu, program.cpu), spent, time.monotonic() - begun)
-                so_far = f"{cpu:.0f} s of CPU so far, {program.cpu} s when it was measured"
-                cache.say(f"building {program.name}: {so_far}; {rest} for all that is left")
+            rest = _time(sum(p.seconds for p in ahead))
+            names = ", ".join(p.name for p in ahead)
+            cache.say(f"building {names}: about {rest} on two free cores, and the downloads")
+            _build(program, places[program.name])
     return places
 
 
@@ -236,8 +222,7 @@ def _place(program: Program) -> Path:
     return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
 
 
-def _build(program: Program, place: Path) -> Iterator[float]:
-    """Build a program; yields each minute how many seconds of CPU that has taken."""
+def _build(program: Program, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     log = place.with_suffix(".log")
     # Built beside its place and renamed: nobody finds half a program.
@@ -248,46 +233,23 @@ def _build(program: Program, place: Path) -> Iterator[float]:
         if program.mend:
             changed = stack.enter_context(_mended(program.folder, program.mend))
             argv.append(f"-modfile={changed}")
-        build = subprocess.Popen(
+        built = subprocess.run(
             [*argv, program.package],
             cwd=program.folder,
             env=toolchain.environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            check=False,
         )
-        try:
-            while not _ended(build):
-                yield _cpu(build.pid)
-        finally:
-            build.kill()
-            build.wait()
-    if build.returncode:
+    if built.returncode:
         last = (log.read_text().strip().splitlines() or ["no output"])[-1]
         raise BuildError(
-            f"{program.name}: go build: exit status {build.returncode}: {last} (all of it in {log})"
+            f"{program.name}: go build: exit status {built.returncode}: {last} (all of it in {log})"
         )
     new.rename(place)
     log.unlink()
     cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
-
-
-def _ended(build: subprocess.Popen[bytes]) -> bool:
-    """Whether a build ends within a minute."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        build.wait(MINUTE)
-    return build.returncode is not None
-
-
-def _cpu(pid: int) -> float:
-    """The seconds of CPU of a process and its children that have ended (proc_pid_stat(5))."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu_of_children() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 @contextlib.contextmanager
@@ -310,15 +272,5 @@ def _mended(folder: Path, mend: Mend) -> Iterator[Path]:
         yield changed
 
 
-def remaining(work: float, spent: float, elapsed: float) -> str:
-    """How long builds take; after a minute of CPU, at the pace that they have had."""
-    if spent < MINUTE:
-        cores = os.cpu_count() or 1
-        rest = f"{cores} free cores and the downloads, less where Go has them in its caches"
-        return f"about {_time(work / cores)} on {rest}"
-    return f"about {_time(work * elapsed / spent)} at the pace so far"
-
-
 def _time(seconds: float) -> str:
-    seconds = max(5, seconds)
     return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

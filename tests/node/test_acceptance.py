@@ -10,7 +10,6 @@ from pathlib import Path
 import lab
 import lab.istio
 import lab.juju
-import pytest
 from lab import images
 from lab.deployed import SELECTED
 
@@ -42,15 +41,3 @@ def test_they_pass_where_istio_aux_works(
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
-
-
-@pytest.mark.nightly("tests of tests: that they pass is shown by day")
-def test_they_say_in_one_line_that_it_does_not(
-    cluster: lab.Cluster, istio: lab.istio.Istio
-) -> None:
-    run = accept(cluster, "--namespace-label=istio-injection=enabled", "--patience=10")
-
-    assert run.returncode == 1
-    assert (
-        "acceptance: istio-aux does not change the pods of a namespace" in run.stdout + run.stderr
-    )

@@ -88,20 +88,6 @@ def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
     lab.until(lambda: not owned(client, app), what="nothing to be left")
 
 
-@pytest.mark.nightly("test_high_availability.py: nothing is left of an application")
-def test_what_was_removed_can_be_deployed_again(
-    cluster: lab.Cluster, client: Client, charm: Path
-) -> None:
-    with lab.juju.Model(cluster, f"again-{secrets.token_hex(3)}") as model:
-        for _ in range(2):
-            app = model.deploy(charm, trust=True)
-            app.settle()
-            assert app.status()[0] == "active", app.status()
-            app.remove()
-            assert owned(client, app) == set()
-    client.delete(Namespace, model.namespace)
-
-
 def is_changed(pod: Pod) -> bool:
     assert pod.metadata
     return STARTED_WITH in (pod.metadata.annotations or {})

@@ -109,17 +109,9 @@ def without_hold(tfjob: str) -> str:
     return yaml.safe_dump(document)
 
 
-@dataclasses.dataclass(frozen=True)
-class Said:
-    """The message of the charm's status, and the event that brought it."""
-
-    message: str
-    event: str
-
-
 @pytest.fixture(scope="module")
-def said() -> dict[str, Said]:
-    """What the charm's status was in each world of Istio."""
+def said() -> dict[str, str]:
+    """The message of the charm's status in each world of Istio."""
     return {}
 
 
@@ -131,11 +123,11 @@ def performance(
     stories: Mapping[str, JobStory],
     istio: lab.istio.Istio,
     istio_aux: lab.juju.App,
-    said: dict[str, Said],
+    said: dict[str, str],
 ) -> Iterator[Performance]:
     def meanwhile(world: lab.istio.World) -> None:
         istio_aux.settle()
-        said[world] = Said(istio_aux.status()[1], istio_aux.leader.history[-1].event)
+        said[world] = istio_aux.status()[1]
 
     def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> None:
         istio.become(world)
@@ -181,20 +173,11 @@ def test_the_pods_of_a_pytorchjob_reach_each_other_through_their_sidecars(
 
 
 def test_the_charm_says_whether_pods_are_native_as_istio_changes(
-    performance: Performance, said: dict[str, Said]
+    performance: Performance, said: dict[str, str]
 ) -> None:
     held = ["a classic sidecar" in row.why for row in performance.worlds]
     assert held == [True, False, False][: len(performance.worlds)]
-    assert ["pods are held, not native" in each.message for each in said.values()] == held
-
-
-@pytest.mark.nightly("test_race.py: a notice of the workload wakes the charm")
-def test_nobody_tells_the_charm_that_istio_changes(
-    performance: Performance, said: dict[str, Said]
-) -> None:
-    """The workload finds out, and its notice wakes the charm."""
-    assert said.keys() == kinds_of_istio.EXPECTED.keys()
-    assert {each.event for each in said.values()} == {"istio-aux-pebble-custom-notice"}
+    assert ["pods are held, not native" in each for each in said.values()] == held
 
 
 def test_a_quit_that_is_refused_breaks_the_promise(

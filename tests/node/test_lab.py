@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import lab
 import lightkube
 import pytest
-from lab import cache, node, sweep
+from lab import cache, sweep
 from lab.harness import running
 from lab.meshed import await_phase, scripted
 from lightkube import KubeConfig
@@ -30,11 +29,3 @@ def test_a_killed_harness_leaves_nothing_of_its_node(cluster: lab.Cluster):
     assert (cache.root() / "logs" / other.name / "kubelet.log").exists()
     shutil.rmtree(cache.root() / "logs" / other.name)
     assert cluster.process("kubelet").running
-
-
-def test_the_kubelet_sets_no_kernel_parameter_of_the_machine(cluster: lab.Cluster):
-    inside = Path("/proc", str(cluster.process("kubelet").pid), "root", "proc/sys")
-
-    for name, value in node.TUNABLES.items():
-        assert (inside / name).read_text() == f"{value}\n"
-        assert (inside / name).stat().st_dev != inside.stat().st_dev
