@@ -24,7 +24,7 @@ import lab
 import lightkube
 import pytest
 from istio_aux.model.annotations import QUIT_AFTER, QUIT_GRACE, SIDECARS, STATUS_PORT
-from istio_aux.serving import raise_descriptors
+from istio_aux.serve import raise_descriptors
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed

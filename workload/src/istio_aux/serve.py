@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from istio_aux import status, telemetry
 from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.webhooks import Address
-from istio_aux.serving import Listener, ServingLimits, raise_descriptors
+from istio_aux.serving import Listener, ServingLimits
 from istio_aux.settings import Settings, SettingsError, load
 from istio_aux.start.webhook import Certificate, CertificateError
 from istio_aux.tasks import endless_task
@@ -68,6 +69,13 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         _log.error("%s", error, extra={"event": "start"})
         return 1
     return 0
+
+
+def raise_descriptors() -> None:
+    """Raise the soft limit of open descriptors to the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Service:

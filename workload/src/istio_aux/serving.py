@@ -7,13 +7,11 @@ never refused: when there are too many, another one is closed (docs/decisions/00
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import resource
 import ssl
 from asyncio import sslproto
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, cast
@@ -23,15 +21,13 @@ from aiohttp import HttpVersion10, web
 
 from istio_aux.model.text import one_line
 from istio_aux.shedding import CONNECTION, Connections, Peer, available_memory
+from istio_aux.tasks import until
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 16  # Connections accepted in one turn of the event loop.
-BUFFER = 32 << 10
-"""Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read, or to take answers. Their
-defaults are 256 and 512 KiB for each connection."""
-FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
+BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
 
 
 class Closed(StrEnum):
@@ -48,10 +44,7 @@ class Closed(StrEnum):
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients of one port may use: connections, bytes, and seconds.
-
-    ``connections`` and ``memory`` are for those that were answered; as much is for all others.
-    """
+    """What clients that were answered may use of a port, and all others as much."""
 
     connections: int = 1024  # One for each `CONNECTION` of memory, a quarter of all descriptors.
     memory: int = 64 << 20  # Of requests. At most a 16th of what this process may use.
@@ -62,22 +55,10 @@ class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
     sweep: float = 0.5  # Between two checks of all deadlines.
 
 
-def raise_descriptors() -> None:
-    """Raise the soft limit of open descriptors to the hard limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 class Connection(web.RequestHandler, Peer):
-    """One connection from accept to close.
+    """One connection from accept to close."""
 
-    Attributes:
-        waits_for, since: the field of `ServingLimits` that bounds what happens now, and its start.
-        why: why it ends, once that is known.
-    """
-
-    why: Closed | None = None
+    why: Closed | None = None  # Why it ends, once that is known.
     _socket: asyncio.Transport
 
     def __init__(self, listener: Listener) -> None:
@@ -92,7 +73,7 @@ class Connection(web.RequestHandler, Peer):
         self.wait("handshake")
 
     def wait(self, waits_for: str) -> None:
-        """Start another deadline."""
+        """Something begins that this field of `ServingLimits` bounds."""
         self.waits_for, self.since = waits_for, self._loop.time()
         self.listener.connections.proceed(self)
 
@@ -153,15 +134,13 @@ class Connection(web.RequestHandler, Peer):
 
     def expire(self) -> None:
         """End what has taken too long."""
-        if self.writing_paused:
-            self.end(Closed.UNREAD)
+        if self.writing_paused or self.waits_for not in {"idle", "request"}:
+            self.end(Closed.UNREAD if self.writing_paused else Closed.HANDSHAKE)
         elif self.waits_for == "idle":
             self.say_last(Closed.IDLE)
-        elif self.waits_for == "request":
-            bound = self.listener.limits.request
-            self.say_last(Closed.TIMEOUT, 408, f"no complete request in {bound:g} s")
         else:
-            self.end(Closed.HANDSHAKE)
+            text = f"no complete request in {self.listener.limits.request:g} s"
+            self.say_last(Closed.TIMEOUT, 408, text)
 
     def say_last(self, why: Closed, status: int = 503, text: str = "closed, try again") -> None:
         """Write a last answer; close when the client does, or after `ServingLimits.linger`.
@@ -203,7 +182,7 @@ class Connection(web.RequestHandler, Peer):
 class _Tls(sslproto.SSLProtocol):
     """asyncio's TLS with a smaller buffer; its `Connection` hears when TCP begins and ends."""
 
-    max_size = BUFFER  # asyncio allocates 256 KiB for each. A record has 16 at most.
+    max_size = BUFFER  # asyncio allocates 256 KiB for each.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
@@ -241,7 +220,6 @@ class Listener:
         memory = min(limits.memory, available_memory() // 16)
         most = min(limits.connections, some, memory // CONNECTION)
         self.connections = Connections[Connection](max(1, most), memory)
-        self._before = 0  # Connections that there were.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""
@@ -273,9 +251,7 @@ class Listener:
         for connection in [*self.connections]:
             if connection.waits_for == "idle":
                 connection.say_last(Closed.DRAIN)
-        for _ in range(int(patience * 20)):
-            if self.connections:
-                await asyncio.sleep(0.05)
+        await until(lambda: not self.connections, patience)
         for connection in [*self.connections]:
             connection.end(Closed.DRAIN)
         self._timer.cancel()
@@ -314,8 +290,3 @@ class Listener:
             waits_for = "request" if connection.writing_paused else connection.waits_for
             if connection.since + getattr(self.limits, waits_for) <= now:
                 connection.expire()
-        self._before = max(self._before, len(self.connections))
-        if self._before >= len(self.connections) + FEWER:
-            self._before = len(self.connections)
-            if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-                trim(0)

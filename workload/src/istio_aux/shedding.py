@@ -30,8 +30,7 @@ class Peer:
     address = ""
     held = 0  # Bytes of its request that have arrived, or of its last answer.
     answered = False
-    turn: asyncio.Future[None] | None = None
-    """What its request waits for; cancelled when it is closed."""
+    turn: asyncio.Future[None] | None = None  # What its request waits for, if for anything.
 
 
 P = TypeVar("P", bound=Peer)
@@ -90,16 +89,11 @@ class Connections(OrderedDict[P, None]):
 
         Of the strangers that have waited longest, it is one of the address that has most of these.
         """
-        if self._is_full(answered=False):
-            others = (peer for peer in self if not peer.answered)
-            strangers = (peer for peer in others if peer.address not in self._lately)
-            few = [*islice(strangers, OLDEST)]
-            number = Counter(peer.address for peer in few)
-            oldest = next(peer for peer in self if not peer.answered)
-            return max(few, key=lambda peer: number[peer.address], default=oldest)
-        if self._is_full(answered=True):
-            return next(peer for peer in self if peer.answered)
+        for answered in (False, True):
+            if self._number[answered] > self._most or self._held[answered] > self._memory:
+                same = [peer for peer in self if peer.answered is answered]
+                strangers = (peer for peer in same if peer.address not in self._lately)
+                few = [*islice(strangers, OLDEST)]
+                number = Counter(peer.address for peer in few)
+                return max(few, key=lambda peer: number[peer.address], default=same[0])
         return None
-
-    def _is_full(self, *, answered: bool) -> bool:
-        return self._number[answered] > self._most or self._held[answered] > self._memory
