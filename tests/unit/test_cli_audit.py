@@ -320,26 +320,6 @@ async def test_audit_fails_on_what_must_not_be(ask: Ask, states: str, status: in
     assert (shown.status, "elsewhere" in shown.out) == (status, True)
 
 
-@pytest.mark.parametrize(("output", "names"), [("json", ["stuck", "late"]), ("text", [])])
-async def test_audit_watches_until_a_pod_must_not_be(
-    ask: Ask, output: str, names: list[str]
-) -> None:
-    """JSON shows what is new or has changed; nothing is shown twice."""
-    async with ApiServer() as api:
-        await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
-        await put(api, "late", main=RUNNING, istio_proxy=RUNNING)
-        argv = ("audit", "--watch", "0.01", "--fail-on", "lost", "-o", output)
-        watching = asyncio.create_task(ask(api, *argv, columns=None))
-        await until(lambda: api.requests.count("GET /api/v1/pods") > 2, "it to look again")
-        await put(api, "late", main=RUNNING, istio_proxy=exited(0))
-        shown = await watching
-    assert shown.status == 3
-    if output == "json":
-        assert [item["name"] for item in objects(shown)] == names
-    else:
-        assert shown.out.count("STATE") == 2
-
-
 async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(ask: Ask) -> None:
     async with ApiServer() as api:
         await fill(api)

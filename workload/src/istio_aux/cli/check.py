@@ -120,12 +120,11 @@ async def run_checks(client: Client, request: CheckRequest, results: list[CheckR
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
-            if settings.namespace_selectors.matches(labels)
+            if settings.namespace_selectors.matches(labels) and name not in around.namespaces.going
         }
-        going = [name for name in around.namespaces.going if selected.pop(name, None) is not None]
         if "namespaces" not in missing:
             selectors = str(settings.namespace_selectors)
-            results += preflight.namespaces(selectors, selected, mesh, going)
+            results += preflight.namespaces(selectors, selected, mesh)
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
@@ -169,29 +168,21 @@ async def _pods(
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[CheckResult]:
-    """Say what would change about the pods that are there, and which Job-like ones are left out."""
-    now, seen = system_clock(), 0
-    changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
+    """Say which Job-like pods are left out, and which Jobs count exit codes of sidecars."""
+    left_out = dict[str, tuple[str, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
-        about, labels = pod.metadata, namespaces[pod.metadata.namespace]
-        ours, why = found.of(pod, labels)
+        name, labels = pod.metadata.namespace, namespaces[pod.metadata.namespace]
         wanted = expected(Wish.of(pod, labels), mesh.hooks, mesh.policies)
-        settings, how = ours.settings, ours.settings.start(mesh.native.capability)
-        seen += not why
-        if why:
-            if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                _, number = left_out.get(about.namespace, (why, 0))
-                left_out[about.namespace] = why, number + 1
-        elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
-            changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
+        _, why = found.of(pod, labels)
+        if why and preflight.hangs_alone(pod, wanted) and not found.selects(labels):
+            _, number = left_out.get(name, (why, 0))
+            left_out[name] = why, number + 1
     native = mesh.native.capability is Capability.NATIVE
     jobs = [*(await cluster.counting(client)).values()] if native else []
     counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
-    selects = any(map(found.selects, namespaces.values()))
-    pods = preflight.pod_changes(seen, changes) if selects else ()
-    return [*preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting))]
+    return [*preflight.unselected(left_out), *preflight.counting(sorted(counting))]
 
 
 async def _admission(

@@ -164,7 +164,6 @@ class AuditRequest(ClusterRequest, frozen=True, kw_only=True):
     selector: Selector = Selector()
     holders: bool = False  # Only what keeps the pods that do not complete.
     fail_on: frozenset[str] = frozenset()  # States of which no pod may be.
-    watch: float | None = None  # Seconds between two looks.
 
 
 def audit(credentials: Credentials, request: AuditRequest) -> int:
@@ -175,45 +174,31 @@ def audit(credentials: Credentials, request: AuditRequest) -> int:
     """
 
     async def work(access: Access) -> int:
-        last: report.Audit | None = None
-        while True:
-            try:
-                pods = await audit_pods(access, request)
-            except ApiError as error:
-                if error.code != FORBIDDEN or request.namespace:
-                    raise
-                why = workloads.gap(error, "list pods in all namespaces")
-                report.complain(f"{why}: give -n NAMESPACE")
-                return NO_ANSWER
-            if last is None or (pods.findings, pods.refused) != (last.findings, last.refused):
-                _show(pods, last, request)
-            if request.fail_on.intersection(each.state for each in pods.findings):
-                return FOUND
-            if request.watch is None:
-                return NO_ANSWER if pods.unknown or pods.installations.problems else 0
-            sys.stdout.flush()
-            last = pods
-            await asyncio.sleep(request.watch)
+        try:
+            pods = await audit_pods(access, request)
+        except ApiError as error:
+            if error.code != FORBIDDEN or request.namespace:
+                raise
+            why = workloads.gap(error, "list pods in all namespaces")
+            report.complain(f"{why}: give -n NAMESPACE")
+            return NO_ANSWER
+        told(pods.installations)
+        unlabelled(pods.installations, pods.unlabelled)
+        for line in pods.refused:
+            report.complain(line)
+        if request.holders:
+            held = pods.holders()
+            report.show(sys.stdout, request.output, held, partial(report.holders_text, held))
+        else:
+            report.show(sys.stdout, request.output, pods.findings, pods.text)
+        if pods.unknown:
+            gaps = "; ".join(pods.gaps)
+            report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+        if request.fail_on.intersection(each.state for each in pods.findings):
+            return FOUND
+        return NO_ANSWER if pods.unknown or pods.installations.problems else 0
 
     return run(credentials, work)
-
-
-def _show(pods: report.Audit, last: report.Audit | None, request: AuditRequest) -> None:
-    told(pods.installations)
-    unlabelled(pods.installations, pods.unlabelled)
-    for line in pods.refused:
-        report.complain(line)
-    shown = pods.since(last) if last and request.output == "json" else pods
-    if last and request.output == "text":
-        report.write(sys.stdout, "")
-    if request.holders:
-        held = shown.holders()
-        report.show(sys.stdout, request.output, held, partial(report.holders_text, held))
-    else:
-        report.show(sys.stdout, request.output, shown.findings, shown.text)
-    if pods.unknown:
-        gaps = "; ".join(pods.gaps)
-        report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
 
 
 async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:

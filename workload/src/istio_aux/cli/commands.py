@@ -246,12 +246,6 @@ _states = matching(
 )
 
 
-def _interval(text: str) -> float:
-    if (seconds := settings.seconds(text)) <= 0:
-        raise ValueError(f'"{text}": expected seconds, more than 0')
-    return seconds
-
-
 def _value(metavar: str, read: Callable[[str], Any], about: str, **more: Any) -> dict[str, Any]:
     return {"metavar": metavar, "type": _checked(read), "help": about, **more}
 
@@ -327,13 +321,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "exit with 3 if a pod has one of these states, such as stuck,lost",
         default=frozenset(),
     ),
-    "watch": _value(
-        "SECONDS",
-        _interval,
-        "look again and again, and show what has changed (default: every 15 s)",
-        nargs="?",
-        const=15.0,
-    ),
     "capability": _value(
         "native|classic",
         _capability,
@@ -375,7 +362,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"namespace all-namespaces selector output holders fail-on watch {_SELECTORS} {_CLUSTER}",
+        f"namespace all-namespaces selector output holders fail-on {_SELECTORS} {_CLUSTER}",
         {},
     ),
     "check": (_ask("check:check"), f"pre wait timeout {_SELECTORS} output {_CLUSTER}", {}),

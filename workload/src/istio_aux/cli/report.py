@@ -106,12 +106,6 @@ class Audit(msgspec.Struct, frozen=True):
     unlabelled: tuple[str, ...] = ()  # Why labels of namespaces are not known.
     refused: tuple[str, ...] = ()  # Workloads that have no pods because these were refused.
 
-    def since(self, earlier: Audit) -> Audit:
-        """The findings that are new or have changed."""
-        known = {each.uid: each for each in earlier.findings}
-        new = [each for each in self.findings if known.get(each.uid) != each]
-        return msgspec.structs.replace(self, findings=new)
-
     def holders(self) -> list[Holder]:
         """What holds the stuck and the blocked pods; the JSON names of each are a contract."""
         return whole(group(

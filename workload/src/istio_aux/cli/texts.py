@@ -53,7 +53,7 @@ examples:
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
   istio-aux audit --fail-on stuck,lost
-  istio-aux audit -n training -l app=mnist --watch
+  watch -n 15 istio-aux audit -n training -l app=mnist
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.
