@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit import task as quit_task
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome, Task
 from simulation.exhaustive import LIVES, search
-from simulation.onepod import report
+from simulation.onepod import Life, report
 
 BY_NAME = {life.name: life for life in LIVES}
 ENDS = "a payload that ends"
@@ -29,6 +36,48 @@ def test_no_order_of_events_breaks_a_promise(life: str) -> None:
 
     assert found.broken == "", "\n".join(found.story)
     assert found.states > 1000
+
+
+# Together they lead to every row of the table but two, which `test_quit_state` has.
+SMALL = (
+    Life("a grace period", deletes=False, policy=QuitPolicy(grace=2.0)),
+    Life("two payload containers", ("main", "logger", PROXY), deletes=False),
+    Life("another sidecar", ("main", "sql", PROXY), deletes=False,
+         policy=QuitPolicy(sidecars=sidecars.parse("sql=9091/quit"))),
+    Life("a dry run", mode=QuitMode.DRY_RUN),
+    Life("a proxy that crashes", crashes=True, deletes=False),
+    Life("a pod that is deleted", crashes=True, deletes=False, owner=("batch/v1", "Job"),
+         policy=QuitPolicy(dead_proxy=DeadProxy.DELETE)),
+)  # fmt: skip
+ELSEWHERE = {("no", "looked", "Retry"), ("yes", "looked", "End(GONE)")}
+
+
+def test_the_table_of_a_task_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All answers that are given are in it, and all that are in it are given."""
+    happened = {*ELSEWHERE}
+    row = re.compile(r" +(no|yes) +(`.*)  (\w+(?:\(\w+\))?)")
+    rows = filter(None, map(row.fullmatch, (quit_task.__doc__ or "").splitlines()))
+    table = {
+        (found[1], name, found[3]) for found in rows for name in re.findall(r"`(\w+)`", found[2])
+    }
+
+    def noted(name: str) -> Callable[..., quit_task.Action]:
+        real = getattr(Task, name)
+
+        def answer(task: Task, *args: Any, **more: Any) -> quit_task.Action:
+            told, action = "yes" if task.told else "no", real(task, *args, **more)
+            ended = action.outcome.name if isinstance(action, End) and action.outcome else ""
+            kind = type(action).__name__ + ended.join(["(", ")"] if ended else ["", ""])
+            happened.add((told, name, kind.replace("_NONZERO", "")))
+            return action
+
+        return answer
+
+    for name in {name for _, name, _ in table}:
+        monkeypatch.setattr(Task, name, noted(name))
+    for life in SMALL:
+        search(life)
+    assert happened == table
 
 
 def never_started_again(*_: object) -> tuple[bool, str]:

@@ -1,26 +1,36 @@
 """The attempts of one pod's quit.
 
 A `Task` does what is due, about one container of the pod. It answers each observation with the next
-action to perform:
+action to perform. ``told``: the proxy was told to exit, and the result is not known.
 
-    told  observation                           next action
-    no    due later                             Sleep until then
-          blocked is due                        End(BLOCKED)
-          due                                   Look
-          not due                               End; Look if an attempt was made (told: yes)
-          read: the pod is gone                 End(GONE)
-          read: not due any more                End(SUPERSEDED)
-          read: quit                            Send by the next way; in a dry run End(DRY_RUN)
-          read: report                          End(REPORTED), or Delete, then End(DELETED)
-          read: an older state                  Retry
-          the proxy answered                    Sleep (told: yes)
-    yes   the watch shows the exit              End(EXITED)
-          the sleep is over, or not due         Look
-          read: the pod is gone                 End(GONE)
-          read: no quit                         End(EXITED), End(SUPERSEDED)
-          read: quit                            Retry (told: no); End(SUPERSEDED) if not due
-    any   a request failed                      Retry (told: no)
-          a request failed, and not due         as "not due" above; End(SUPERSEDED) if told
+    told  observation                                       next
+    no    `awake`: due later                                Sleep
+    no    `awake`: due                                      Look
+    no    `awake`: blocked is due                           End(BLOCKED)
+    no    `awake`, `failed`: not due, without an attempt    End
+    no    `awake`, `failed`: not due, the exit is known     End(EXITED)
+    no    `awake`, `failed`: another process acts, or none  End(SUPERSEDED)
+    no    `awake`, `failed`: not due otherwise, told now    Look
+    no    `looked`: the pod is gone                         End(GONE)
+    no    `looked`, `superseded`: a quit is not due         End(SUPERSEDED)
+    no    `looked`, `superseded`: a report is not due       End
+    no    `looked`: not due, and it exited                  End(EXITED)
+    no    `looked`: quit                                    Send
+    no    `looked`: quit, in a dry run                      End(DRY_RUN)
+    no    `looked`: report                                  End(REPORTED)
+    no    `looked`: report, and the policy deletes          Delete
+    no    `looked`: an older state                          Retry
+    no    `answered`: told now                              Sleep
+    no    `deleted`: the pod                                End(DELETED)
+    no    `failed`: due                                     Retry
+    yes   `awake`: the watch shows the exit                 End(EXITED)
+    yes   `awake`: the sleep is over, or it is not due      Look
+    yes   `looked`: the pod is gone                         End(GONE)
+    yes   `looked`: it exited                               End(EXITED)
+    yes   `looked`, `superseded`: not due                   End(SUPERSEDED)
+    yes   `looked`: quit, not told any more                 Retry
+    yes   `failed`: due, not told any more                  Retry
+    yes   `failed`: not due                                 End(SUPERSEDED)
 """
 
 from __future__ import annotations
