@@ -45,7 +45,7 @@ DRY_RUN = 12.0  # Seconds for all dry runs of a probe; a webhook has ten by defa
 NAMESPACES = 10  # Namespaces that a probe asks in: a quota or a policy may refuse all pods.
 KEPT = 300.0
 """Seconds that an answer counts while the API server refuses dry runs by a fault of its own, or is
-away. Then it creates no pods either."""
+away, when it creates no pods either; and that versions of kubelets count that cannot be read."""
 
 LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
@@ -101,9 +101,9 @@ class InjectorProbe:
         self._outcomes = probes(telemetry)
         self._questions, self._news, self._rhythm = questions, news, rhythm
         self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
-        self._answered = self._kubelets_due = -math.inf
+        self._answered = self._kubelets_due = self._kubelets_until = -math.inf
         self._kubelets: NativeCheck | None = None
-        self._kubelets_read, self._reading = False, Backoff(rhythm.live, LONGEST_PAUSE)
+        self._reading = Backoff(rhythm.live, LONGEST_PAUSE)
         self._last: Question | None = None
 
     async def run(self) -> None:
@@ -201,11 +201,12 @@ class InjectorProbe:
             try:
                 async with asyncio.timeout(DRY_RUN):
                     self._kubelets = await check_kubelets(self._client)
-                self._kubelets_read, self._kubelets_due = True, clock() + self._rhythm.read
+                self._kubelets_due = clock() + self._rhythm.read
+                self._kubelets_until = clock() + KEPT
                 self._reading.reset()
             except UNANSWERED as error:
                 self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
-                if not self._kubelets_read:
+                if clock() >= self._kubelets_until:
                     why = str(error) or "no answer from the API server in time"
                     self._kubelets = probe_rules.unknown(why)
         return self._kubelets or shown
