@@ -85,22 +85,6 @@ def test_the_way_of_a_classic_proxy_is_told_in_seconds_since_the_exit_of_its_pay
     assert (spread, [rounded(pod) for pod in pods]) == (0, [told])
 
 
-def test_pods_stand_in_the_order_of_their_payloads_ends_and_nobody_tells_a_native_proxy() -> None:
-    watch = [(NOON + 3, status(pod, payload_ended=True, native=True)) for pod in ("late", "early")]
-    lines = [
-        line
-        for pod, end in (("late", 2), ("early", 1))
-        for line in (
-            ended(f"{pod}-main", end), command(f"{pod}-proxy", end + 1), ended(f"{pod}-proxy", 4),
-        )
-    ]  # fmt: skip
-
-    spread, pods = join(Observed(watch, lines))
-
-    told = [(pod.seen, pod.sent, pod.answered, round(pod.exited, 3)) for pod in pods]
-    assert (spread, told) == (1, [(None, None, None, 3), (None, None, None, 2)])
-
-
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

@@ -75,12 +75,6 @@ def test_all_reasons_to_leave_a_pod_alone_have_what_changes_them() -> None:
     )
 
 
-def test_a_pod_that_needs_nobody_is_not_said_to_have_nobody() -> None:
-    native = job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING})
-    judged = found().judge(native, {}, None)
-    assert judged.reason == "istio-proxy is a native sidecar: the kubelet ends it after the payload"
-
-
 def test_of_several_installations_the_one_that_looks_after_a_pod_judges_it() -> None:
     both = found(
         {"lease": "a/one", "namespace-selectors": "team=a"},

@@ -11,7 +11,6 @@ from typing import Any, Self
 import pytest
 from aiohttp import web
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
-from istio_aux.model.policy import QuitLimits
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.screens import Shown
@@ -153,20 +152,6 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
         assert [path for path in asked if not any(each in path for each in places)] == []
 
 
-async def test_pods_of_a_job_that_are_freed_are_a_row_with_the_longest_wait(
-    cluster: Cluster,
-) -> None:
-    """Their proxies exited at 08:16:30."""
-    async with cluster:
-        for number, at in enumerate(("2026-11-21T08:16:29Z", "2026-11-21T07:16:30Z")):
-            await cluster.pod(f"mnist-{number}", main=exited(0, at=at), job="mnist")
-        shown = await cluster.quits("-n", "training", "--yes")
-    _, row, *rest = shown.out.splitlines()
-    assert row.split(maxsplit=4)[:4] == ["training", "tfjob/mnist", "2", "freed"]
-    assert row.endswith("4 GPUs    istio-proxy exited with 0, up to 3600 s after the payload")
-    assert rest == ["", "freed: 2 (4 GPUs)"]
-
-
 async def test_the_namespace_is_the_kubeconfigs_unless_all_are_asked_for(cluster: Cluster) -> None:
     async with cluster:
         await cluster.pod("own", namespace="default")
@@ -196,21 +181,6 @@ async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster:
         assert "istio-aux.io/quit-grace" in rows[3][-1]
         assert shown.out.endswith("\nfreed: 1 (2 GPUs), stuck: 2, kept: 1\n")
         assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
-
-
-async def test_a_pod_that_ends_meanwhile_is_left_alone(cluster: Cluster) -> None:
-    """Nobody was shown it."""
-    async with cluster:
-        await cluster.pod("deaf")
-
-        async def another_ends(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
-            await cluster.pod("later")
-            await proxy_quits(socket, namespace, name)
-
-        cluster.api.on_exec = another_ends
-        shown = await cluster.quits("-n", "training", "--yes", "--timeout", "3", "-o", "json")
-        assert outcomes(shown) == {"deaf": "stuck"}
-        assert cluster.told == {"deaf"}
 
 
 async def test_a_pod_that_another_container_holds_is_kept_by_its_name(cluster: Cluster) -> None:
@@ -324,14 +294,3 @@ async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
         assert outcomes(shown) == {"near": "stuck", "far": "stuck"}
         assert (shown.status, cluster.told) == (1, set())
         assert shown.err.startswith("pods of b: ")
-
-
-async def test_no_more_proxies_are_told_together_than_by_serve(cluster: Cluster) -> None:
-    """A namespace has a quarter of the slots."""
-    async with cluster:
-        cluster.slow = 0.3
-        for number in range(20):
-            await cluster.pod(f"mnist-{number}")
-        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
-        assert outcomes(shown) == dict.fromkeys((f"mnist-{n}" for n in range(20)), "freed")
-        assert 2 <= cluster.most_at_once <= QuitLimits().at_once / 4

@@ -6,8 +6,6 @@ import asyncio
 import dataclasses
 import re
 import socket
-import struct
-import threading
 from pathlib import Path
 
 import pytest
@@ -98,39 +96,6 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
             async with Client(dataclasses.replace(api.access(), server=server)) as client:
                 with pytest.raises(NoConnectionError, match="Connection timeout"):
                     await client.get("/api/v1/pods")
-
-
-async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> None:
-    """What a restart of the API server does to many clients at once; uvloop dies of it."""
-
-    def reset(listener: socket.socket) -> None:
-        while True:
-            connection, _ = listener.accept()
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            connection.close()
-            if stopped.is_set():
-                return
-
-    stopped = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    # A daemon: when the test fails nobody connects any more, and `accept` never returns.
-    thread = threading.Thread(target=reset, args=(listener,), daemon=True)
-    thread.start()
-    async with ApiServer() as api:
-        port = listener.getsockname()[1]
-        broken = dataclasses.replace(api.access(), server=f"https://127.0.0.1:{port}")
-        async with Client(broken) as client:
-            for _ in range(20):
-                tries = (client.get("/api/v1/pods") for _ in range(10))
-                results = await asyncio.gather(*tries, return_exceptions=True)
-                assert all(isinstance(result, UnreachableError) for result in results)
-            stopped.set()
-            with pytest.raises(UnreachableError):
-                await client.get("/api/v1/pods")
-        async with Client(api.access()) as client:
-            assert b"items" in await client.get("/api/v1/pods")
-    thread.join()
-    listener.close()
 
 
 async def test_an_answer_that_comes_byte_by_byte_is_given_up(

@@ -170,19 +170,6 @@ async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(plugin: 
     assert len(plugin.called) == 1
 
 
-@pytest.mark.parametrize("words", [200, 5000])
-async def test_the_words_of_a_program_are_not_cut_unless_they_are_very_many(
-    plugin: Plugin, words: int
-) -> None:
-    plugin.does(f"seq -s ' ' 1000 {999 + words} >&2", "exit 3")
-    async with ApiServer() as api, plugin.client(api) as client:
-        with pytest.raises(AccessError) as caught:
-            await client.get("/api/v1/pods")
-    assert ("exit status 3: 1000 1001" in str(caught.value)) is (words == 200)
-    assert str(caught.value).endswith(f" {999 + words}")
-    assert len(str(caught.value)) < 3000
-
-
 async def test_a_program_that_never_ends_is_ended(
     plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,10 +207,3 @@ def test_a_program_that_cannot_be_run_as_it_should_is_refused(
     path = kubeconfig(tmp_path, user={"exec": found})
     with pytest.raises(AccessError, match=f"user u: {complaint}"):
         access.load(path)
-
-
-def test_what_a_kubeconfig_says_without_a_program_wins(tmp_path: Path) -> None:
-    """As in client-go: a program is only asked where there is no token."""
-    spec = {"apiVersion": V1, "command": "plugin", "interactiveMode": "Never"}
-    path = kubeconfig(tmp_path, user={"exec": spec, "token": "abc"})
-    assert access.load(path).token() == "abc"

@@ -11,9 +11,8 @@ from aiohttp import web
 from istio_aux.injector import probe
 from istio_aux.injector.probe import Rhythm, ask, check_kubelets
 from istio_aux.injector.probe_rules import Question
-from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, NoConnectionError
+from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
 from istio_aux.telemetry import Telemetry
@@ -116,33 +115,6 @@ async def test_the_api_servers_answer_to_a_dry_run_is_reported(
         assert (found.injected, found.reached) == (False, reached)
         assert why in found.why
         assert len(api.dry_runs) == (1 if reached else 4)
-
-
-async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_is_asked() -> None:
-    def quota(pod: dict[str, Any]) -> web.Response | None:
-        full = pod["metadata"]["namespace"] == "full"
-        return refusal(403, "Forbidden", "exceeded quota: pods") if full else None
-
-    async with Cluster() as api, Client(api.access()) as client:
-        api.dry_run = chain(ON_REQUEST, quota)
-
-        assert (await ask(client, asked_in("full", "team"))).native.capability is N
-        only = await ask(client, asked_in("full"))
-        none = await ask(client, [])
-
-    assert {found.reached for found in (only, none)} == {False}
-    assert "namespaces refuse the pod: full: 403 Forbidden: exceeded quota" in only.why
-    assert "there is no namespace" in none.why
-
-
-async def test_a_second_dry_run_that_fails_by_the_api_servers_fault_decides_nothing() -> None:
-    def fails(pod: dict[str, Any]) -> web.Response | None:
-        return None if is_native(pod) else refusal(500, "InternalError", "etcd is away")
-
-    async with Cluster() as api, Client(api.access()) as client:
-        api.dry_run = chain(ON_REQUEST, denies, fails)
-        with pytest.raises(ApiError, match="etcd is away"):
-            await ask(client, asked_in("team"))
 
 
 @pytest.mark.parametrize(
@@ -375,52 +347,6 @@ async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_know
         await told(watcher, State.LIVE)
 
 
-async def test_an_api_server_that_is_away_leaves_what_was_known_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tries: list[str] = []
-
-    async def away(*_what: object) -> bytes:
-        tries.append("")
-        raise NoConnectionError("connection refused")
-
-    async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
-        await api.lead()
-        await told(watcher, State.LIVE)
-        monkeypatch.setattr(actions, "dry_run_pod", away)
-        await until(lambda: len(tries) > 3, "it was asked again")
-        assert injector(watcher).state is State.LIVE
-
-        monkeypatch.setattr(probe, "KEPT", 0.0)
-        await told(watcher, State.NOT_PROBED)
-
-
-async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses() -> None:
-    """The list of all nodes is the most expensive request of a probe."""
-    async with Cluster() as api:
-        api.version, api.dry_run = "v1.31.0", chain(ON_REQUEST)
-        asked = api.refuse("/nodes", 429, "", "later", after=60)
-        async with watching(api, rhythm=OFTEN) as watcher:
-            await api.lead()
-            await until(lambda: "later" in watcher.control_planes.native.why, "it is told")
-            dry_runs = len(api.dry_runs)
-            await until(lambda: len(api.dry_runs) > dry_runs + 5, "it is asked again")
-        assert len(asked) == 1
-
-
-async def test_many_changes_of_configurations_are_one_question() -> None:
-    """A controller of another program may write its configuration many times a second."""
-    async with Cluster() as api, watching(api, rhythm=Rhythm(live=30.0, other=0.2)) as watcher:
-        await api.lead()
-        await told(watcher, State.LIVE)
-        before = len(api.dry_runs)
-        for number in range(50):
-            metadata = {"name": "policies", "annotations": {"at": str(number)}}
-            await api.put("mutatingwebhookconfigurations", {"metadata": metadata})
-            await asyncio.sleep(0.01)
-        assert before < len(api.dry_runs) < before + 10
-
-
 async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespaces() -> None:
     """A round of dry runs asks in some namespaces only, and the one that admitted pods is full."""
     names = [f"team-{number:02}" for number in range(12)]
@@ -454,18 +380,3 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
 
         admits.clear()
         assert "exceeded quota" in (await told(watcher, State.NOT_PROBED)).why
-
-
-async def test_an_injector_is_live_before_versions_are_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def silent(_client: Client) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(probe, "check_kubelets", silent)
-    async with Cluster() as api, watching(api) as watcher:
-        api.dry_run = chain(ON_REQUEST)
-        await api.lead()
-        async with asyncio.timeout(probe.DRY_RUN / 2):
-            await told(watcher, State.LIVE)
-        assert watcher.control_planes.native.capability is U

@@ -56,15 +56,6 @@ async def test_the_injection_policy_is_read_again_and_again() -> None:
         await until(lambda: not seen.control_planes.policies, "the policy is not known")
 
 
-async def test_the_injection_policy_of_a_new_istiod_is_read_at_once() -> None:
-    rhythm = Rhythm(live=3600.0, other=0.05, read=3600.0)
-    async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
-        await until(lambda: seen.control_planes.known, "there is no istiod")
-        await api.put_policy("policy: enabled")
-        await api.lead(ready=False)
-        await until(lambda: seen.control_planes.policies, "the policy is read")
-
-
 @pytest.mark.parametrize("endpoint", ["not ready", "none", "dead"])
 async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
     endpoint: str,
@@ -103,20 +94,6 @@ async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
             assert [(mesh.known, bool(mesh.policies)) for mesh in seen] == [
                 (False, False), (True, True),
             ]  # fmt: skip
-
-
-async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again() -> None:
-    """Nobody may read it at first; then it changes."""
-    rhythm = Rhythm(live=0.1, other=0.05, read=0.1)
-    async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
-        await api.lead(ready=False)
-        await told(seen, State.NO_ENDPOINT)
-        assert seen.control_planes.policies == {}
-        await api.put_policy("policy: enabled")
-        await until(lambda: seen.control_planes.policies, "the policy is read")
-        await api.put_policy("policy: disabled")
-        changed = {OURS: InjectionPolicy(policy="disabled")}
-        await until(lambda: seen.control_planes.policies == changed, "the change is read")
 
 
 async def test_without_the_right_to_see_endpoints_a_dry_run_decides() -> None:
@@ -165,25 +142,6 @@ async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
         assert asked[:13:2] == [*REFUSALS, "team"], "each twice, also for a classic sidecar"
         await until(lambda: len(api.dry_runs) > len(asked) + 1, "it is asked again")
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs[12:]} == {"team"}
-
-
-def open_watches(api: Cluster) -> int:
-    """How many there are at whose other end somebody listens."""
-    return sum(request.transport is not None for request in api.watches)
-
-
-async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
-    async with Cluster() as api, watching(api) as watcher:
-        await told(watcher, State.ABSENT)
-        before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
-        await api.lead()
-        await told(watcher, State.LIVE)
-        assert open_watches(api) == before + 1
-
-        await api.remove("mutatingwebhookconfigurations", "", NAME)
-
-        await told(watcher, State.ABSENT)
-        await until(lambda: open_watches(api) == before, "the watch is over")
 
 
 class Broken(NamespaceSelectors, frozen=True):

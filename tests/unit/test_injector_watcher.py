@@ -74,24 +74,6 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
             assert since(watcher) > then
 
 
-async def test_a_change_of_endpoints_is_asked_about_at_once() -> None:
-    """A rolling update: the new one's slice comes, and it is live all the time."""
-    states: list[State] = []
-    async with (
-        Cluster() as api,
-        watching(api, changed=lambda mesh: states.append(mesh.injectors[0].state)) as watcher,
-    ):
-        await api.lead()
-        await told(watcher, State.LIVE)
-        states.clear()
-        api.dry_run = chain("on request")
-
-        await api.publish()
-
-        await until(lambda: watcher.control_planes.native.capability is N, "the new one answers")
-        assert set(states) == {State.LIVE}
-
-
 async def test_control_planes_are_reported_one_by_one() -> None:
     """One that says nothing keeps the other from nothing but being the whole truth."""
     canaries = {"istio.io/rev": "canary"}
@@ -175,19 +157,3 @@ async def test_what_happens_is_logged_counted_and_shown_once(
     assert facts.items() <= lines[1].items()
     assert (first.configuration, first.state, first.revision) == (NAME, "live", "default")
     assert 'istio_aux_injectors{state="absent"} 0.0' in telemetry.render().decode()
-
-
-async def test_what_sidecars_can_be_is_logged_when_it_changes_and_is_known(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Not when there is no injector any more."""
-    caplog.set_level(logging.INFO, "istio_aux.injector")
-    async with Cluster() as api, watching(api) as watcher:
-        api.dry_run = chain("on request")
-        await api.lead()
-        await until(lambda: watcher.control_planes.native.capability is N, "it is native")
-        await api.remove("mutatingwebhookconfigurations", "", NAME)
-        await until(lambda: watcher.control_planes.native.capability is U, "it is not known")
-    lines = [vars(each) for each in caplog.records if vars(each).get("event") == "capability"]
-    shown = ["start: native: istio-sidecar-injector: sidecars are native on request"]
-    assert [line["message"] for line in lines] == shown

@@ -299,16 +299,6 @@ async def test_a_field_of_any_length_costs_a_few_kilobytes_at_most(name: str, si
     assert [row for row in rows if row[2] > BASES[name][2]] == []
 
 
-def test_nothing_is_unused_behind_what_is_packed() -> None:
-    """`sys.getsizeof` does not see it."""
-    kept.packed("")
-    tracemalloc.start()
-    packed = [kept.packed("x" * 700) for _ in range(100)]
-    taken = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert taken < sum(map(sys.getsizeof, packed)) * 1.1
-
-
 MANY = {f"a{number}": "" for number in range(1000)}
 
 

@@ -191,18 +191,6 @@ async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() 
         over.set()
 
 
-async def test_an_outage_shorter_than_the_deadline_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with ApiServer() as api, candidate(api) as one:
-        await one.leads()
-        await api.stop()
-        await until(lambda: "Cannot connect" in caplog.text, "the server is missed", within=30)
-        await api.start()
-        await renewed(api)
-        assert one.told == [True]
-
-
 @pytest.mark.parametrize("how", ["refuses connections", "is busy"])
 async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(how: str) -> None:
     async with ApiServer() as api, candidate(api, times=QUICK) as one:
@@ -217,31 +205,6 @@ async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(
             await api.start()
         await one.leads()
         assert spec(api)["leaseTransitions"] == 0, "nobody else led"
-
-
-async def test_a_busy_api_server_that_asks_for_long_is_asked_once_more_before_leading_ends() -> (
-    None
-):
-    """A change of leader would cost it more requests."""
-    times = {"duration": 6.0, "deadline": 5.0, "retry": 1.0}
-    async with ApiServer() as api, candidate(api, times=times) as one:
-        await one.leads()
-        came = api.refuse("leases/istio-aux", 429, "TooManyRequests", "later", times=1, after=8)
-        await until(lambda: len(came) > 1, "it is asked again", within=30)
-        await renewed(api)
-        assert one.told == [True]
-        assert came[1] - came[0] > times["retry"] * 1.5, "later than usual"
-
-
-async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due() -> None:
-    times = {"duration": 8.0, "deadline": 4.0, "retry": 3.2}
-    async with ApiServer() as api, candidate(api, times=times) as one:
-        await one.leads()
-        led = asyncio.get_running_loop().time()
-        await api.stop()
-        await until(lambda: one.told == [True, False], "it leads no more", within=30)
-        assert asyncio.get_running_loop().time() - led < 6.4, "the next look would have been due"
-        await api.start()
 
 
 async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
@@ -272,18 +235,6 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
         await until(lambda: one.told == [True, False], "it leads no more", within=30)
         async with candidate(api, "three", leaders) as three:
             await until(lambda: "known" in three.recalled, "it is told", within=30)
-
-
-async def test_what_another_process_has_written_back_is_recalled_by_the_holder() -> None:
-    async with ApiServer() as api, candidate(api) as one:
-        await one.leads()
-        one.leaves = "own"
-        await renewed(api)
-        lease = api.get(*LEASE) or {}
-        lease["metadata"]["annotations"][ANNOTATION] = "more"
-        await api.put("leases", lease)
-        await until(lambda: one.recalled == ["more"], "it is told, and of nothing else", within=30)
-        assert one.told == [True]
 
 
 async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> None:
@@ -359,25 +310,6 @@ async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
         two.unfit = ""
         await two.leads()
         assert two.recalled[-1] == "last"
-
-
-async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does():
-    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
-        two.unfit = SEES_NONE
-        one.task.cancel()
-        await one.lease.release()
-        await two.leads()
-
-
-async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> None:
-    async with ApiServer() as api, leader_and_other(api) as (one, two):
-        one.unfit = SEES_NONE
-        await until(lambda: one.told == [True, False], "it steps down", within=30)
-        assert spec(api)["holderIdentity"] == "one"
-        one.unfit = ""
-        await one.leads()
-        await renewed(api)
-        assert two.told == []
 
 
 async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> None:

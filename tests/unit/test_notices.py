@@ -150,50 +150,6 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
     assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
 
 
-async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
-    shown = Watched()
-    async with Pebble() as pebble:
-        await pebble.start()
-        async with telling(pebble, shown):
-            await told(pebble, 1)
-            pebble.refuses, shown.now = True, "something"
-            await shown.look_again()
-            shown.now = "nothing"
-            await shown.look_again()
-            pebble.refuses = False
-            await shown.look_again()
-            assert pebble.occurrences == {KEY: 1}
-
-
-class Restless(Watched):
-    """A status that is another one whenever somebody looks."""
-
-    async def status(self) -> ProcessStatus:
-        self.now += "."
-        return await super().status()
-
-
-async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:
-    shown = Restless()
-    pace = Pace(gap=0.01, minute=3600.0)
-    async with Pebble() as pebble:
-        await pebble.start()
-        async with telling(pebble, shown, pace=pace):
-            await told(pebble, 4)
-            shown.well = False
-            await told(pebble, 5)
-
-
-async def test_no_more_notices_are_sent_than_the_pace_of_a_minute_allows() -> None:
-    shown = Restless()
-    async with Pebble() as pebble:
-        await pebble.start()
-        async with telling(pebble, shown, pace=Pace(gap=0.0, minute=3600.0)):
-            await told(pebble, 6)
-            await shown.look_again()
-            assert pebble.occurrences == {KEY: 6}
-
-
 def test_the_gap_grows_but_for_a_status_that_turned_bad() -> None:
     pace, sent = Pace(gap=0.2), deque([0.0])
     pauses = list[float]()

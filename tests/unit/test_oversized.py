@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,12 +18,10 @@ from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversiz
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
-from unit.screens import Ask
 from unit.store import line, managed, refusal
 from unit.watching import (
     answered,
     faulty,
-    follows,
     lists,
     on_list,
     on_watch,
@@ -72,16 +69,6 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     ]
 
 
-async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
-    async with faulty() as api, watching(api) as (_, watch):
-        await until(lambda: api.watches, "the watch is open")
-        stored = await api.put("pods", oversized("a"))
-        await until(lambda: watch.unreadable, "it is skipped")
-        await api.cut()
-        await until(lambda: len(follows(api)) == 2, "the next watch is open")
-        assert follows(api)[1]["resourceVersion"] == stored["metadata"]["resourceVersion"]
-
-
 async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -> None:
     async with faulty() as api, Client(api.access()) as client:
         for number in range(4):
@@ -97,17 +84,6 @@ async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -
         "training/oversized: longer than 10 MiB"
     ]
     assert limits == [8, 2, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8], "each answer has 10 MiB at most"
-
-
-async def test_a_page_of_several_objects_is_not_read_beyond_four_mebibytes() -> None:
-    """Decoded it may need ten times as much, and several lists begin at once."""
-    async with faulty() as api, Client(api.access()) as client:
-        for number in range(4):
-            labels = {f"a{each}": "" for each in range(100_000)}
-            body = pod(f"large-{number}")
-            await api.put("pods", body | {"metadata": body["metadata"] | {"labels": labels}})
-        pages = [page async for page in actions.pages(client, "/api/v1/pods", Pod, {}, limit=4)]
-    assert [len(page.items) for page in pages] == [1, 1, 1, 1]
 
 
 async def test_of_long_answers_four_are_read_at_once_and_short_ones_meanwhile() -> None:
@@ -179,22 +155,6 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
             await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
 
 
-async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
-    async def expired(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
-        api.faults.append(expired)
-        return refusal(410, "Expired", "too old")
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(expired)
-        for number in range(60):
-            await api.put("pods", pod(f"pod-{number}"))
-        with pytest.raises(ApiError, match="410 Expired"):
-            await actions.list_all(client, "/api/v1/pods", Pod, {}, limit=2)
-        assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
-
-
 async def test_pages_before_an_error_that_come_again_and_again_are_no_progress() -> None:
     """They are no sign that this watch will ever know what is behind the error."""
 
@@ -207,17 +167,6 @@ async def test_pages_before_an_error_that_come_again_and_again_are_no_progress()
         api.faults += [breaks] * 1000
         async with watching(api) as (_, watch):
             await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
-
-
-async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
-    sent = list[int]()
-    async with ApiServer() as api:
-        begin = line("ADDED", pod("a"))[:-2]
-        api.faults.append(on_watch(endless(sent, begin=begin)))
-        async with watching(api) as (_, watch):
-            await until(lambda: sum(sent) > 8 * LONGEST, "much of it was dropped")
-            assert watch.silent > 0
-            await until(lambda: watch.silent > 2, "nothing was heard")
 
 
 async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
@@ -312,17 +261,6 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(levels: i
             await until(lambda: seen.names == {"a", "deep"}, "both are there")
             await watch.synced.wait()
             assert watch.unreadable == {}
-
-
-async def test_a_pod_with_deep_managed_fields_is_watched_like_any_other() -> None:
-    async with ApiServer() as api, watching(api) as (seen, watch):
-        await watch.synced.wait()
-        await api.put("pods", deep("deep") | {"status": {"phase": "Pending"}})
-        await api.put("pods", deep("deep"))
-        await until(lambda: seen.phases == {"deep": "Running"}, "all is told")
-        await api.remove("pods", "training", "deep")
-        await until(lambda: seen.names == set(), "it is gone")
-        assert seen.restarts == []
 
 
 async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read() -> None:
@@ -420,19 +358,3 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
     assert (found.pods, found.unknown) == (1, 4)
     named = "; ".join(f"cannot read pod training/odd-{index}: {why}" for index in range(3))
     assert found.gaps == (f"{named} and 1 more",)
-
-
-async def test_explain_answers_for_the_other_pods(ask: Ask) -> None:
-    async with ApiServer() as api:
-        await api.put("pods", deep("deep"))
-        await api.put("pods", pod("odd") | UNREADABLE)
-        await api.put("namespaces", {"metadata": {"name": "training"}})
-        shown = await ask(
-            api, "explain", "-o", "json", "training/odd", "training/deep", columns=None
-        )
-    assert shown.err == (
-        "training/odd: the answer is no pod: Expected `array | null`, got `str` - at"
-        " `$.spec.containers`\n"
-    )
-    assert json.loads(shown.out)["name"] == "deep"
-    assert shown.status == 1

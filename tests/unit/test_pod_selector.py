@@ -44,16 +44,6 @@ async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> No
         assert world.told == ["matched"]
 
 
-async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
-    async with quitting.cluster(pods=TEAMS) as world:
-        await world.pod("late", labels=OTHER)
-        await until(lambda: world.controller.watched == 1, "the pod is seen")
-        assert world.told == []
-        await world.pod("late", labels=MATCHED)
-        await world.ended("exited")
-        assert world.told == ["late"]
-
-
 async def test_only_pods_that_it_matches_are_unmeshed() -> None:
     async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
         await world.pod("unlabelled")
@@ -83,17 +73,6 @@ async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> N
         await world.pod("web", labels=WEB)
         await world.ended("exited")
         assert world.told == ["web"]
-
-
-async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> None:
-    async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
-        await world.pod("web-0", labels=WEB)
-        await world.pod("matched", labels=MATCHED)
-        await world.found("matched")
-        world.repair.set_applications(applications("shop/web")[0])
-        await world.found("matched", "web-0")
-        world.repair.set_applications(applications("")[0])
-        await world.found("matched")
 
 
 @pytest.mark.parametrize(
@@ -180,18 +159,6 @@ async def test_inject_selector_counts_where_the_namespace_or_the_application_is_
         await world.pod("web-0", labels={**STEP, **WEB}, annotations=NO)
         world.repair.set_applications(applications("shop/web")[0])
         await world.found("says-nothing", "web-0")
-
-
-async def test_such_a_pod_is_restarted_once_a_dry_run_shows_that_it_gets_its_sidecar() -> None:
-    async with repairing.cluster(options=STEPS) as world:
-        world.api.injects = False
-        await world.relabel("shop", SELECTED)
-        await world.pod("step", labels=STEP, annotations=NO)
-        why = "a new pod would get no sidecar"
-        await until(lambda: why in world.unmeshed.get("step", ""), "it waits")
-        assert world.api.evictions == []
-        world.api.injects = True
-        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
 
 
 @pytest.mark.parametrize(("selector", "value"), [("step", "true"), ("", None), ("!step", None)])

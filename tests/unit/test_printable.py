@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.text import listed, printable, printable_json, quoted
+from istio_aux.model.text import printable, printable_json, quoted
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.logged import logging_to
@@ -109,8 +109,3 @@ def test_json_means_the_same_and_is_text(value: Any) -> None:
 def test_printable_text_stays_as_it_is(text: str) -> None:
     assert printable(text).isprintable()
     assert (printable(text) == text) is text.isprintable()
-
-
-def test_a_list_of_thousands_is_short() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([f"c{n}" for n in range(3_000)]).endswith("c18, c19 and 2980 more")

@@ -68,16 +68,13 @@ async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
     [
         ("https://api.example.com", "", True),
         ("https://api.example.com", "example.com", False),
-        ("https://api.example.com", ".example.com", False),
         ("https://api.example.com", "*.example.com", False),
-        ("https://api.example.com", "example.com:443", False),
         ("https://api.example.com", "example.com:6443, ple.com", True),
         ("https://api.example.com", "*", False),
         ("https://10.1.2.3:6443", "10.0.0.0/8", False),
         ("https://10.1.2.3:6443", "10.2.0.0/16", True),
         ("https://10.1.2.3:6443", "10.1.2.3", False),
         ("https://[fd00::1]:6443", "fd00::/8", False),
-        ("https://127.0.0.1:6443", "", False),
         ("https://localhost:6443", "", False),
     ],
 )

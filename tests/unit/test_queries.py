@@ -144,21 +144,3 @@ def test_the_dashboard_shows_every_metric_of_ours(
     assert {
         name.removesuffix("_bucket").removesuffix("_total") for name in ours
     } - families == left_out
-
-
-def test_panels_do_not_overlap_and_each_says_what_it_shows() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        at = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
-        if panel["type"] != "row":
-            assert panel["description"].endswith(".")
-            assert panel["datasource"]["uid"] == "${prometheusds}"
-    assert taken

@@ -8,22 +8,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.model import sidecars
-from istio_aux.model.answers import group
-from istio_aux.model.applications import Applications, parse
-from istio_aux.model.documents import whole
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
-from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, agent_quits, proxy_quits
+from unit.apiserver import proxy_quits
 from unit.asynchronous import until
-from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster
+from unit.quitting import ENDED, FAST, JOB, World, cluster
 from unit.rules.pods import RUNNING, exited
 
 EXEC = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
-ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
 READ = "GET /api/v1/namespaces/training/pods/job"
-WEB = {"app.kubernetes.io/name": "web"}
 
 
 async def settled(world: World, pods: int = 1) -> None:
@@ -63,37 +57,6 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> N
         assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 1
 
 
-async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
-    """kruise#1285."""
-    async with cluster() as world:
-
-        async def killed(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            await proxy_quits(socket, namespace, pod)
-            await world.pod(pod, proxy=exited(137))
-
-        world.api.on_exec = killed
-        await world.pod("job")
-        await world.ended("exited-nonzero")
-        await until(lambda: world.api.events, "the Event is there")
-        assert world.api.events[0]["type"] == "Warning"
-
-
-async def test_attempts_climb_the_ladder_again_and_again() -> None:
-    """No shell, the agent's port by name, and every way gets its turn.
-
-    istio.io#5073, istio#11659.
-    """
-    async with cluster() as world:
-        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
-        await world.pod("job")
-        await until(lambda: len(world.told) >= 4, "all of them were tried")
-        await world.finish("job")
-        await world.ended("exited")
-    assert [command for *_, command in world.api.execs][:3] == [EXEC, ENVOY, EXEC]
-    assert world.api.forwards[0][2] == 15020
-    assert world.api.forwards[0][3].startswith("POST /quitquitquit HTTP/1.1\r\n")
-
-
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -123,41 +86,6 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 # Who is selected.
 
 
-async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> None:
-    async with cluster() as world:
-        await world.select("training", selected=False)
-        await until(lambda: len(world.api.watches) == 2, "both watches are open")
-        await world.pod("job")
-        await world.pod("kept", others={"side": RUNNING})
-        await world.select("other")
-        await world.pod("marker", namespace="other")
-        await world.ended("exited")
-        assert (world.told, world.troubled("blocked")) == (["marker"], [])
-        assert READ not in world.api.requests
-        await world.select("training")
-        await world.ended("exited", 2)
-        assert world.told == ["marker", "job"]
-        await until(lambda: world.troubled("blocked"), "the other one is shown")
-
-
-async def test_pods_of_an_application_that_asks_are_freed_as_long_as_it_asks() -> None:
-    """In a namespace that is not selected."""
-    applications, problems = parse("shop/web")
-    assert not problems
-    async with cluster() as world:
-        await world.pod("early", namespace="shop", labels=WEB)
-        await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})
-        await until(lambda: world.controller.watched == 2, "the pods are seen")
-        assert world.told == []
-        world.controller.set_applications(applications)
-        await world.ended("exited")
-        world.controller.set_applications(Applications())
-        await world.pod("late", namespace="shop", labels=WEB)
-        await world.pod("train")
-        await world.ended("exited", 2)
-        assert world.told == ["early", "train"]
-
-
 # Who acts.
 
 
@@ -174,23 +102,6 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         assert [pod.name for pod in world.troubled("lost")] == ["torn"]
         leads = world.controller._scope.leading
         assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
-
-
-async def test_a_process_that_is_deposed_while_it_tells_the_proxy_sends_no_event() -> None:
-    async with cluster(limits=replace(FAST, blocked_after=0.05)) as world:
-
-        async def depose(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            world.controller.lead(False)
-            await proxy_quits(socket, namespace, pod)
-            await world.exit(pod)
-
-        world.api.on_exec = depose
-        await world.pod("job")
-        await world.ended("exited")
-        world.controller.lead(True)
-        await world.pod("marker", main=RUNNING, others={"side": exited(0)})
-        await until(lambda: world.api.events, "what came later is told")
-        assert world.reasons() == ["ProxyQuitBlocked"]
 
 
 async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -282,16 +193,6 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         assert world.told == []
 
 
-async def test_a_pod_that_an_annotation_blocks_names_it_and_is_not_told_of_containers() -> None:
-    async with cluster(limits=SOON) as world:
-        await world.pod("job", annotations={"istio-aux.io/quit-grace": "soon"})
-        (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
-        assert blocked.by == ("annotation istio-aux.io/quit-grace",)
-        (event,) = await until(lambda: world.api.events, "the Event")
-        assert event["note"].startswith("istio-proxy is kept by annotation istio-aux.io/quit-grace")
-        assert "istio-aux.io/sidecars" not in event["note"]
-
-
 IGNORING = QuitPolicy(sidecars=sidecars.parse("vault-agent=ignore"))
 
 
@@ -330,39 +231,6 @@ async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> 
         assert world.api.events[0]["note"].endswith("native: " + why["istio-aux.io/not-native"])
 
 
-async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed() -> None:
-    async with cluster(limits=SOON) as world:
-        for name, main in (("runs", RUNNING), ("hangs", ENDED)):
-            await world.pod(name, main, others={"collector": RUNNING}, native=True)
-        (held,) = await until(lambda: world.troubled("blocked"), "it is known")
-        assert (held.name, held.by) == ("hangs", ("collector",))
-        assert world.controller.watched == 1
-
-
-KATIB = {
-    "spec": {"shareProcessNamespace": True},
-    "details": {"main": {"args": ["train && echo completed > /var/log/katib/$$$$.pid"]}},
-}
-
-
-async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_to_set() -> None:
-    """katib#1638: to ignore the collector, as other blocked pods are told, would lose metrics."""
-    collector = "metrics-logger-and-collector"
-    async with cluster(limits=SOON) as world:
-        for native in (False, True):
-            name = f"native-{native}".lower()
-            await world.pod(name, others={collector: RUNNING}, native=native, **KATIB)
-        await until(lambda: len(world.api.events) == 2, "both Events")
-        notes = {event["reason"]: event["note"] for event in world.api.events}
-        assert notes.keys() == {"ProxyQuitBlocked", "PodHeld"}
-        for note in notes.values():
-            assert note.endswith(KATIB_FIX)
-            assert "istio-aux.io/sidecars" not in note
-        (holder,) = whole(group(world.troubled("blocked")))
-        assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, KATIB_FIX)
-        assert world.told == []
-
-
 # Pods whose proxy is dead while their payload may run.
 
 DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
@@ -397,19 +265,6 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.told == []
 
 
-async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
-    def told() -> list[str]:
-        return sorted(event["regarding"]["name"] for event in api.events)
-
-    async with ApiServer() as api:
-        for process in ("first", "second"):
-            async with at_work(api, limits=SOON) as world:
-                await torn(world)
-                await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
-                await until(lambda: process in told(), "what came later is told")  # noqa: B023 - at once
-        assert told() == ["first", "job", "second"]
-
-
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     """istio#15873: UID and resourceVersion are preconditions."""
     sent: list[dict[str, Any]] = []
@@ -431,25 +286,6 @@ async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     assert world.reasons() == ["ProxyLost", "DeadProxyPodDeleted"]
     assert world.count('istio_aux_dead_proxies_total{action="deleted"}') == 1
     assert world.count('istio_aux_dead_proxies_total{action="delete-failed"}') == 0
-
-
-async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_again() -> None:
-    """kuma#13617, istio#15873."""
-    async with cluster(limits=SOON, policy=DELETE) as world:
-
-        async def finishes(request: web.Request) -> None:
-            if request.method == "DELETE":
-                await world.pod("job", main=ENDED, proxy=ENDED, owners=[JOB])
-
-        world.api.faults.append(finishes)
-        await torn(world)
-        await until(lambda: f"DELETE {POD}" in world.api.requests, "it is tried")
-        await until(lambda: world.troubled("lost") == [], "it is over")
-        await world.pod("marker")
-        await world.ended("exited")
-        assert not gone(world)
-        assert world.api.requests.count(f"DELETE {POD}") == 1
-        assert world.count('istio_aux_dead_proxies_total{action="delete-failed"}') == 0
 
 
 @pytest.mark.parametrize(

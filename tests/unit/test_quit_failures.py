@@ -19,15 +19,14 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
-from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.state import PodState, QuitLimits
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
-from unit.rules.pods import RUNNING, exited, waiting
-from unit.store import refusal, text
+from unit.rules.pods import RUNNING, exited
+from unit.store import text
 
 
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
@@ -70,15 +69,6 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
         assert world.reasons().count("ProxyQuitFailed") == 3
 
 
-async def test_a_way_that_the_cluster_refuses_is_an_attempt_that_failed() -> None:
-    """An admin may take the right to forward ports away by a policy."""
-    async with cluster() as world:
-        refused = world.api.refuse("/portforward", 403, "Forbidden", "no ports here")
-        await world.pod("job", annotations={STATUS_PORT: "15520"})
-        await world.ended("exited")
-        assert len(refused) == 1
-
-
 async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
     async with cluster() as world:
         world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
@@ -110,32 +100,6 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
         assert world.count("istio_aux_internal_errors_total") == 2
         assert sorted(world.told) == ["bad", "good"]
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
-
-
-async def test_a_proxy_that_comes_back_unseen_by_the_watch_is_told_to_exit() -> None:
-    """API server and node restart together: a read sees what the watch skips."""
-    async with cluster() as world:
-
-        async def away(request: web.Request) -> web.Response | None:
-            return refusal(503) if "watch" in request.query else None
-
-        async def reboot(request: web.Request) -> web.Response | None:
-            if request.path != POD:
-                return None
-            world.api.always(away)
-            await world.api.cut()
-            await world.pod("job", proxy=waiting("ContainerCreating"))
-            answer = web.json_response(world.api.get("pods", "training", "job"))
-            await world.pod("job")
-            await world.api.forget_history()
-            return answer
-
-        world.api.faults.append(reboot)
-        await world.pod("job")
-        await world.ended("superseded")
-        assert world.told == []
-        world.api.faults.clear()
-        await world.ended("exited")
 
 
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
@@ -186,29 +150,6 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
         sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
         assert sent == requests
         assert not world.troubled("stuck")
-
-
-async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
-    """A request for a pod holds a slot for as long as it lasts."""
-    async with cluster(limits=QuitLimits(at_once=4, slot=0.1)) as world:
-        reads, go_on = list[str](), asyncio.Event()
-
-        async def slow(request: web.Request) -> web.Response | None:
-            if request.method == "GET" and "/pods/" in request.path:
-                reads.append(request.path)
-                await go_on.wait()
-            return None
-
-        world.api.faults.append(slow)
-        for number in range(12):
-            namespace, node = f"team-{number}", f"node-{number}"
-            await world.select(namespace)
-            await world.pod("job", namespace=namespace, spec={"nodeName": node})
-        await until(lambda: len(reads) == 4, "as many as there may be")
-        await asyncio.sleep(0.3)  # Nothing is to happen: time alone gives no slot back.
-        assert len(reads) == 4
-        go_on.set()
-        await world.ended("exited", 12)
 
 
 # Restart policies of single containers, which kubelets up to 1.34 ignore (KEP-5307).
@@ -264,34 +205,6 @@ async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
         await world.ended("exited")
 
 
-async def test_a_proxy_is_told_to_exit_by_the_version_that_its_kubelet_has_now() -> None:
-    """It was read for another pod a moment before. A failed upgrade leads back to an older one."""
-    async with cluster() as world:
-        await runs(world, "v1.35.0")
-        await own_policy(world)
-        await world.ended("exited")
-        await runs(world, "v1.33.0")
-        await own_policy(world, "other")
-        await world.ended("superseded")
-        assert world.told == ["job"]
-
-
-async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
-    """Nothing of the pod changes, so the next list has to show it."""
-    clock = Late()
-    async with cluster(clock=clock) as world:
-        await runs(world, "v1.33.0")
-        await own_policy(world)
-        await world.ended("superseded")
-        await own_policy(world, "other")
-        await until(lambda: world.controller.watched == 2, "the watch has shown it")
-        await runs(world, "v1.35.0")
-        clock.seconds += KUBELET_KNOWN
-        await world.api.forget_history()
-        await world.api.cut()
-        await world.ended("exited", 2)
-
-
 # What quits leave behind in the process: nothing, however they end.
 
 AT_ONCE = 20
@@ -342,25 +255,6 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
 
 
-async def test_stopping_drops_what_hangs_closes_its_connection_and_starts_nothing_more() -> None:
-    """python#1132: on SIGTERM."""
-    # A namespace has a quarter of the slots.
-    async with cluster(limits=replace(FAST, deadline=60.0, at_once=4 * AT_ONCE)) as world:
-        closed: list[object] = []
-
-        async def hang(socket: web.WebSocketResponse, *_: str) -> None:
-            closed.append(await socket.receive())
-
-        world.api.on_exec = hang
-        await asyncio.gather(*(world.pod(f"hung-{index}") for index in range(AT_ONCE)))
-        await until(lambda: len(world.told) == AT_ONCE, "all of them hang")
-        await world.controller.stop(0)
-        await until(lambda: len(closed) == AT_ONCE, "every connection is closed")
-        await world.pod("late")
-        await until(lambda: world.controller.watched == AT_ONCE + 1, "it is known")
-        assert len(world.told) == AT_ONCE
-
-
 # kuma#13617: exec and port-forward name a pod by its name, and another pod may have got that.
 
 POD = "/api/v1/namespaces/training/pods/job"
@@ -399,26 +293,6 @@ async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> No
         await world.pod("job")
         await world.ended("gone")
         assert world.told == []
-
-
-async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:
-    clock = Late()
-    async with cluster(clock=clock) as world:
-        reads = 0
-
-        async def slow(request: web.Request) -> web.StreamResponse | None:
-            nonlocal reads
-            if request.path == POD and reads < 7:
-                assert world.told == []
-                reads += 1
-                clock.seconds += 1.5
-            return None
-
-        world.api.faults.append(slow)
-        await world.pod("job")
-        await world.ended("exited")
-        assert world.told == ["job"]
-        assert world.troubled("stuck") == [], "it is the API server that is slow"
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:

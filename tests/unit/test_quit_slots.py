@@ -60,13 +60,6 @@ def waits(pods: Sequence[Finished], hang: frozenset[str]) -> dict[Finished, floa
     return found
 
 
-@pytest.mark.parametrize("number", [30, 110])
-def test_a_hung_node_delays_no_pod_of_its_namespace_on_another_node(number: int) -> None:
-    honest = Finished(1, "team", "well")
-    hung = [Finished(0, "team", "hung")] * number
-    assert waits([*hung, honest], frozenset({"hung"}))[honest] <= LIMITS.slot
-
-
 @pytest.mark.parametrize("number", [1, 4, 24, 100])
 def test_namespaces_that_hang_delay_no_other_one(number: int) -> None:
     """However many they are, and with 100 pods each, on the same node."""
@@ -74,17 +67,6 @@ def test_namespaces_that_hang_delay_no_other_one(number: int) -> None:
     hung = [Finished(0, f"hung-{index}", "node") for index in range(number)] * 100
     hang = frozenset(pod.namespace for pod in hung)
     assert waits([*hung, honest], hang)[honest] <= LIMITS.slot
-
-
-@pytest.mark.parametrize(("number", "pods"), [(100, 1), (40, 100)])
-def test_namespaces_that_begin_to_hang_in_the_same_moment_delay_others_within_bounds(
-    number: int, pods: int
-) -> None:
-    """Nobody knows yet that they hang: their first attempts come before those of later ones."""
-    team = [Finished(0.001 * index, "team", f"node-{index % 5}") for index in range(pods)]
-    hung = [Finished(0, f"hung-{index}", f"node-{index % 5}") for index in range(number)] * 100
-    found = waits([*hung, *team], frozenset(pod.namespace for pod in hung))
-    assert max(found.values()) <= PROMISED
 
 
 GOOD, BAD = [f"good-{index}" for index in range(6)], [f"bad-{index}" for index in range(24)]
@@ -154,30 +136,6 @@ def test_a_slot_costs_no_more_where_hundreds_of_namespaces_wait_than_where_a_few
         return steps(lambda: waits(finished, frozenset()), getfile(Slots)) / pods
 
     assert max(slot(600, 600), slot(300, 600)) < 2 * slot(30, 300)
-
-
-def test_those_that_stop_waiting_leave_nothing() -> None:
-    """Whether they are stopped before or after it is their turn."""
-
-    async def play() -> None:
-        slots = Slots(1, LIMITS.slot)
-
-        async def attempt() -> None:
-            async with slots.take("team", "node"):
-                await asyncio.sleep(10)
-
-        tasks = [asyncio.create_task(attempt()) for _ in range(4)]
-        await asyncio.sleep(1)
-        tasks[2].cancel()  # It waits.
-        tasks[0].cancel()  # Its slot goes to the next one ...
-        await asyncio.sleep(0)
-        tasks[1].cancel()  # ... which is stopped before it knows.
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(result) for result in results[:3]] == [asyncio.CancelledError] * 3
-        assert results[3] is None
-        assert vars(slots) == vars(Slots(1, LIMITS.slot))
-
-    in_virtual_time(play)
 
 
 def test_a_node_has_half_of_the_slots_and_a_namespace_a_quarter() -> None:

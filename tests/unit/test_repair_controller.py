@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.objects import Key
-from istio_aux.model import pod as pods
 from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
@@ -21,12 +18,10 @@ from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
 from msgspec import structs
 from unit.asynchronous import background, until
-from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
-from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.rules.pods import exited
+from unit.repairing import LIMITS, SIDECAR, World, at_work, cluster, mesh
+from unit.rules.mesh import INJECT
 from unit.rules.training import document
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS, raw
-from unit.store import refusal
+from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS
 from unit.training import FAST, Kubeflow
 
 
@@ -53,20 +48,6 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
 
 
-async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
-    """`istioctl install` moves the webhooks to a configuration of another name."""
-    async with Cluster() as api:
-        for marker in ("first-process", "second-process"):
-            async with at_work(api, policy=REPORT, known=mesh(State.NO_ENDPOINT)) as world:
-                await world.pod("web")
-                await until(lambda: "web" in world.unmeshed, "it is found")
-                for name in (DEFAULT, ORIGINAL, DEFAULT):
-                    await rename(world, name)
-                await world.pod(marker)
-                await until(functools.partial(has_been_told, world, marker), "what came later is")
-        assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
-
-
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -78,16 +59,6 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
         assert note.endswith("not restarted: it is a Job's, and race-policy is not restart-jobs")
-
-
-async def rename(world: World, configuration: str) -> None:
-    """Istio's webhooks are in a configuration of this name from now on."""
-    world.repair.set_injectors(mesh(named=configuration))
-    await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
-
-
-def has_been_told(world: World, pod: str) -> bool:
-    return pod in [name for name, _ in world.events("NoSidecar")]
 
 
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
@@ -174,34 +145,6 @@ async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
         assert world.restarts("stopped") == 1
 
 
-async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
-    """Nobody checks that the UID in a pod's owner reference is that of its own namespace."""
-    async with cluster() as world:
-        world.api.replaces = False
-        world.namespaces["other"] = world.namespaces["shop"]
-        await world.pod("web", owner_uid="the-same")
-        await world.pod("claims", namespace="other", owner_uid="the-same")
-        await until(
-            lambda: set(world.api.evictions) == {"web", "claims"}, "neither waits for the other"
-        )
-
-
-async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller() -> None:
-    """Else each half of its pods would be restarted as if there were no others."""
-    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
-        for name in ("a", "b", "c"):
-            world.repair.apply(pods.convert(raw(BARE, name=name, uid=name, owner=REPLICAS)))
-            if name == "a":
-                world.repair.set_injectors(mesh())
-                await world.repair._store.catch_up()
-                world.repair.delete(Key("shop", "a", "a"), None)
-            if name == "b":
-                await world.repair._observe_changed()
-        owners = {stored.owner for stored in world.repair._store.pods.values()}
-        assert owners == set(world.repair._store.owners.values())
-        assert len(owners) == 1
-
-
 # Pods of training jobs that have no sidecar: their Job is suspended and resumed.
 
 
@@ -223,37 +166,6 @@ async def training() -> AsyncGenerator[World]:
         more: dict[str, Any] = {"job_limits": FAST, "namespace": "training"}
         async with at_work(api, policy=WITH_JOBS, **more) as world:
             yield world
-
-
-async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> None:
-    """istio#15873: one restart is for all its pods."""
-    async with training() as world:
-        await until(lambda: world.restarts("resumed") == 1, "it is resumed")
-        await until(lambda: not world.unmeshed, "all are meshed")
-        assert (world.restarts("suspended"), world.restarts("evicted")) == (1, 0)
-        told = await until(lambda: world.events("RestartedForSidecar"), "its owner is told")
-        assert len(told) == 1
-        await until(lambda: not world.repair.suspended(), "nothing is under way")
-
-
-async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_alone() -> None:
-    """They have a native sidecar that has not ended yet, so they are still Running."""
-    async with training() as world:
-        api = cast("Injected", world.api)
-
-        async def finish(request: web.Request) -> web.Response | None:
-            if not request.path.endswith("/tfjobs/mnist"):
-                return None
-            for name in list(api.pods):
-                body = api.get("pods", "training", name) or {}
-                body["status"]["containerStatuses"][0]["state"] = exited(0)
-                await api.put("pods", body)
-            await until(lambda: "its containers are finished" in str(world.unmeshed), "they end")
-            return None
-
-        api.always(finish)
-        await until(lambda: world.restarts("refused") == 1, "the suspension is given up")
-        assert not api.suspended
 
 
 async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> None:
@@ -279,22 +191,6 @@ async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> Non
         for each in changes:
             each.cancel()
         await until(lambda: world.restarts("resumed") == 1, "it is suspended later")
-
-
-async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
-    """It may have happened, and nobody has refused it."""
-
-    async def perform_and_fail(request: web.Request) -> web.Response | None:
-        if request.method != "PATCH":
-            return None
-        await world.api._route(request)
-        return refusal(504, "Timeout", "request did not complete within requested timeout")
-
-    async with training() as world:
-        world.api.faults.append(perform_and_fail)
-        await until(lambda: world.restarts("resumed") == 1, "it is suspended, and resumed")
-        await until(lambda: not world.unmeshed, "all are meshed")
-        assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
 
 
 # Applications that ask for sidecars, and the file that names them.
@@ -377,16 +273,6 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
         assert said(world).meshed is False
         reason = "without a sidecar: web-1, web-2, web-3 and 2 more"
         assert said(world).meshed_reason == reason
-
-
-async def test_applications_of_one_name_in_two_namespaces_are_two() -> None:
-    async with cluster(policy=REPORT) as world:
-        ask(world, "bank/web\nshop/web")
-        await world.pod("web-0", SIDECAR, labels=WEB)
-        await world.pod("web-1", namespace="bank", labels=WEB, owner_uid="owner-2")
-        await world.found("web-1")
-        found = [(each.namespace, each.meshed) for each in world.repair.applications()]
-        assert found == [("bank", False), ("shop", True)]
 
 
 async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> None:

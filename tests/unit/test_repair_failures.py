@@ -22,7 +22,7 @@ from unit.asynchronous import until
 from unit.leading import Led
 from unit.repairing import LIMITS, SIDECAR, cluster
 from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
-from unit.store import merged, refusal
+from unit.store import refusal
 from unit.training import kubeflow
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -163,24 +163,6 @@ async def test_a_controller_that_is_gone_is_forgotten() -> None:
         )
 
 
-async def test_nothing_is_told_to_a_pod_that_is_gone_when_its_eviction_is_refused() -> None:
-    async with cluster() as world:
-
-        async def remove_and_refuse(request: web.Request) -> web.Response | None:
-            if not request.path.endswith("/web/eviction"):
-                return None
-            await world.api.remove("pods", "shop", "web")
-            await until(lambda: world.repair.watched == 0, "it is gone")
-            return refusal(429, "TooManyRequests", BUDGET)
-
-        world.api.faults.append(remove_and_refuse)
-        await world.pod("web")
-        await until(lambda: world.restarts("refused") == 1, "it is refused")
-        await world.pod("marker", owner=None)
-        await until(lambda: world.events("NoSidecar"), "what came later is told")
-        assert [name for name, _ in world.events("NoSidecar")] == ["marker"]
-
-
 async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(policy=RepairPolicy()) as world:
         await world.pod("web")
@@ -245,26 +227,6 @@ async def test_what_the_watch_has_not_shown_yet_holds_a_restart(
     assert await compared(**changes) == why
 
 
-async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_restart() -> None:
-    async with cluster() as world:
-        lists = "GET /api/v1/namespaces/shop/pods"
-
-        async def delete_another(request: web.Request) -> web.Response | None:
-            if not request.path.endswith("/shop/pods") or world.api.requests.count(lists) < 2:
-                return None
-            answer = await world.api._route(request)
-            await world.pod("meshed", SIDECAR, deleting=True)
-            pods = world.repair._store.pods.values()
-            await until(lambda: any(pod.deleting for pod in pods), "the watch has shown it")
-            return cast("web.Response", answer)
-
-        world.api.faults.append(delete_another)
-        await world.pod("meshed", SIDECAR, ready=True)
-        await world.pod("web")
-        await until(lambda: "is being deleted" in str(world.unmeshed), "it waits for that")
-        assert world.api.evictions == []
-
-
 async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,38 +238,6 @@ async def test_no_restart_rests_on_an_answer_that_came_late(
 # Jobs that are suspended without an answer.
 
 TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["performed", "performed later"])
-async def test_a_suspension_without_an_answer_is_followed(late: bool) -> None:
-    """The connection ends. No search finds the Job within this test."""
-    async with kubeflow() as world:
-        sent = list[dict[str, Any]]()
-
-        async def cut(request: web.Request) -> web.Response | None:
-            if request.method != "PATCH" or request.transport is None:
-                return None
-            sent.append(await request.json())
-            if not late:
-                await world.api._route(request)
-            request.transport.abort()
-            return web.Response()
-
-        world.api.faults.append(cut)
-        process = world.process(search=1e6)
-        with pytest.raises(KubeError):
-            await world.restart(process)
-        if late:
-            reads = world.api.requests.count(f"GET {TFJOB}") + 5
-            await until(
-                lambda: world.api.requests.count(f"GET {TFJOB}") > reads, "it is read and read"
-            )
-            assert "not known" in process.status()[0].reason
-            sent[0]["metadata"].pop("resourceVersion")
-            await world.api.put("tfjobs", merged(world.api.job, sent[0]))
-            await world.api.operate()
-        await world.resumed()
-        await until(lambda: not process.status(), "nothing is under way")
 
 
 async def test_a_suspension_that_never_arrives_is_forgotten() -> None:

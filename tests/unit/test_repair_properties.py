@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -21,8 +20,7 @@ from istio_aux.model.answers import State
 from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import whole
 from istio_aux.model.moment import Moment
-from istio_aux.model.owners import FoundJob, Job
-from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.candidate import Candidate
@@ -160,8 +158,6 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
 PODS = 20_000 if NIGHTLY else 500
 TORCH = [(f"kubeflow.org/{version}", "PyTorchJob") for version in ("v1", "v2")]
 OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
-JOBS = [FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), Job())]
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
 QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
 

@@ -50,14 +50,6 @@ def test_the_one_that_has_waited_longest_is_closed(connections: Connections[Peer
     assert closed(connections) == [first, second]
 
 
-def test_one_that_has_made_progress_is_closed_later(connections: Connections[Peer]) -> None:
-    first, second, *_ = accept(connections, *"abcde")
-
-    connections.proceed(first)
-
-    assert closed(connections) == [second]
-
-
 def test_answered_connections_and_others_take_no_room_from_each_other(
     connections: Connections[Peer],
 ) -> None:
@@ -234,13 +226,6 @@ async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
                 stack.enter_context(socket.create_connection((host, port))).send(sent)
             assert await answered(host, port) == 200
             assert len(listener.connections) <= 8
-
-
-async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> None:
-    async with opened() as (listener, host, port):
-        with socket.create_connection((host, port)):
-            await until(lambda: listener.connections, "it is there")
-        await until(lambda: not listener.connections, "it is gone")
 
 
 async def test_how_many_connections_there_are_follows_from_the_memory(

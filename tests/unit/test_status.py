@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
@@ -255,21 +255,6 @@ def test_a_log_line_is_one_object_with_what_the_call_gave(log: io.BytesIO) -> No
         "level": "info", "event": "decision", "message": "training/job",
         "namespace": "training", "reason": "it is\nover",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("buffering", [0, -1])
-def test_a_line_is_written_before_the_call_returns(buffering: int, tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with logging_to(cast("BinaryIO", path.open("wb", buffering))):
-        for number in (1, 2):
-            logging.getLogger("any").warning("%d", number)
-            assert len(path.read_bytes().splitlines()) == number
-
-
-def test_times_have_milliseconds(log: io.BytesIO) -> None:
-    facts = {"created": 1e9 + 0.0625, "levelno": logging.INFO, "levelname": "INFO"}
-    logging.getLogger().handle(logging.makeLogRecord(facts))
-    assert lines(log)[0]["time"] == "2001-09-09T01:46:40.062+00:00"
 
 
 def test_a_line_of_somebody_else_has_its_logger_as_event(log: io.BytesIO) -> None:

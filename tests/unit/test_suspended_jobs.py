@@ -6,18 +6,15 @@ import asyncio
 import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.clock import system_clock
-from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
 from unit.asynchronous import until
 from unit.rules.training import pod_document
-from unit.store import merged, refusal
+from unit.store import refusal
 from unit.training import Kubeflow, kubeflow
 
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
@@ -54,16 +51,6 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert len(world.api.events) == 1
 
 
-async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
-    async with kubeflow() as world:
-        world.api.ends = False
-        process = world.process()
-        for name in (*world.api.pods, *world.api.pods):
-            assert await world.restart(process, name) == ""
-        assert patches(world.api) == 1
-        assert len(process.status()) == 1
-
-
 @pytest.mark.parametrize(
     ("listed", "why"),
     [
@@ -84,15 +71,6 @@ async def test_a_job_is_not_suspended_while_a_disruption_budget_may_forbid_it(
         assert not world.api.suspended
 
 
-async def test_a_long_error_is_shortened() -> None:
-    text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
-    async with kubeflow() as world:
-        world.api.refuse(PATCH, 422, "Invalid", text)
-        refused = await world.restart(world.process())
-        assert refused.endswith('unknown field "spec.runPolicy.suspend"')
-        assert len(refused) < 1100
-
-
 async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
     async def meddle(request: web.Request) -> web.Response | None:
         if request.method == "PATCH":
@@ -108,15 +86,6 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
         assert refused == "its TFJob is not suspended: another client has suspended it"
         assert patches(world.api) == 1
         assert not world.api.marked
-
-
-async def test_a_job_that_is_gone_is_forgotten() -> None:
-    async with kubeflow() as world:
-        world.api.ends = False
-        process = world.process()
-        await world.restart(process)
-        await world.api.remove("tfjobs", "training", "mnist")
-        await until(lambda: not process.status(), "nothing is under way")
 
 
 async def test_a_refused_resumption_is_tried_again() -> None:
@@ -152,22 +121,6 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
         assert world.api.job["status"]["conditions"][0]["type"] == "Running"
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
         assert not process.status()
-
-
-@pytest.mark.parametrize("resumed", ["by us", "by somebody else"])
-async def test_a_job_is_not_suspended_again_whoever_leads(resumed: str) -> None:
-    """Its new pods have no sidecar either: their work must not be lost, too."""
-    async with kubeflow() as world:
-        await world.suspended(ends=True)
-        if resumed == "by somebody else":
-            await world.api.change({"suspend": False})
-        first = world.process()
-        await world.resumed()
-        for process in (first, world.process()):
-            before = world.api.job
-            refused = await world.restart(process)
-            assert refused.startswith("its TFJob is not suspended: it was suspended for its sidec")
-            assert world.api.job == before
 
 
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -> None:
@@ -256,8 +209,6 @@ async def test_without_a_training_operator_nothing_is_listed(
 
 # What goes wrong with one Job, or with one request, keeps no other one waiting.
 
-PODS = "GET /api/v1/namespaces/training/pods"
-
 
 def looked(api: Kubeflow, name: str) -> int:
     """How often a Job was read."""
@@ -313,26 +264,6 @@ async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_list
         )
 
 
-async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed() -> None:
-    """A Job that is resumed while its pods go may fail."""
-    async with kubeflow() as world:
-        await world.suspended()
-        end = datetime.now(UTC) + timedelta(hours=1)
-        for name, uid in world.api.pods.items():
-            going = merged(
-                pod_document(name, uid=uid),
-                {"metadata": {"deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}"}},
-            )
-            await world.api.put("pods", going)
-        process = world.process(longest=0.0)
-        await until(lambda: "still there" in reason(process), "its pods are known")
-        world.api.always(fail_to_list_pods)
-        await until(lambda: "etcd is away" in reason(process), "they are not known any more")
-        looks = looked(world.api, "mnist") + 3
-        await until(lambda: looked(world.api, "mnist") > looks, "it is followed")
-        assert world.api.suspended
-
-
 async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() -> None:
     """It may be one of its own."""
     async with kubeflow() as world:
@@ -344,26 +275,6 @@ async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() ->
         await until(lambda: "training/strange" in reason(process), "the pod is named")
         assert world.api.suspended
         await world.resumed()
-
-
-async def test_a_job_whose_answer_is_slow_delays_no_other() -> None:
-    held = list[web.Request]()
-
-    async def hang(request: web.Request) -> web.Response | None:
-        if request.path.endswith("/tfjobs/slow"):
-            held.append(request)
-            await asyncio.sleep(3600)
-        return None
-
-    async with kubeflow() as world:
-        await world.suspended(ends=True)
-        await world.another("slow")
-        world.api.always(hang)
-        world.process()
-        await until(lambda: held, "it is asked for")
-        await world.resumed()
-        [request] = held
-        assert request.transport, "its answer is still awaited"
 
 
 async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
@@ -410,54 +321,3 @@ async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_other
             return [job["metadata"]["name"] for job in jobs if job["spec"]["runPolicy"]["suspend"]]
 
         await until(lambda: not left(), "all are resumed")
-
-
-async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
-    """Each time after a tenth of the time that it has waited."""
-    times = list[float]()
-
-    async def note(request: web.Request) -> web.Response | None:
-        if request.method == "GET" and request.path.endswith("/tfjobs/mnist"):
-            times.append(asyncio.get_running_loop().time())
-        return None
-
-    async with kubeflow() as world:
-        await world.suspended()
-        world.api.always(note)
-        world.process()
-        await until(lambda: times and times[-1] - times[0] > 1, "it waits for a second")
-        for before, after in pairwise(times):
-            # Less the time from the request to the decision.
-            assert after - before >= (before - times[0]) / 10
-
-
-async def test_a_later_change_of_its_annotation_moves_no_deadline() -> None:
-    """Anybody may write it."""
-    async with kubeflow() as world:
-        world.api.ends = False
-        process = world.process()
-        await world.restart(process)
-        [before] = process.status()
-        await world.api.change({}, annotations={MARK: "2020-01-01T00:00:00Z so"})
-        looks = world.api.requests.count(PODS) + 3
-        await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
-        assert world.api.suspended
-        assert process.status()[0].since == before.since
-
-
-async def test_a_clock_that_steps_ends_no_suspension_and_extends_none() -> None:
-    stepped = 0.0
-
-    def clock() -> Moment:
-        now = system_clock()
-        return Moment(now.monotonic, now.wall + stepped)
-
-    async with kubeflow() as world:
-        world.api.ends = False
-        await world.restart(world.process(longest=4.0, clock=clock))
-        for hours in (1, -1):
-            stepped = 3600.0 * hours
-            looks = world.api.requests.count(PODS) + 3
-            await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")  # noqa: B023 - at once
-            assert world.api.suspended
-        await world.resumed()

@@ -162,35 +162,6 @@ async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...
         assert patched == {KIND[kinds[-1]]}
 
 
-@sets
-async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(
-    kinds: tuple[str, ...],
-) -> None:
-    """Nothing that a leader remembers of the pod's controller holds then."""
-    async with filled(Trainer(*kinds)) as (
-        api,
-        jobs,
-    ):
-        api.anew = True
-        assert await suspend(api, jobs, "worker") == ""
-        await until(lambda: api.made == 2, "a new pod")
-        assert api.object("Job")["metadata"]["uid"] == "made-2"
-        why = await suspend(api, jobs, "worker")
-        assert why.startswith(
-            f"its {kinds[-1]} is not suspended: it was suspended for its sidecars on"
-        )
-        assert api.made == 2
-
-
-async def test_a_set_that_an_earlier_leader_suspended_is_found_and_resumed() -> None:
-    async with Trainer("Job", "JobSet", "TrainJob") as api:
-        marked = {"metadata": {"labels": {MARK: "sidecar"}}, "spec": {"suspend": True}}
-        await api.fill(TrainJob=marked)
-        assert api.made == 0
-        async with process(api, allowed=False):
-            await until(lambda: api.made == 1, "it is resumed")
-
-
 @pytest.mark.parametrize(
     ("more", "because"),
     [

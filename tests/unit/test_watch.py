@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.store import line, refusal, status
@@ -21,16 +20,6 @@ from unit.watching import (
     stream,
     watching,
 )
-
-
-async def test_a_new_object_under_an_old_name_is_another_object() -> None:
-    async with faulty() as api, watching(api) as (seen, _):
-        old = await api.put("pods", pod("a"))
-        await until(lambda: seen.there, "a is there")
-        new = await api.put("pods", pod("a", uid="another"))
-        await until(lambda: len(seen.told) == 3, "both are told")
-        assert old["metadata"]["uid"] != new["metadata"]["uid"]
-        assert [key.uid for key in seen.there] == ["another"]
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
@@ -213,22 +202,6 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
             assert not watch.refused
 
 
-async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
-    async def throttled(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
-        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
-
-    async with faulty() as api:
-        for number in range(101):
-            await api.put("pods", pod(f"pod-{number:03}"))
-        api.faults.append(throttled)
-        async with watching(api) as (seen, watch):
-            await watch.synced.wait()
-            assert (len(seen.names), seen.restarts) == (101, [])
-            assert lists(api) == 3, "one page, the next, and the next again"
-
-
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     async with faulty(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):
@@ -236,16 +209,6 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
         assert trouble == ('/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list')
         await watch.synced.wait()
         assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
-
-
-async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
-    async with faulty() as api:
-        api.faults += [on_watch(stream) for _ in range(100)]
-        began = asyncio.get_running_loop().time()
-        async with watching(api, backoff=Backoff(0.2, 0.2)):
-            await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
-        # Before each but the first, at least half of the backoff.
-        assert asyncio.get_running_loop().time() - began >= 5 * 0.1
 
 
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
@@ -277,49 +240,6 @@ async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(cod
             await until(lambda: seen.names == {"a"}, "it is there")
             await until(lambda: len(follows(api)) == 2, "the second watch is open")
             assert lists(api) == 1
-
-
-class Steps(Backoff):
-    """Remembers how long was waited after each failed list; a copy is for streams."""
-
-    def __copy__(self) -> Backoff:
-        return Backoff(self._first, self._longest)
-
-    def __init__(self, first: float, longest: float) -> None:
-        super().__init__(first, longest)
-        self.steps = list[float]()
-
-    def next(self) -> float:
-        self.steps.append(super().next())
-        return self.steps[-1]
-
-
-async def test_a_complete_list_ends_the_count_of_failures() -> None:
-    async def away(_request: web.Request) -> web.Response:
-        return refusal(500, "InternalError", "etcd is away")
-
-    steps = Steps(0.01, 1.0)
-    async with faulty() as api:
-        api.faults += [on_list(away) for _ in range(5)]
-        async with watching(api, backoff=steps) as (_, watch):
-            await watch.synced.wait()
-            assert steps.steps[-1] >= 0.08, "the fifth failure in a row"
-            await until(lambda: api.watches, "the watch is open")
-            api.faults.append(on_list(away))
-            failures = len(steps.steps)
-            await api.forget_history()
-            await api.cut()
-            await until(lambda: steps.steps[failures:], "a list has failed")
-            assert steps.steps[failures] <= 0.01, "the first failure in a row"
-
-
-async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
-    asked = set[str]()
-    for _ in range(2):
-        async with faulty() as api, watching(api, stream=1e9, relist=1e6):
-            await until(lambda api=api: api.watches, "the watch is open")
-            asked |= {query["timeoutSeconds"] for query in follows(api)}
-    assert len(asked) > 1, "a stream is asked for until the next list"
 
 
 async def test_after_versions_have_gone_back_everything_is_delivered_again(

@@ -9,15 +9,13 @@ import json
 import resource
 import socket
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 
 import pytest
-from aiohttp import web
 from istio_aux.serving import Closed, Connection, ServingLimits
 from istio_aux.telemetry import Bounded
-from unit.asynchronous import background, descriptors, until
+from unit.asynchronous import descriptors, until
 from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
 from unit.logged import logging_to
 
@@ -86,17 +84,6 @@ async def test_an_idle_connection_is_closed_with_503_and_retry_after() -> None:
             assert await client.closed()
         assert (goodbye.status, goodbye.headers["Retry-After"]) == (503, "1")
         await until(lambda: hook.ended("idle"), "it is gone")
-
-
-async def test_a_request_begins_with_its_first_byte() -> None:
-    """Idle time before it does not count."""
-    async with serving() as hook, hook.client() as client:
-        (await hook.server_side(waits_for="idle")).since -= 2 * ServingLimits().request
-        await client.send(post(review())[:9])
-        await hook.server_side(waits_for="request")
-        hook.listener._timer.cancel()
-        hook.listener._sweep()
-        assert (await client.ask(post(review())[9:])).status == 200
 
 
 async def test_bytes_that_are_no_request_do_not_keep_a_connection_open() -> None:
@@ -181,62 +168,6 @@ async def test_what_a_client_that_left_has_sent_does_not_wait_for_a_turn() -> No
         turns._passing.cancel()
 
 
-async def test_a_request_that_was_refused_is_not_counted_again_as_late() -> None:
-    async with serving(request=SHORT) as hook:
-        with closing(Bare(hook.port, hook.trust)) as client:
-            await client.shake_hands()
-            client.write(b"POST /mutate ")
-            await client.flush()
-            await asyncio.sleep(SHORT / 2)
-            client.write(b"no HTTP\r\n\r\n")
-            await client.flush()  # It does not answer TLS's close_notify.
-            await until(lambda: hook.ended("refused"), "it is closed", within=5)
-        assert (hook.reviews("malformed"), hook.reviews("timeout")) == (1, 0)
-
-
-async def test_an_error_of_ours_is_not_counted_as_a_clients() -> None:
-    async def fail(_request: web.BaseRequest) -> web.StreamResponse:
-        raise RuntimeError
-
-    async with serving() as hook:
-        hook.listener._handler = fail
-        assert (await hook.ask(post(review()))).status == 500
-        await until(lambda: hook.connections == 0, "it is gone")
-        assert hook.reviews("malformed") == 0
-
-
-async def test_the_event_loop_turns_more_often_after_a_review_that_took_long() -> None:
-    """So that a handshake beside many of them goes on."""
-    slow = ", ".join(f"k{n}: {'v' * 22}" for n in range(495))
-    body = post(review(metadata={"annotations": {"proxy.istio.io/config": f"{{{slow}}}"}}))
-    turns = list[int]()
-
-    async def count() -> None:
-        while True:
-            turns.append(int(hook.metric("istio_aux_admission_seconds_count")))
-            await asyncio.sleep(0)
-
-    async with serving() as hook, hook.client() as one, hook.client() as other:
-        for client in (one, other):
-            await client.send(body)
-        async with background(count()):
-            await one.answer()
-            await other.answer()
-    assert Counter(turns)[1] > 3
-
-
-async def test_a_handshake_that_dribbles_goes_before_an_older_request_that_has_begun() -> None:
-    async with serving(connections=2) as hook, hook.client() as client:
-        with raw(hook) as dribbling:
-            dribbling.send(b"\x16")
-            await until(lambda: hook.connections == 2, "both are there")
-            await client.send(BEGUN)
-            await hook.server_side(waits_for="request")
-            with raw(hook):
-                await until(lambda: hook.ended("limit") == 1, "one is closed")
-                assert not is_open(dribbling)
-
-
 async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes() -> None:
     async with serving() as hook:
         with ExitStack() as stack:
@@ -284,20 +215,6 @@ async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
             await client.send_on(post(large))
         assert hook.ended("unread") == 1
         assert hook.reviews("hold") < 50
-
-
-async def test_a_slow_reader_gets_all_its_answers() -> None:
-    large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving() as hook, hook.client() as client:
-        client.pause()
-        sending = asyncio.create_task(client.send(post(large) * 50))
-        listener = hook.listener
-        await until(lambda: listener.connections, "it is there")
-        (server_side,) = listener.connections
-        await until(lambda: server_side.writing_paused, "the server waits for it")
-        client.resume()
-        assert [(await client.answer()).status for _ in range(50)] == [200] * 50
-        await sending
 
 
 async def test_a_refused_client_that_never_stops_sending_is_closed() -> None:
@@ -355,22 +272,6 @@ async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_fi
         assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
         await until(lambda: hook.held == 0, "all is given back")
         assert hook.reviews("busy") == hook.ended("limit") == 1
-
-
-async def test_what_a_request_took_is_given_back_with_its_answer() -> None:
-    async with serving() as hook, hook.client() as client:
-        await client.ask(post(review(metadata={"annotations": {"note": "x" * 50_000}})))
-        assert hook.held < 5_000
-
-
-async def test_an_answer_that_is_not_read_is_counted() -> None:
-    large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving() as hook, hook.client() as client:
-        client.pause()
-        async with background(client.send(post(large) * 50)):
-            await hook.server_side(writing_paused=True)
-            assert hook.held > 400_000
-        client.leave()
 
 
 async def test_hostile_clients_leave_nothing_behind() -> None:

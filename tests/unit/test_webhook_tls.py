@@ -6,13 +6,13 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from istio_aux.start.webhook import Certificate, CertificateError
 from unit.asynchronous import background, until
-from unit.hooked import Bare, Client, post, review, serving
+from unit.hooked import Client, post, review, serving
 from unit.tls import certificate
 
 
@@ -86,17 +86,6 @@ async def test_a_name_that_is_not_ascii_is_served_like_any_other(
         await client.close()
         await until(lambda: hook.connections == 0, "it is gone")
     assert capfd.readouterr().err == ""
-
-
-async def test_a_client_that_does_not_trust_the_certificate_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with serving() as hook:
-        with closing(Bare(hook.port, ssl.create_default_context())) as client:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await client.shake_hands()
-            await until(lambda: hook.ended("handshake"), "it is gone")
-    assert "unknown ca" in caplog.text
 
 
 # The pair of files.

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiohttp import web
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from istio_aux.kube import actions
@@ -47,9 +46,6 @@ from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
 from unit.rules.pods import RUNNING, State, document, exited, job, waiting
 from unit.rules.unmeshed import REPORT, RESTART, raw
-from unit.store import refusal
-
-MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
 
 
 class Seen:
@@ -286,27 +282,6 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
         assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
 
 
-class WithoutPods(ApiServer):
-    """An API server that refuses to list pods."""
-
-    async def _route(self, request: web.Request) -> web.StreamResponse:
-        if request.path == "/api/v1/pods":
-            return refusal(403, "Forbidden", "pods is forbidden")
-        return await super()._route(request)
-
-
-@pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ENABLED, False), (QuitMode.DISABLED, True)])
-async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
-    """Repair is no reason to take a unit out of admission: reviews need no pods."""
-    repairs = RepairPolicy(race=RacePolicy.REPORT)
-    async with WithoutPods() as api, at_work(api, quit=quit_, repair_policy=repairs) as wired:
-        wired.listening = True
-        await until(lambda: len(whole(wired.status()).missing) == 1, "only pods are missing")
-        (missing,) = whole(wired.status()).missing
-        assert missing.startswith("pods: no complete list yet: ")
-        assert whole(wired.status()).ready is ready
-
-
 async def test_the_status_counts_the_unmeshed_pods_that_it_lists() -> None:
     """It is made in slices, and pods come and go between them."""
     async with ApiServer() as api, AsyncExitStack() as stack:
@@ -375,18 +350,6 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         assert [left("both"), left("in", **ambient), left("alone", **asking)] == [""] * 3
 
 
-async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        quits = QuitController(client, {}, Telemetry(), Events(client, "host"), leadership=Led())
-        for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
-            quits.apply(job(MESHED, **fields))
-        assert quits.watched == 0
-        quits.apply(job(MESHED))
-        assert quits.watched == 1
-        quits.apply(job(MESHED, phase="Unknown"))
-        assert quits.watched == 0
-
-
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name that a restart keeps. A checkpoint that cannot be read says nothing."""
     no_pods = {"quit": QuitMode.DISABLED, "repair_policy": RepairPolicy(race=RacePolicy.NONE)}
@@ -442,12 +405,6 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
         await until(lambda: second._repair._active and second._repair.finished, "all is decided")
         assert whole(second.status()).leader
         assert api.evictions == ["web"]
-
-
-def test_a_process_that_restarts_keeps_its_identity() -> None:
-    assert own_identity(8443) == own_identity(8443)
-    assert own_identity(8443) != own_identity(8444)
-    assert own_identity(0) != own_identity(0)
 
 
 async def test_an_endless_task_survives_unhandled_exceptions() -> None:

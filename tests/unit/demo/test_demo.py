@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from demo import report, scenes
-from demo.observe import Line, Seen, moment, pod_story
 from demo.promise import Promise, judge
 from demo.story import JobStory, PodStory, Run
 
@@ -75,27 +73,6 @@ def test_the_promise_is_broken_by_each_part_that_is_not_kept(
     assert promise.kept is not bool(broken)
     assert broken in "; ".join(check.why for check in promise.checks if not check.kept)
     assert not Promise(()).kept, "nothing was judged"
-
-
-def test_a_watched_classic_job_hangs_until_its_proxy_is_told_to_quit() -> None:
-    """As an API server sent it (provenance: tests/data/README.md). A log has fractions."""
-    stream = (TESTS / "data/demo/watch-classic-job.jsonstream").read_text().splitlines()
-    objects = [json.loads(line)["object"] for line in stream]
-    watched = tuple(
-        Seen(max(moment(m["time"]) for m in o["metadata"]["managedFields"]), o) for o in objects
-    )
-    endings = [pod_story(watched[: count + 1]).result for count in range(len(watched))]
-    assert endings == [
-        *["never started"] * 6,
-        *["still running"] * 4,
-        "hangs",
-        # Every container is over, the phase is not: still running, and no second quit.
-        *["still running"] * 2,
-        *["succeeded"] * 2,
-    ]
-    hello, done = moment("2026-11-21T08:16:26.4Z"), moment("2026-11-21T08:16:29.5Z")
-    log = (Line(hello, "hello"), Line(done, "done"))
-    assert pod_story(watched, {"main": log}).payload == (Run(hello, done, 0),)
 
 
 def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:

@@ -68,16 +68,10 @@ WORLDS = [
         why='node node-0: kubelet "v1.28.9" runs no native sidecars; they need 1.29',
     ),
     World("1.24 all native", world("1.24.6", native="default"), OLD, "native", **NATIVELY),
-    World("1.24 mesh holds", world("1.24.6", mesh=HOLD), OLD, "hold", **NATIVELY),
     World("1.28 on 1.32", world(native="default"), OLD, "", **NATIVELY),
     World("1.28 on 1.33", world(native="default"), NEW, "native", **NATIVELY),
-    World("1.28 on both", world(native="default"), (*OLD, *NEW), "", **NATIVELY),
     World("1.28 not native", world(), NEW, "", **NATIVELY),
     World("1.28 mesh holds", world(native="never", mesh=HOLD), NEW, "hold", **CLASSIC),
-    World("1.28 mesh holds on 1.32", world(mesh=HOLD), OLD, "hold", **NATIVELY),
-    World(
-        "1.28 mesh holds on 1.33", world(native="default", mesh=HOLD), NEW, "native", **NATIVELY
-    ),
     World("1.28 values hold", world(native="never", hold=True), NEW, "hold", **CLASSIC),
     World(
         "1.28 mesh holds, the author does not", world(mesh=HOLD), OLD, "", started="", says=None,
@@ -99,13 +93,11 @@ WORLDS = [
         started="hold", says="hold", why=NEVER, quits=(15520, (Way.PORT_FORWARD, Way.ENVOY)),
     ),
     World("1.28 with istio-cni", world(native="never", cni=True), NEW, "", **CLASSIC),
-    World("1.28 with istio-cni on 1.32", world(cni=True), OLD, "", **NATIVELY),
     World("1.30 on 1.32", world("1.30.3", native="default"), OLD, "", **NATIVELY),
     World("1.30 on 1.33", world("1.30.3", native="default"), NEW, "native", **NATIVELY),
     World(
         "1.30 revision", world("1.30.3", native="never", revision="1-30-3"), NEW, "", **CLASSIC
     ),
-    World("1.30 mesh holds", world("1.30.3", mesh=HOLD), OLD, "hold", **NATIVELY),
 ]  # fmt: skip
 
 

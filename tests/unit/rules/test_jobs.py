@@ -62,9 +62,7 @@ def ended(condition: str) -> dict[str, Any]:
         row("of its own", job()),
         row("of a CronJob", job(CRONJOB)),
         row("of a trial of Katib", job(TRIAL)),
-        row("that may not fail at all", job(backoffLimit=0)),
         row("whose rules fail one index", job(podFailurePolicy=rules(("FailIndex", STOPPED)))),
-        row("that names its controller", job(managedBy="kubernetes.io/job-controller")),
         row("that ignores disruptions", job(podFailurePolicy=rules(("Ignore", DISRUPTED)))),
         row("that counts exit codes", job(podFailurePolicy=rules(("Count", STOPPED)))),
     ],
@@ -87,9 +85,6 @@ def test_a_job_is_not_suspended_as_long_as_another_pod_of_it_has_its_sidecar() -
             "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name"),
         row("of a JobSet that is not known", job({**JOBSET, "apiVersion": "jobset.x-k8s.io/v2"}),
             "it is part of JobSet train, which might not expect that"),
-        row("of a TrainJob that is not known",
-            job({**TRAINJOB, "apiVersion": "trainer.kubeflow.org/v2"}),
-            "it is part of TrainJob train, which might not expect that"),
         *(
             row(f"with the condition {condition}", job(status=ended(condition)), "it is finished")
             for condition in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
@@ -118,7 +113,6 @@ def test_no_pod_of_a_job_that_cannot_be_suspended_is_touched(found: Job, because
     "found",
     [
         row("alone", {}),
-        row("at its limit", {"backoffLimit": 0}),
         row("that ignores evictions", {"podFailurePolicy": rules(("Ignore", DISRUPTED))}),
     ],
 )

@@ -67,16 +67,13 @@ UNSUITED = {
     "in an init container": (pod(initContainers=[{"command": [POST]}]), ENDS),
     "scuttle": (says("/bin/scuttle", "python", "-m", "app"), f"{ENDS}scuttle"),
     "scuttle of the image": (variable("ENVOY_ADMIN_API"), f"{ENDS}ENVOY_ADMIN_API"),
-    "scuttle's other variable": (variable("ISTIO_QUIT_API"), ENDS),
     "kubexit": (variable("KUBEXIT_NAME", "main"), ENDS),
     "envoy-sidecar-helper": (pod({}, {"name": "envoy-sidecar-helper"}), ENDS),
     "by its flags": (pod({"args": ["-envoy.ready.check=true"]}), ENDS),
     "by a signal": (says("pkill", "-f", "pilot-agent", shareProcessNamespace=True), ENDS),
     "who knows": (says("x" * not_native.LONGEST), "too much to judge: its"),
     "limits of an init container": (needing(needs(LARGE)), f"{RAISES} needs: limits.memory"),
-    "requests": (needing(needs(LARGE, "requests")), f"{RAISES} needs: requests.memory"),
     "CPUs": (needing(needs("1", name="cpu")), f"{RAISES} needs: limits.cpu"),
-    "disks": (needing(needs("1", name="ephemeral-storage")), RAISES),
     "beside a native sidecar": (
         needing(needs(SMALL, **ALWAYS), needs("201Mi"), main=needs(SMALL)), RAISES
     ),
@@ -88,7 +85,6 @@ UNSUITED = {
     "templates": (
         pod(annotations={TEMPLATES: "sidecar,custom"}), "templates that were not tried: annotation"
     ),
-    "grpc-agent": (pod(annotations={TEMPLATES: "grpc-agent"}), "templates that were not tried"),
     "so many templates": (pod(annotations={TEMPLATES: "x," * 5000}), "templates"),
     "short grace": (
         pod(terminationGracePeriodSeconds=4), "its grace period is short: terminationGracePeriod"
@@ -114,7 +110,6 @@ def test_such_a_pod_is_held_and_its_proxy_is_classic_also_where_istio_makes_nati
 SUITED = {
     "nothing": pod(),
     "another sidecar's flag": pod({"args": ["--quitquitquit", "--port=5432"]}),
-    "another sidecar's port": says("curl", "-XPOST", "http://localhost:9091/quitquitquit"),
     "a signal that reaches nobody": says("pkill", "-f", "pilot-agent"),
     # A kubelet runs it when the pod is deleted, and starts no sidecar again then.
     "a hook at its end": pod({"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", POST]}}}}),

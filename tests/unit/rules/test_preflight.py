@@ -19,7 +19,6 @@ from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Right
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Configuration
-from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.rules.pods import RUNNING, job
 
@@ -111,16 +110,6 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Stat
         assert first.do
     away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
     assert ("New pods that it selects are refused" in first.what) is (state in away)
-
-
-def test_one_webhook_of_istio_with_fail_is_enough_to_refuse_pods() -> None:
-    hooks = list(ISTIO[DEFAULT].webhooks or ())
-    hooks[0] = replace(hooks[0], failure_policy="Ignore")
-    mixed = {DEFAULT: replace(ISTIO[DEFAULT], webhooks=tuple(hooks))}
-
-    first, *_ = preflight.injectors(mesh(State.NO_SERVICE), mixed)
-
-    assert "failurePolicy Fail and Ignore. New pods that it selects are refused" in first.what
 
 
 def test_classic_sidecars_are_a_note_with_the_reason() -> None:

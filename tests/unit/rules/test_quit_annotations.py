@@ -85,21 +85,6 @@ def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list
     assert len(decision.reason) < 300
 
 
-def test_a_reason_does_not_name_thousands_of_containers() -> None:
-    """It stands in log lines, Events and answers; each container has a verdict of its own."""
-    running = {f"c{number}": RUNNING for number in range(3_000)}
-    decision = waiting_for(job({"main": exited(0), "istio-proxy": RUNNING, **running}))
-    assert decision.reason.endswith("c19 (running) and 2980 more")
-    assert len(decision.blocked_by) == 3_000
-
-
-def test_while_the_wish_is_not_understood_every_container_counts() -> None:
-    """A verdict must not say that somebody ignores it."""
-    pod = annotated(quit_after="mian")
-    assert PodFacts(pod, QuitPolicy()).containers["dind"].role == "payload"
-    assert blockers(waiting_for(pod)) == ("dind",)
-
-
 @pytest.mark.parametrize("value", ["dind", "main,dind"])
 def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> None:
     """What the author waits for counts more than what anybody ignores."""
@@ -205,20 +190,6 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     )
     assert blockers(decision) == ("annotation istio-aux.io/quit-grace",)
     assert decision.until is None
-
-
-def test_an_invalid_annotation_is_reported_before_the_payload_ends() -> None:
-    """The author learns of it while there is time."""
-    decision = waiting_for(annotated({"main": RUNNING}, grace="soon"))
-    assert "istio-aux.io/quit-grace" in decision.reason
-    assert blockers(decision) == ()
-
-
-def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> None:
-    """An ignored container may end later; that is of no account."""
-    late = exited(0, at="2026-11-21T08:30:00Z")
-    pod = annotated({"main": exited(0), "dind": late}, quit_after="main", grace="5")
-    assert isinstance(graced(pod, QuitPolicy(), 5), Quit)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
-from istio_aux.model.sidecars import parse
 from istio_aux.quit.rules import KATIB_FIX, Action, Ignore, Quit, Report, Wait
 from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
 from unit.rules.table import Row, blockers, decide, pair, table
@@ -36,15 +35,12 @@ def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -
             restart="OnFailure",
             phase="Pending",
         ),
-        case("no native sidecar: the kubelet ends it", DIND, "dind", sidecars={"vault": RUNNING}),
         case("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
         case("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
         case("an end that nobody waits for counts for nothing",
              {"main": RUNNING, "dind": exited(0)}, **IGNORING),
         case("nobody knows: the node does not report", DIND, phase="Unknown"),
         case("nobody: the kubelet restarts all containers", DIND, conditions=RESTARTING),
-        case("nobody: only the proxy is to come back",
-             {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, restart="OnFailure"),
     ],
 )  # fmt: skip
 def test_who_blocks_a_pod_with_a_classic_proxy(
@@ -134,16 +130,6 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
     assert ({*blockers(beside)}, beside.fix) == ({COLLECTOR, "vault-agent"}, KATIB_FIX)
 
 
-@pytest.mark.parametrize("collector", [COLLECTOR, "metrics-collector"])
-def test_a_collector_that_waits_for_a_native_proxy_is_named_too(collector: str) -> None:
-    """katib#2614: the kubelet ends the proxy after the collector."""
-    found = trial({**DONE, collector: RUNNING}, **NATIVE)
-
-    assert isinstance(found, Ignore)
-    assert blockers(found) == (collector,)
-    assert found.reason.endswith(f"kept by {collector} (running); {KATIB_FIX}")
-
-
 def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None:
     """The setting is made: the collector reports, and then its proxy is told to exit."""
     args = [*ARGS, "-w", "false"]
@@ -172,11 +158,6 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
 )
 def test_no_other_pod_is_taken_for_that(found: Action, why: str) -> None:
     assert (found.fix, "Katib" in found.reason) == ("", False), why
-
-
-def test_a_collector_that_is_ignored_on_purpose_is_ignored() -> None:
-    """Its report needs a port that is not redirected; who names it there knows that."""
-    assert isinstance(trial(policy=QuitPolicy(sidecars=parse(f"{COLLECTOR}=ignore"))), Quit)
 
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
@@ -208,12 +189,6 @@ def reported(pod: Pod, policy: QuitPolicy = DELETE) -> Report:
         lost(waiting("ContainerCreating"), OOM),
         "istio-proxy exited 137 (OOMKilled)",
     ),
-    Row(
-        "Envoy ran out of memory beside a payload that will be restarted",
-        lost(exited(1), OOM, details={"main": {"restartPolicy": "OnFailure"}}),
-        "istio-proxy exited 137 (OOMKilled), not restarted",
-    ),
-    Row("a payload without a status", lost(MISSING), "not finished: main (no status yet)"),
     Row(
         "a payload that the author waits for, beside another one that nobody does",
         lost(others={"dind": exited(0)}, annotations={QUIT_AFTER: "main"}),
@@ -304,12 +279,6 @@ def test_the_one_owner_that_controls_the_pod_counts() -> None:
     for owners, deleted in (([other, ours], True), ([ours, other], True), ([ours, ours], False)):
         found["metadata"]["ownerReferences"] = owners
         assert reported(pods.convert(found)).delete is deleted
-
-
-def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
-    """Opting out means all of istio-aux."""
-    pod = lost(owner=JOB, annotations={QUIT: "false"})
-    assert isinstance(decide(pod, DELETE, None), Ignore)
 
 
 @pytest.mark.parametrize("obeyed", [True, None, False])

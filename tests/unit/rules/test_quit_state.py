@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
-from istio_aux.model import sidecars
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
@@ -87,17 +86,6 @@ class Story:
         return self
 
 
-def test_a_quit_from_the_first_look_to_the_proof() -> None:
-    story = Story()
-    assert story.awake() == Look()
-    send = story.looked()
-    assert send == Send(Way.EXEC, 15020)
-    assert story.answered() == Sleep(QuitLimits().confirm)
-    story.watched(pod(proxy=ENDED))
-    assert not story.task.is_due(story.scope)
-    assert story.awake() == EXITED, "the watch is the proof: no second look"
-
-
 @pytest.mark.parametrize(
     ("seconds", "waited"), [(0.3, 0.3), (1.7, 1.7), (9.0, 2.0)], ids=["fast", "slow", "frozen"]
 )
@@ -138,17 +126,6 @@ def test_a_pod_was_not_kept_for_longer_than_it_has_existed(
     end = story.awake()
     assert isinstance(end, End)
     assert end.after_payload == seconds
-
-
-def test_a_sidecar_that_ends_between_payload_and_proxy_shortens_no_wait() -> None:
-    policy = QuitPolicy(sidecars=sidecars.parse("vault-agent=ignore"))
-    story = Story(policy=policy).told()
-    late = {"vault-agent": exited(0, at="2026-11-21T08:16:39Z")}
-    proxy = {"istio-proxy": exited(0, at="2026-11-21T08:16:39Z")}
-    story.watched(pods.convert(document({**proxy, "main": DONE, **late})))
-    end = story.awake()
-    assert isinstance(end, End)
-    assert end.after_payload == 10.0
 
 
 @pytest.mark.parametrize(
@@ -274,34 +251,6 @@ def test_the_outcome_for_a_pod_that_left_the_watch(
     assert end(story) == outcome
 
 
-def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
-    """And the same way is next."""
-    story = Story()
-    assert story.awake() == Look()
-    assert isinstance(story.looked(), Send)
-    assert story.failed(counts=False, pause=7.0) == Retry(reading=True, pause=7.0)
-    assert (story.task.attempts, story.task.failures, story.task.way) == (0, 0, None)
-    assert story.awake() == Look()
-    assert story.looked() == Send(Way.EXEC, 15020)
-
-
-def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
-    story = Story(pod(main=JUST_DONE), policy=QuitPolicy(grace=30))
-    assert story.awake(10) == Sleep(20.0)
-    assert story.awake(29.9) == Sleep(0.25), "not shorter"
-    assert story.awake(30) == Look()
-    assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
-
-
-def test_a_grace_period_begins_again_when_the_payload_does() -> None:
-    story = Story(policy=QuitPolicy(grace=30))
-    story.watched(pod(main=RUNNING))
-    assert story.awake() == End()
-    later = after(20)
-    story.watched(pod(), later)
-    assert story.state.until == after(50)
-
-
 @pytest.mark.parametrize("step", [-3600, 3600])
 def test_a_wall_clock_that_steps_changes_no_duration(step: int) -> None:
     """Grace periods, the second look at a dead proxy, the Event of a blocked pod, a watch's lag."""
@@ -360,15 +309,6 @@ def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
         assert story.state.until == after(50)
 
 
-def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:
-    story = Story(mode=QuitMode.DRY_RUN)
-    assert (story.awake(), story.looked()) == (Look(), End(QuitOutcome.DRY_RUN, FINISHED))
-    assert story.state.due(story.scope) is None
-    story.watched(pod(main=RUNNING))
-    story.watched(pod())
-    assert story.state.due(story.scope) == "quit"
-
-
 def test_an_older_state_does_not_count_for_a_while() -> None:
     story = Story(pod(version=20))
     story.watched(pod(main=RUNNING, version=19))
@@ -399,14 +339,6 @@ def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:
     story = Story(pod(version=20))
     story.state.touch(pod(version=22), NOW)
     story.watched(pod(main=RUNNING, version=21))
-    assert story.state.decision.action == "quit"
-
-
-def test_a_late_version_that_says_nothing_new_makes_no_older_one_new() -> None:
-    """Between them the pod was read as it is now."""
-    story = Story(pod(version=23))
-    story.state.touch(pod(version=21), NOW)
-    story.watched(pod(main=RUNNING, version=22))
     assert story.state.decision.action == "quit"
 
 
@@ -464,23 +396,4 @@ def test_a_reported_pod_is_deleted_once_nothing_prevents_it() -> None:
     assert story.state.due(story.scope) == "report"
 
 
-def test_an_older_state_does_not_delay_a_deletion() -> None:
-    """The API server answers from its cache; the watch has shown a newer state."""
-    story = Story(KEPT, policy=DELETE)
-    assert story.awake(2) == Look()
-    story.watched(TORN)
-    assert story.looked(KEPT) == Retry()
-    assert (story.awake(2), story.looked(TORN)) == (Look(), Delete("5"))
-
-
 BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
-
-
-def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
-    story = Story(BLOCKED)
-    story.watched(BLOCKED, after(45))
-    assert story.awake(45) == Sleep(15.0), "from when it was first seen"
-    lasting = [story.state.trouble(story.scope, after(seconds)) for seconds in (45, 60)]
-    assert [pod.lasting for _, pod in filter(None, lasting)] == [False, True]
-    assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
-    assert story.state.due(story.scope) is None

@@ -44,14 +44,9 @@ UNCONTROLLED = pods.convert(OWNED)
         Row(f"a {owner[1]}'s pod", unmeshed(owner=owner, name="charm-a-0"))
         for owner in (STATEFUL, ("apps/v1", "DaemonSet"), ("v1", "ReplicationController"))
     ),
-    Row("a pod that has not started yet", unmeshed(phase="Pending", ready=False)),
     Row(
         "a pod that asks for a sidecar by its label",
         unmeshed(labels={INJECT: "true"}, annotations={INJECT: "false"}),
-    ),
-    Row(
-        "a pod with another native sidecar and another container",
-        unmeshed({"main": RUNNING, "istio-proxy-exporter": RUNNING}, sidecars={"vault": RUNNING}),
     ),
     Row(
         "a charm's pod, in a model beside that of istio-aux",
@@ -92,11 +87,6 @@ def test_restarted(row: Row) -> None:
         "a pod that its label keeps out of the mesh",
         unmeshed(labels={INJECT: "false"}, annotations={INJECT: "true"}),
         f'label {INJECT}: "false"',
-    ),
-    Row(
-        "a pod that its annotation keeps out of the mesh",
-        unmeshed(annotations={INJECT: "false"}),
-        f'annotation {INJECT}: "false"',
     ),
     *(Row(f"a pod of {name}", unmeshed(namespace=name), name) for name in IGNORED_BY_ISTIO),
     Row(
@@ -154,7 +144,6 @@ def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
         "it is a TFJob's, and race-policy is not restart-jobs",
     ),
     Row("a pod whose node does not report", unmeshed(phase="Unknown"), "phase Unknown"),
-    Row("a pod without a phase", unmeshed(phase=None), "phase not known"),
     *(
         Row(f"a pod without a {name}", unmeshed(**{name: ""}), "without uid and resourceVersion")
         for name in ("uid", "version", "owner_uid")

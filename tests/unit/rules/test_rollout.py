@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from istio_aux.model.election import Replaced, read_checkpoint
+from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.repair import rollout as rollouts
 from istio_aux.repair.candidate import Candidate
@@ -162,24 +162,12 @@ def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> No
     assert waits == [7200.0, 14400.0, 28800.0, forgotten]
 
 
-def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_place() -> None:
-    """Its node is lost; a ReplicaSet makes a new pod at once, and never the same one."""
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    lost, new = going(bare("a")), meshed("c")
-    assert story.see(lost, bare("b"), new) == Defer("a is being deleted", until=1601.0)
-    story.see(lost, bare("b"), new, after=600)
-    assert story.evict() == "b"
-
-
 @pytest.mark.parametrize(
     ("pods", "gone", "reason", "wait"),
     [
-        ([bare("a"), going(bare("b"))], {}, "b is being deleted", 600),
         ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted", 600),
         ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet", 600),
         ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1", 60),
-        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0", 60),
     ],
 )
 def test_a_pod_that_somebody_else_restarts_is_waited_for_but_not_for_ever(
@@ -220,15 +208,6 @@ def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
     """Whatever its clock showed, and ours."""
     failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
     assert failed.until == NOW.monotonic + left
-
-
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_time_that_does_not_exist_in_utc_ends_nothing(time: str) -> None:
-    """Whoever may write the Lease may write such a time."""
-    left = read_checkpoint(f'{{"failed": {{"shop/a": "{time}"}}}}')
-    assert left
-    failed = recalled(left.failed["shop/a"], NOW, LIMITS)
-    assert NOW.monotonic < failed.until <= NOW.monotonic + LIMITS.memory
 
 
 def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
@@ -411,14 +390,6 @@ def test_a_replacement_is_one_also_where_the_old_pod_takes_long_to_end() -> None
     story.see(structs.replace(going(OLD), deleted=at + 30), new)
 
     assert story.next is None
-
-
-def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> None:
-    new = bare("new", created=NOW.wall + 1)
-    rollout = started(Rollout(), [OLD], OLD, NOW, sent=False)
-    rollout = observed(rollout, [OLD, new], NOW, LIMITS)
-    assert (rollout.failure, rollout.replacing is None) == (None, False)
-    assert observed(rollout, [new], NOW, LIMITS).replacing is None
 
 
 def test_an_eviction_that_was_accepted_is_not_doubted() -> None:

@@ -235,13 +235,6 @@ def test_the_proxy_becomes_the_first_and_the_others_keep_their_order(
     assert found["spec"]["containers"][0]["lifecycle"] == WAIT
 
 
-@pytest.mark.parametrize("lifecycle", [None, {}, {"postStart": None, "preStop": None}])
-def test_an_empty_lifecycle_counts_as_none(lifecycle: dict[str, Any] | None) -> None:
-    """However the JSON spells it."""
-    found = patched(injected(details={PROXY: {"lifecycle": lifecycle}}))
-    assert found["spec"]["containers"][0]["lifecycle"]["postStart"] == WAIT["postStart"]
-
-
 def test_a_hook_of_somebody_else_is_kept() -> None:
     """The mesh may have given the proxy another way to wait (Helm global.proxy.lifecycle)."""
     own = {
@@ -251,30 +244,6 @@ def test_a_hook_of_somebody_else_is_kept() -> None:
     found = patched(injected(details={PROXY: {"lifecycle": own}}))
     assert names(found) == [PROXY, "main"]
     assert found["spec"]["containers"][0]["lifecycle"] == own
-
-
-@pytest.mark.parametrize(
-    "lifecycle", [{"preStop": {"exec": {"command": ["x"]}}}, {"stopSignal": "SIGINT"}]
-)
-def test_hold_is_not_claimed_where_the_mesh_replaced_its_hook(lifecycle: dict[str, Any]) -> None:
-    """With a lifecycle from the mesh Istio adds no hook, so nothing holds the payload back.
-
-    istio#37541.
-    """
-    result = planned(injected(details={PROXY: {"lifecycle": lifecycle}}))
-    assert (result.ops, result.started_with) == ((), None)
-    assert "hold has no effect" in result.reason
-
-
-def test_the_proxy_moves_before_a_container_that_was_added_later() -> None:
-    """Another webhook put its sidecar first: order is restored, and nothing else is changed."""
-    before = injected("vault", PROXY, "main", annotations={CONFIG: HOLD}, details=HELD)
-    found = patched(before)
-    assert names(found) == [PROXY, "vault", "main"]
-    assert annotations_of(found) == {
-        **annotations_of(before),
-        STARTED_WITH: "hold",
-    }
 
 
 @pytest.mark.parametrize("case", ["classic", "native", "hold"])

@@ -71,8 +71,6 @@ def noted(time: str) -> dict[str, Any]:
     [
         row("that runs", job("Created", "Running")),
         row("that was just created", job()),
-        row("that was resumed before", job("Running", policy={"suspend": False})),
-        row("that names its operator", job(policy={"managedBy": "kubeflow.org/training-operator"})),
         row("whose status says null", job(policy={"suspend": None})),
         row("that we resumed a day ago", job(**noted("2026-11-20T09:00:00Z"))),
         row("that we resumed more than a day from now", job(**noted("2026-11-22T09:00:01Z"))),
@@ -96,16 +94,12 @@ def left(sentence: str, because: str, its: Pod | None = None, /, **found: Any) -
 @pytest.mark.parametrize(
     ("found", "its", "because"),
     [
-        left("that succeeded", "it is finished", conditions=["Succeeded"]),
         left("that failed", "it is finished", conditions=["Failed"]),
         left("that is deleted", "it is being deleted", deletionTimestamp="2026-11-21T08:17:00Z"),
-        left("that a user suspended", "another client has suspended it", policy={"suspend": True}),
         left("in a queue of Kueue's", f"{KUEUE}queue-name",
              labels={"kueue.x-k8s.io/queue-name": "gpu"}),
         left("that Kueue manages without a queue", f"{KUEUE}podset",
              pod(labels={"kueue.x-k8s.io/podset": "worker"})),
-        left("of another manager", "it is managed by kueue.x-k8s.io/multikueue",
-             policy={"managedBy": "kueue.x-k8s.io/multikueue"}),
         left("that we resumed less than a day ago", AGAIN.format("2026-11-20 09:00:01Z"),
              **noted("2026-11-20T09:00:01Z")),
         left("that we resumed, by a clock that is ahead", AGAIN.format("2026-11-22 08:59:59Z"),
