@@ -1,8 +1,7 @@
 """The charm's actions. All but `restart-unmeshed` and `replace-authority` only read.
 
 What they answer comes from the workload: from its status port, or from its command line, which runs
-in the workload's container with the workload's own account. Every answer is bounded, whatever
-tenants call their pods (`LARGEST`), and comes while a user waits for it (`ANSWER`).
+in the workload's container with the workload's own account.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Actions(ops.Object):
         return {"holders": holders, **_listed(page)}
 
     def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
-        """Ask the process that holds the Lease: only that knows stuck pods."""
+        """Ask the process that holds the Lease."""
         status = probe.ask(self._transport).status
         if not (status and status.lease_holder):
             raise RefusedError("no unit holds the Lease yet, so none knows stuck pods")
@@ -158,7 +157,6 @@ class Actions(ops.Object):
             raise RefusedError(f"{leader}; run the action there: {error}") from error
 
     def _page(self, event: ops.ActionEvent, url: str, *states: str) -> PodPage:
-        """Return the page that the parameters ask for."""
         paging = event.load_params(Paging)
         if paging.after:
             _pod("after", paging.after)
@@ -190,7 +188,6 @@ class Actions(ops.Object):
         return {"works": str(works).lower(), "findings": shown, "json": records}
 
     def _charms_findings(self) -> Iterator[Finding]:
-        """Yield what only the charm knows: its options, its rights, its units."""
         inputs = observe(self._charm, self._transport)
         if inputs.invalid:
             yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
@@ -215,7 +212,6 @@ class Actions(ops.Object):
             yield Finding("workload", "problem", inputs.answer.missing, do)
 
     def _workloads_findings(self) -> Iterator[Finding]:
-        """Yield what the workload's command `check` finds, with the rights of the workload."""
         command = ["check", "--config", workload.CONFIG, "--output", "json"]
         text, why = self._run(command, timed=True)
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
@@ -250,24 +246,23 @@ class Actions(ops.Object):
         return {**counts, "unfinished": why, "pods": pods, "json": records}
 
     def _to_evict(self) -> Inputs:
-        """Return with what the leader gives the workload the right to evict pods for a while.
-
-        No other unit writes the role, and the leader's own hooks wait for the action.
-        """
-        inputs = observe(self._charm, self._transport)
+        inputs = self._leading()
         race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
         if RacePolicy(race).restarts:
             why = "the workload restarts these pods already; list-unmeshed says what each waits for"
             raise RefusedError(f"race-policy: {race}: {why}")
+        return inputs
+
+    def _leading(self) -> Inputs:
+        """Return what the leader observes; no other unit may write what it owns."""
+        inputs = observe(self._charm, self._transport)
         if not inputs.leader:
             raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
         return inputs
 
     @_action
     def _on_replace_authority(self, event: ops.ActionEvent) -> Results:
-        inputs = observe(self._charm, self._transport)
-        if not inputs.leader:
-            raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
+        inputs = self._leading()
         own = certificates.OwnAuthority(self._charm.model)
         if not own.secret_id:
             raise RefusedError("there is no certificate authority yet")

@@ -3,10 +3,8 @@
 Two providers each make a unit an `Offer`: the application's own authority and, with the relation
 `certificates`, a PKI, which comes first.
 
-All units share one webhook configuration, which has one caBundle. Their certificates have different
-issuers while the application's authority is replaced, and while the relation `certificates` comes,
-goes or changes. No unit may serve a certificate that the API server does not trust. A new issuer
-takes these steps:
+All units share one caBundle, and have different issuers while the authority or the PKI changes. No
+unit may serve a certificate that the API server does not trust. A new issuer takes these steps:
 
 1. A unit publishes two issuers in the peer relation: of the certificate that it serves, and of the
    certificate that it wants to serve.
@@ -14,12 +12,11 @@ takes these steps:
    as trusted, in the peer relation.
 3. The unit serves the new certificate once its issuer is noted.
 
-An old issuer takes two events to go. In the first, no unit publishes it any more, and the leader
-removes it from the trusted issuers. In a later event, the leader removes it from the caBundle.
+An old issuer takes two events to go: when no unit publishes it any more, the leader removes it from
+the trusted issuers, and in a later event from the caBundle.
 
-Juju stores a hook's data when the hook succeeds. A hook may change the cluster and then fail. So
-each step relies on the data that Juju had when the event began, and not on data that the event
-wrote.
+Juju stores a hook's data when the hook succeeds, and a hook may change the cluster and then fail.
+So each step relies on the data that Juju had when the event began.
 """
 
 from __future__ import annotations
@@ -46,14 +43,12 @@ ENDPOINT: Final = "certificates"
 TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
 TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 
-# The one number for the life of the application's own authority: SECURITY.md says it, too. A leaf
-# must expire before its authority, which has a year left when it is replaced. Half of a leaf's life
-# leaves a month in which the controller may be away.
+# A leaf must expire before its authority, which has a year left when it is replaced. Half of a
+# leaf's life leaves a month in which the controller may be away.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
 # The part of its life that is left when a certificate of our own is renewed; and when one of the
-# PKI was not renewed in time: the rest is for the units to change to another one. The library drops
-# its request by then, and asks for a new certificate.
+# PKI was not renewed in time: the rest is for the units to change to another one.
 _RENEWED: Final = 1 / 2
 _LATE: Final = 1 / 20
 # What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
@@ -101,10 +96,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a provider offers to this unit: a leaf, or the reason why there is none, in one line.
-
-    A provider that is not there has neither.
-    """
+    """A leaf, or the reason why there is none; a provider that is not there has neither."""
 
     leaf: Leaf = Leaf()
     reason: str = ""
@@ -161,7 +153,7 @@ def renewed(served: Leaf, authority: Authority, names: tuple[str, ...], now: dat
 
 
 def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Leaf:
-    """Return the leaf of a chain with what has signed it: the API server trusts no more than that.
+    """Return the leaf of a chain with what has signed it.
 
     Raises:
         ValueError: no client would accept it.
@@ -171,12 +163,11 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
     leaf, *issuers = x509.load_pem_x509_certificates(chain.encode())
     if not issuers:
         raise ValueError("it comes without its issuer")
-    # Clients differ in what they accept; this one is as strict as browsers are.
+    # As strict as browsers are.
     policy = verification.PolicyBuilder().store(verification.Store(issuers)).time(now)
-    # The name that the API server verifies.
-    verifier = policy.build_server_verifier(x509.DNSName(names[2]))
     try:
-        found = verifier.verify(leaf, [])
+        # The name that the API server verifies.
+        found = policy.build_server_verifier(x509.DNSName(names[2])).verify(leaf, [])
     except verification.VerificationError as error:
         raise ValueError(str(error).partition("\n")[0][:100]) from error
     if load_pem_private_key(key.encode(), None).public_key() != leaf.public_key():
@@ -218,7 +209,7 @@ class OwnAuthority:
             self.reason = f"certificate authority cannot be read; {do} ({one_line(said, 100)})"
 
     def offer(self, served: Leaf, names: tuple[str, ...], now: datetime) -> Offer:
-        """Return what the unit, which serves `served`, is to serve."""
+        """Return what the unit, which serves `served`, may serve."""
         if not self.present:
             return Offer(reason=self.reason)
         return Offer(renewed(served, self.present, names, now))
@@ -352,8 +343,8 @@ def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStat
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
     """Remove a revision that is not used, once.
 
-    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794). Removing
-    one that is gone would fail the hook at its end. So removed revisions are noted.
+    Juju asks again (juju#19036, juju#20794), and removing one that is gone fails the hook at its
+    end. So removed revisions are noted.
     """
     try:
         info = event.secret.get_info()

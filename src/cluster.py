@@ -67,15 +67,15 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
 _REFUSALS: Final = frozenset({401, 403})
 _NOT_ITS_ANSWER: Final = "not an answer of the Kubernetes API server"
 # How the API server says that the charm lacks a right (apiserver responsewriters/errors.go
-# forbiddenMessage, kubernetes rbac/validation/rule.go ConfirmNoEscalation). Others forbid, too: a
-# quota, a namespace that is being deleted, a webhook.
+# forbiddenMessage, kubernetes rbac/validation/rule.go ConfirmNoEscalation). Quotas and webhooks
+# forbid, too.
 _LACKS_RIGHT: Final = re.compile(
     r'" cannot \S+ (?:resource|path) "|attempting to grant RBAC permissions'
 )
 
-# What lightkube 1.0 raises for an answer that is not an API server's: a page of a proxy, nothing,
-# half a document, one of another shape, one that is nested too deeply.
-_ODD: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# What libraries raise for a text that cannot be read: half a document, one of another shape, one
+# that is nested too deeply.
+UNREADABLE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 logger = logging.getLogger(__name__)
 
@@ -113,11 +113,7 @@ def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.
 
 
 def namespace() -> str:
-    """Return the namespace that the charm runs in, which is its model's.
-
-    It has the name of the model, but that of a controller's model is `controller-<controller>`
-    (juju NamespaceForModel).
-    """
+    """Return the namespace of the model; that of a controller's has another name than the model."""
     config = KubeConfig.from_env().get()
     assert config is not None  # lightkube raises an error instead.
     return config.namespace
@@ -135,12 +131,11 @@ def attempt(what: str) -> Generator[None]:
     """Raise a `ReconcileError` about `what` if the API server refuses a request or fails."""
     try:
         yield
-    except (httpx2.HTTPError, *_ODD) as error:
+    except (httpx2.HTTPError, *UNREADABLE) as error:
         raise _explained(what, error) from error
 
 
 def _explained(what: str, error: BaseException) -> ReconcileError:
-    """Return why `what` failed, with the code of the answer, if it has one."""
     refusal: BaseException | None = error
     # lightkube takes the body of each refusal for JSON, and fails for another.
     while refusal and not isinstance(refusal, httpx2.HTTPStatusError):
@@ -148,13 +143,12 @@ def _explained(what: str, error: BaseException) -> ReconcileError:
     # The second line, if any, is advice from the HTTP library.
     said = str(refusal or error).partition("\n")[0] or type(error).__name__
     code = refusal.response.status_code if refusal else 0
+    of = "Kubernetes API server"
     if not (refusal or isinstance(error, httpx2.HTTPError)):
-        # Should it be an error of our own, the log has where.
-        logger.info("%s", what, exc_info=error)
+        logger.info("%s", what, exc_info=error)  # It may be an error of our own.
         of = _NOT_ITS_ANSWER
-    else:
-        foreign = code in _REFUSALS and not isinstance(refusal, ApiError)  # A proxy's page.
-        of = _NOT_ITS_ANSWER if foreign else "Kubernetes API server"
+    elif code in _REFUSALS and not isinstance(refusal, ApiError):  # A proxy's page.
+        of = _NOT_ITS_ANSWER
     refused = code == 403 and bool(_LACKS_RIGHT.search(said))
     silent = isinstance(error, httpx2.TransportError)
     return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused, silent=silent)
@@ -178,10 +172,9 @@ def tolerating_refusals(left: list[str], what: str) -> Generator[None]:
 
 
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> None:
-    """Write `resources` by server-side apply, in order, up to the first that fails.
+    """Write `resources` by server-side apply, up to the first that fails.
 
-    One that is as it should be keeps its version. Resources of a kind that the API server does not
-    serve are skipped.
+    Resources of a kind that the API server does not serve are skipped.
     """
     for resource in resources:
         kind, name = type(resource), f"{resource.kind} {_name(resource)}"
@@ -193,24 +186,7 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
         except ReconcileError as error:
             if not _is_not_served(kind, error):
                 raise
-            why = f"the cluster does not serve the kind ({NOT_EVERYWHERE[kind]} does)"
-            logger.info("%s: skipped: %s", name, why)
-
-
-def stands(client: Client, wanted: AnyResource, model: str) -> bool:
-    """Tell whether the object is there with the spec and the labels of `wanted`."""
-    kind: type[Any] = type(wanted)
-    try:
-        with attempt(f"{wanted.kind} {_name(wanted)}"):
-            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
-            labels: dict[str, str] = stored["metadata"].get("labels", {})
-    except ReconcileError as error:
-        if error.code != 404:
-            raise
-        return False
-    goal = _as_dict(wanted)
-    labelled = goal["metadata"]["labels"].items() <= labels.items()
-    return labelled and stored.get("spec") == goal["spec"]
+            logger.info("%s: skipped: only %s serves the kind", name, NOT_EVERYWHERE[kind])
 
 
 def prune(
@@ -276,8 +252,7 @@ def listed(
 def accepts(client: Client, token: str, account: str, model: str) -> bool:
     """Tell whether the API server takes `token` for one of this ServiceAccount (TokenReview API).
 
-    It does not if the token expired, if the account was deleted since, even if another one has its
-    name, or if the API server signs with another key by now.
+    It takes none of an account that was deleted since, or that it signed with another key.
     """
     if not token:
         return False

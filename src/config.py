@@ -1,8 +1,6 @@
 """The charm's options. `config.yaml` has their names, types, defaults and meanings.
 
-Most of them are settings of the workload, which says what is allowed. The charm asks first, so that
-the status names a bad option, and the last good configuration runs on, also in a new pod
-(`recall`).
+Most of them are settings of the workload, which says what is allowed.
 """
 
 from __future__ import annotations
@@ -22,6 +20,8 @@ from istio_aux.model import selectors
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
 from istio_aux.model.selectors import DNS_LABEL
+
+from cluster import UNREADABLE
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(map(str, cast("type[StrEnum]", type(settings.default(name)))))
@@ -111,22 +111,18 @@ class Config:
 def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
     """Return the options in `text`, which the leader noted when all were good.
 
-    Another revision may have noted them. A choice that this one does not know becomes what replaces
-    it, or its default: with any of them Jobs end. With selectors or names that it cannot read there
-    is no configuration, None: which pods to look after is not guessed.
+    Another revision may have noted them. A choice that this one does not know becomes its default,
+    with which Jobs end. With selectors or names that it cannot read there is no configuration,
+    None: which pods to look after is not guessed.
     """
     try:
         known = msgspec.json.decode(text, type=dict[str, Any])
         options: dict[str, Any] = {name: known.get(name, defaults[name]) for name in defaults}
         for name, choices in CHOICES.items():
             if options[name] not in choices:
-                new = settings.REPLACED.get(f"{name}={options[name]}", "")
-                option, _, value = new.partition("=")
-                options[name] = value if option == name else defaults[name]
-        # Commands, NAME=/COMMAND, are gone: such a container keeps its pod, as without a rule.
-        options["sidecars"] = re.sub("(^|,)[^,=]*=/[^,]*", "", options["sidecars"])
+                options[name] = defaults[name]
         return Config(model=model, **{key.replace("-", "_"): options[key] for key in options})
-    except (AttributeError, TypeError, ValueError):
+    except UNREADABLE:
         return None
 
 
@@ -155,10 +151,7 @@ def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
 
 
 def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()) -> str:
-    """Return the workload's applications file, which is never empty.
-
-    Pods of `applications` ask for a sidecar; the label of `namespaces` injects one into every pod.
-    """
+    """Return the workload's applications file; all pods of `namespaces` get a sidecar."""
     lines = [f"{each.model}/{name}" for each in applications for name in each.names]
     lines += [f"{namespace}/{ALL_PODS}" for namespace in namespaces]
     return "\n".join(["# Applications whose pods get a sidecar: model/application.", *lines, ""])
@@ -182,11 +175,9 @@ def parse_selector(text: str) -> dict[str, Any]:
 
 
 def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
-    """Return a LabelSelector for each valid selector in `text`, with `;` between them.
-
-    They are sorted, so that webhooks and bindings keep their names when only the order changes.
-    """
+    """Return a LabelSelector for each valid selector in `text`, with `;` between them."""
     found = selectors.parse_namespaces(text).alternatives
+    # Webhooks keep their names when only the order changes.
     return tuple(_label_selector(each) for each in sorted(found, key=str))
 
 

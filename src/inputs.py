@@ -120,7 +120,7 @@ def observe(
         config=options,
         invalid=invalid,
         container_ready=reachable,
-        answer=probe.ask(transport, container) if reachable else None,
+        answer=probe.ask(transport) if reachable else None,
         issuers=certificates.observe(
             charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),

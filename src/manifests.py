@@ -15,29 +15,10 @@ from typing import Any, Final
 
 import jinja2
 import yaml
+from istio_aux.model import election, names
 from istio_aux.model.annotations import INJECT, MIRROR
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.election import ANNOTATION as CHECKPOINT
-from istio_aux.model.election import HONOURED, LONGEST
-from istio_aux.model.names import (
-    EVENT_ACTIONS,
-    EVENT_CONTROLLER,
-    EVENT_REASONS,
-    IGNORED,
-    JUJU_PODS,
-    LOCAL_SETTINGS,
-    LONGEST_SETTINGS,
-    NAMESPACE_NAME,
-    NEVER_SELECTED,
-    REQUEST_PORTS,
-    SETTINGS,
-    START_WEBHOOK,
-    STATUS_PORT,
-    SUSPENDED,
-    WEBHOOK_PORT,
-    quit_command,
-)
 from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
 from lightkube import codecs
@@ -48,31 +29,30 @@ import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from config import Applications
 
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
-QUIT_COMMANDS: Final = tuple(quit_command(port) for port in (*REQUEST_PORTS, None))
+QUIT_COMMANDS: Final = tuple(names.quit_command(port) for port in (*names.REQUEST_PORTS, None))
 
 # Names in the templates whose values depend on nothing; the chart has them, too.
 CONSTANTS: Final[Mapping[str, Any]] = {
     "application": APPLICATION,
-    "checkpoint": CHECKPOINT,
-    "checkpoint_size": LONGEST,
-    "controller": EVENT_CONTROLLER,
-    "event_actions": EVENT_ACTIONS,
+    "checkpoint": election.ANNOTATION,
+    "checkpoint_size": election.LONGEST,
+    "controller": names.EVENT_CONTROLLER,
+    "event_actions": names.EVENT_ACTIONS,
     "event_kinds": ("Pod", *KINDS),
-    "event_reasons": EVENT_REASONS,
-    "lease_life": int(HONOURED),
-    "never_injected": IGNORED,
+    "event_reasons": names.EVENT_REASONS,
+    "lease_life": int(election.HONOURED),
+    "never_injected": names.IGNORED,
     "proxy": PROXY,
     "quit_commands": QUIT_COMMANDS,
-    "longest_settings": LONGEST_SETTINGS,
-    "settings_key": SETTINGS,
-    "suspended": SUSPENDED,
+    "longest_settings": names.LONGEST_SETTINGS,
+    "settings_key": names.SETTINGS,
+    "suspended": names.SUSPENDED,
     "suspended_kinds": resources_by_group(),
-    "webhook_port": WEBHOOK_PORT,
+    "webhook_port": names.WEBHOOK_PORT,
     "webhook_timeout": 3,
 }
 
-# Of a pod on the host's network, or of a static one, nothing can start before anything else. It is
-# evaluated after the selectors.
+# Of a pod on the host's network, or of a static one, nothing can start before anything else.
 CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
     {
         "name": "may-have-a-sidecar",
@@ -85,7 +65,6 @@ CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
 
 # libyaml where PyYAML has it: parsing took most of the time of an event.
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 _TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -132,8 +111,7 @@ def webhook_configuration(app: str, model: str) -> str:
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels of all objects that the application owns, by which it finds them.
 
-    No other client writes them. Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` in
-    what a charm creates (juju#21312), so that label is not used.
+    Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` (juju#21312): it is not used.
     """
     return {"istio-aux.io/application": app, "istio-aux.io/model": model}
 
@@ -166,10 +144,8 @@ def _render(values: Values, *templates: str) -> list[AnyResource]:
     context = _context(values)
     texts = (_TEMPLATES.get_template(f"{name}.yaml.j2").render(context) for name in templates)
     documents = [each for text in texts for each in yaml.load_all(text, Loader=LOADER)]
-    # A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is
-    # in its Namespace goes with it anyway.
-    # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
-    # these at once. Otherwise it does so when the Namespace is gone, pods and all.
+    # A model can go without the charm's last hook (`destroy-model`, `--force`). Blocking: Juju
+    # deletes the Namespace in the foreground, and these go before its pods.
     owner = {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -185,9 +161,9 @@ def _render(values: Values, *templates: str) -> list[AnyResource]:
 
 def _published(settings: Mapping[str, Any]) -> str:
     """Return the annotation `SETTINGS`; it is empty if it would be too long."""
-    said = {name: value for name, value in settings.items() if name not in LOCAL_SETTINGS}
+    said = {name: value for name, value in settings.items() if name not in names.LOCAL_SETTINGS}
     text = json.dumps(said, separators=(",", ":"))
-    return text if len(text) <= LONGEST_SETTINGS else ""
+    return text if len(text) <= names.LONGEST_SETTINGS else ""
 
 
 def _context(values: Values) -> dict[str, Any]:
@@ -227,29 +203,28 @@ def _context(values: Values) -> dict[str, Any]:
         "webhooks": [*start_webhooks(values), *inject_webhooks(values)],
         # The mesh of the workload's own pods.
         "ambient": values.ambient,
-        "status_port": STATUS_PORT,
+        "status_port": names.STATUS_PORT,
     }
 
 
 def selected(values: Values) -> list[dict[str, Any]]:
     """Return the selectors of namespaces, each AND not kube-system."""
-    never = _requirement(NAMESPACE_NAME, "NotIn", *NEVER_SELECTED)
+    never = _requirement(names.NAMESPACE_NAME, "NotIn", *names.NEVER_SELECTED)
     return [_narrowed(selector, never) for selector in values.namespace_selectors]
 
 
 def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     """Return one webhook for each model with applications that may get a sidecar.
 
-    It shows the workload every pod that the namespace or the pod itself has injected, too, because
-    those start after their proxy whatever `namespace-selectors` says. The workload's
-    `start/plan.py` decides which of them get the label. Our own pods are not chosen.
+    Pods that are injected anyway are shown, too: they start after their proxy whatever
+    `namespace-selectors` says. The workload's `start/plan.py` decides.
     """
     for applications in values.inject:
         own = values.app if applications.model == values.model else None
         chosen = _chosen(applications.names, own)
-        if chosen is None or applications.model in IGNORED:
+        if chosen is None or applications.model in names.IGNORED:
             continue
-        named = _requirement(NAMESPACE_NAME, "In", applications.model)
+        named = _requirement(names.NAMESPACE_NAME, "In", applications.model)
         # A DNS subdomain, unique, and not one of Istio's.
         name = f"{applications.model}.inject.istio-aux.io"
         pods = _narrowed({}, *chosen, _NOT_REFUSED, *_NOT_JUJUS)
@@ -259,17 +234,16 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
 def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     """Return a webhook for each selector of namespaces, and one for `inject_namespaces` if any.
 
-    `pod_selector` narrows all but the last. Our own pods are not chosen. A pod in a namespace of
-    two selectors is reviewed twice: the second review finds nothing to change.
+    `pod_selector` narrows all but the last. A second review of a pod finds nothing to change.
     """
     own, pods = _not_ours(values.app), values.pod_selector
     chosen = {
-        f"{number}.{START_WEBHOOK}" if number > 1 else START_WEBHOOK: (selector, pods)
+        f"{number}.{names.START_WEBHOOK}" if number > 1 else names.START_WEBHOOK: (selector, pods)
         for number, selector in enumerate(selected(values), 1)
     }
     if values.inject_namespaces:
-        named = _requirement(NAMESPACE_NAME, "In", *values.inject_namespaces)
-        chosen[f"injected.{START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
+        named = _requirement(names.NAMESPACE_NAME, "In", *values.inject_namespaces)
+        chosen[f"injected.{names.START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
     for name, (namespaces, some) in chosen.items():
         yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own))
 
@@ -287,16 +261,15 @@ def _webhook(
 
 def injected(values: Values) -> dict[str, tuple[str, ...]]:
     """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    by_model = {each.model: each.names for each in values.inject}
-    by_model |= dict.fromkeys(values.inject_namespaces, (EVERY,))
-    return {name: names for name, names in by_model.items() if name not in IGNORED}
+    chosen = {each.model: each.names for each in values.inject}
+    chosen |= dict.fromkeys(values.inject_namespaces, (EVERY,))
+    return {model: chosen[model] for model in chosen if model not in names.IGNORED}
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
     """Return a LabelSelector as a CEL expression over `labels`, CEL for a map of strings.
 
-    An absent label meets `NotIn`, as everywhere in Kubernetes (apimachinery pkg/labels
-    Requirement.Matches).
+    An absent label meets `NotIn` (apimachinery pkg/labels Requirement.Matches).
     """
     required = [_in(key, [value], labels) for key, value in selector.get("matchLabels", {}).items()]
     for requirement in selector.get("matchExpressions", []):
@@ -321,19 +294,19 @@ def _in(key: str, values: Sequence[str], labels: str) -> str:
     return f"{key} in {labels} && {labels}[{key}] in {json.dumps(list(values))}"
 
 
-def _chosen(names: tuple[str, ...], own: str | None) -> list[dict[str, Any]] | None:
+def _chosen(applications: tuple[str, ...], own: str | None) -> list[dict[str, Any]] | None:
     """Return what chooses pods by their application; None if only our own is left."""
-    if EVERY in names:
+    if EVERY in applications:
         every = _requirement(APPLICATION, "Exists")
         return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]
-    others = [name for name in names if name != own]
+    others = [name for name in applications if name != own]
     return [_requirement(APPLICATION, "In", *others)] if others else None
 
 
 def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
     return (
         # The label of the model's operator, without which Juju cannot repair any charm.
-        _requirement(JUJU_PODS[0][0], "DoesNotExist"),
+        _requirement(names.JUJU_PODS[0][0], "DoesNotExist"),
         # Our own pods: no unit answers a review of the first one.
         _requirement(APPLICATION, "NotIn", app),
     )
@@ -351,5 +324,5 @@ def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
 _NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")
 _NOT_JUJUS: Final = tuple(
     _requirement(key, "NotIn", value) if value else _requirement(key, "DoesNotExist")
-    for key, value in JUJU_PODS
+    for key, value in names.JUJU_PODS
 )

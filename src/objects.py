@@ -111,7 +111,7 @@ def complete(client: Client, inputs: Inputs) -> None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
     Call it when this unit serves. The configuration waits for the Service: without a workload, each
-    new pod costs a call that fails. It stays when a unit restarts.
+    new pod costs a call that fails.
     """
     values = inputs.values()
     if values is None:
@@ -135,12 +135,10 @@ def awaited(client: Client, inputs: Inputs) -> str:
         )
         slices = [*listing]
     ends = [end for part in slices for end in part.endpoints or ()]
-    # A pod is ready when its workload answers Pebble. None means True (discovery/v1
-    # EndpointConditions).
+    # None means True (discovery/v1 EndpointConditions).
     if not any(end.conditions is None or end.conditions.ready is not False for end in ends):
         return "a ready endpoint"
-    # Juju opens the port after the hook that asks for it. Until then the Service has another one,
-    # and the API server would not find ours.
+    # Juju opens the port after the hook that asks for it.
     ports = {port.port for part in slices for port in part.ports or ()}
     return "" if WEBHOOK_PORT in ports else f"port {WEBHOOK_PORT}"
 
@@ -149,7 +147,7 @@ def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks each write of these objects, and the API server refuses it while istiod
-    is away. So what is as it should be is not written, and the next event tries again.
+    is away. The next event tries again.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
@@ -159,9 +157,7 @@ def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
         return ""
     try:
         with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as client:
-            for wanted in manifests.render_mesh(values):
-                if not cluster.stands(client, wanted, inputs.model):
-                    cluster.apply(client, [wanted], inputs.app)
+            cluster.apply(client, manifests.render_mesh(values), inputs.app)
     except ReconcileError as error:
         logger.warning("%s: not applied", error)
         return str(error)
@@ -219,7 +215,7 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
     """Set or remove the label and the annotation of `owner`, which is the field manager."""
     ours = ObjectMeta(
         name=namespace.name,
-        # With the UID, a namespace that is gone is a conflict. Without it, it would be created.
+        # Without the UID, a namespace that is gone would be created.
         uid=namespace.uid,
         labels={INJECTION: "enabled"} if enabled else None,
         annotations={INJECTED_BY: owner} if enabled else None,

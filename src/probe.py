@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
-import ops
 from istio_aux.model.answers import PodPage, ProcessStatus
 from istio_aux.model.names import STATUS_PORT
 from lightkube import Client
@@ -24,7 +23,6 @@ from cluster import ReconcileError
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 # Seconds. The workload answers from memory.
 _TIMEOUT: Final = 2.0
-_START: Final = 10.0  # Of a program that only says its version, on a busy node.
 T = TypeVar("T")
 Transport = httpx2.BaseTransport | None  # Where requests go, None for the network; for tests.
 
@@ -36,29 +34,18 @@ class Answer:
     missing: str  # Why it is not ready, in one line; empty if it is.
     status: ProcessStatus | None = None  # None if it does not answer, or as another revision does.
     speaks: bool = True  # It answers.
-    revision: str = ""  # Which revision the image is of; empty if it does not say.
 
 
-def ask(transport: Transport, container: ops.Container | None = None) -> Answer:
-    """Return what the workload of this unit says; if it does not answer, what its image is."""
+def ask(transport: Transport) -> Answer:
+    """Return what the workload of this unit says."""
     try:
         status = _get(STATUS_URL, "status", ProcessStatus, transport)
     except ReconcileError as error:
         speaks = isinstance(error.__cause__, ValueError)
         what = "answers as another revision does" if speaks else "does not answer"
-        missing = f"{what}: {error.__cause__}"
-        return Answer(missing, speaks=speaks, revision=_revision(container))
+        return Answer(f"{what}: {error.__cause__}", speaks=speaks)
     missing = "" if status.ready else "; ".join(status.missing) or "not ready"
-    return Answer(missing, status, revision=status.revision or status.version)
-
-
-def _revision(container: ops.Container | None) -> str:
-    try:
-        argv = ["istio-aux", "--version"]
-        said = container.exec(argv, timeout=_START).wait_output()[0] if container else ""
-    except ops.pebble.Error:
-        return ""  # The image is another program, or the container has just ended.
-    return said.rpartition("revision ")[2].strip()
+    return Answer(missing, status)
 
 
 def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
@@ -72,11 +59,7 @@ def url_of_pod(client: Client, pod: str, model: str) -> str:
         status = client.get(Pod, pod, namespace=model).status
     if not (status and status.podIP):
         raise ReconcileError(f"Pod {pod} has no address yet")
-    return _url(status.podIP)
-
-
-def _url(address: str) -> str:
-    host = f"[{address}]" if ":" in address else address
+    host = f"[{status.podIP}]" if ":" in status.podIP else status.podIP
     return f"http://{host}:{STATUS_PORT}"
 
 

@@ -101,13 +101,14 @@ def _unready(inputs: Inputs, notes: Notes) -> str:
 
 def _skew(inputs: Inputs) -> str:
     """Return what to do if image and charm are of different revisions, or the empty text."""
-    answer, ours = inputs.answer, istio_aux.revision()
-    if answer is None or answer.revision in {"", ours}:
+    status, ours = inputs.answer and inputs.answer.status, istio_aux.revision()
+    theirs = status and (status.revision or status.version)
+    if not (status and theirs) or theirs == ours:
         return ""
     do = f"juju refresh {inputs.app} --resource {CONTAINER}-image=IMAGE"
-    unknown = listed(answer.status.unknown_keys) if answer.status else ""
+    unknown = listed(status.unknown_keys)
     lacks = f" (it does not know {unknown})" if unknown else ""
-    return f"image is of revision {answer.revision}, charm of {ours}: {do}{lacks}"
+    return f"image is of revision {theirs}, charm of {ours}: {do}{lacks}"
 
 
 def of_leaving(left: Sequence[str] = (), waits: str = "") -> ops.StatusBase:

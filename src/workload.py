@@ -1,7 +1,6 @@
 """A unit's workload: its files, its credentials and the Pebble layer that runs it.
 
-Pebble also wakes the charm while that waits for something that brings no event (`wake`). A hook
-must not sleep, and a hook that notifies the charm at once makes the agent run hooks back to back.
+Pebble also wakes the charm while that waits for something that brings no event (`wake`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lightkube import Client
 import cluster
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
-from cluster import ReconcileError
+from cluster import UNREADABLE, ReconcileError
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
 
@@ -91,8 +90,7 @@ def layer(known: Mapping[str, Any]) -> ops.pebble.LayerDict:
     """Return the Pebble layer that runs the workload with these settings."""
     digest = hashlib.sha256(_yaml(settings(known)).encode()).hexdigest()
     wanted = copy.deepcopy(_LAYERS["workload"])
-    # The workload reads its settings once, so a change has to restart the service. It reads
-    # certificates, the token and the applications again when they change.
+    # The workload reads its settings once, so a change has to restart the service.
     wanted["services"][SERVICE]["environment"] = {"ISTIO_AUX_SETTINGS": digest[:16]}
     return wanted
 
@@ -132,17 +130,12 @@ def ensure(
             container.push(path, content, make_dirs=True, permissions=0o600)
             logger.info("wrote %s", path)
     if known:
-        run(container, layer(known))
-
-
-def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
-    """Bring the service to `wanted`. What is as it should be runs on."""
-    container.add_layer(SERVICE, wanted, combine=True)
-    container.replan()
+        container.add_layer(SERVICE, layer(known), combine=True)
+        container.replan()
 
 
 def stop(container: ops.Container) -> None:
-    """Stop the service if Pebble answers, so that it begins nothing more."""
+    """Stop the service if Pebble answers."""
     try:
         container.stop(SERVICE)
     except ops.pebble.Error as error:
@@ -150,10 +143,7 @@ def stop(container: ops.Container) -> None:
 
 
 def resume_jobs(container: ops.Container, tell: Callable[[str], None]) -> None:
-    """Have the workload's command resume what it has suspended; `tell` gets what it waits for.
-
-    That takes as long as pods have to end. What it cannot resume, the log says.
-    """
+    """Have the workload's command resume what it has suspended; `tell` gets what it waits for."""
     argv = ["istio-aux", "resume-jobs", "--kubeconfig", KUBECONFIG]
     errors = io.StringIO()
     try:
@@ -207,7 +197,6 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
 
 def _token(client: Client, present: str, inputs: Inputs) -> str:
-    """Return a token for the workload: the present one while that is good."""
     account = manifests.service_account(inputs.app)
     good = cluster.accepts(client, present, account, inputs.model)
     if good and not token_is_late(present, inputs.now):
@@ -221,7 +210,7 @@ def token_is_late(token: str, now: datetime) -> bool:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(f"{payload}=="))
         issued, expires = float(claims["iat"]), float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError):
+    except UNREADABLE:
         return True
     return expires - now.timestamp() < (expires - issued) / 3
 

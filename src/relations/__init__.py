@@ -1,8 +1,4 @@
-"""The charm's relations.
-
-`istio` reads where Istio is. `sidecar` serves charms that want a sidecar, `cos` the observability
-stack. `certificates` is in the module of that name. In the relation of the units with each other,
-each of them reads what `note` leaves there, a new one too.
+"""The charm's relations, also that of the units with each other (`noted`, `note`).
 
 A relation that was removed by force may be listed for as long as its application lives, while Juju
 refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.
@@ -32,8 +28,7 @@ def write(
 ) -> None:
     """Change keys of an own databag; the empty text deletes one.
 
-    If Juju refuses, as for a relation that is gone or a leader that has just been deposed, that is
-    logged, and the next event tries again.
+    If Juju refuses, that is logged, and the next event tries again.
     """
     try:
         relation.data[entity].update(values)

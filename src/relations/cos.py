@@ -1,8 +1,7 @@
 """The relations with the Canonical Observability Stack: metrics, alerts, a dashboard and logs.
 
 The formats are those of the charm libraries prometheus_scrape v0, grafana_dashboard v0 and
-loki_push_api v1, so every charm that has them can be related. They are four JSON texts; the
-package `cosl` would bring two more packages, and refuses a model whose UUID is not of version 4.
+loki_push_api v1 (docs/decisions/0006-libraries-of-interfaces.md).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import yaml
 from istio_aux.model.names import STATUS_PORT
 from istio_aux.model.text import quoted
 
+from cluster import UNREADABLE
 from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
@@ -112,10 +112,7 @@ def publish(charm: ops.CharmBase) -> None:
 
 
 def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
-    """Have Pebble send the workload's log to each related Loki, and to no other one.
-
-    A Pebble that does not answer or refuses is logged; the next event tries again.
-    """
+    """Have Pebble send the workload's log to each related Loki, and to no other one."""
     if not container.can_connect():
         return
     topology = Topology.of(charm)
@@ -173,7 +170,7 @@ def _dashboards(topology: Topology) -> str:
 
 
 def _url(unit: str, text: str | None) -> str:
-    """Return where a unit of Loki takes logs; empty, with a warning, if `text` has no URL."""
+    """Return where a unit of Loki takes logs; empty if `text` has no URL."""
     if not text:
         return ""
     try:
@@ -181,7 +178,7 @@ def _url(unit: str, text: str | None) -> str:
         parts = urlsplit(url)
         if url.isprintable() and parts.scheme in {"http", "https"} and parts.hostname:
             return url
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except UNREADABLE:
         pass
     logger.warning("%s: endpoint %s: expected a URL", unit, quoted(text))
     return ""

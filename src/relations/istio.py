@@ -7,6 +7,7 @@ istio-k8s). Neither says whether injection works: the workload asks the API serv
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import yaml
 from istio_aux.model.selectors import DNS_LABEL
 from istio_aux.model.text import quoted
 
+from cluster import UNREADABLE
 from relations import active, write
 
 PILOT: Final = "istio-pilot"
@@ -101,16 +103,10 @@ def _pilot(databag: Mapping[str, str]) -> str:
     if others and "data" not in databag:
         expected = f"expected {_VERSIONS} and data, as istio-pilot writes"
         raise ValueError(f"keys {quoted(others)}: {expected}")
-    if "data" not in databag:
-        raise ValueError("the service is not set yet")
     text = databag["data"]
-    try:
+    with contextlib.suppress(yaml.YAMLError, *UNREADABLE):
         # BaseLoader makes strings, lists and dicts only: it knows no tags, so it runs no code.
         loaded = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
-        service = _SERVICE.fullmatch(loaded["service-name"])
-    except (yaml.YAMLError, RecursionError, LookupError, TypeError):
-        raise ValueError(f"data {quoted(text)}: expected a service-name") from None
-    if not service:
-        name = quoted(loaded["service-name"])
-        raise ValueError(f"service-name {name}: expected <service>.<namespace>.svc")
-    return service["namespace"]
+        if service := _SERVICE.fullmatch(loaded["service-name"]):
+            return service["namespace"]
+    raise ValueError(f"data {quoted(text)}: expected a service-name, <service>.<namespace>.svc")

@@ -24,12 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Requirer(TLSCertificatesRequiresV4):
-    """The relation `certificates` (interface `tls-certificates`): a certificate of a PKI.
+    """Asks for the certificate, keeps the unit's key in a Juju secret, and renews both.
 
-    The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both.
-    Bad data of a provider, or a failing secret, makes it raise errors, which would fail the hook
-    until the other side changes. Here such an error becomes the reason, and the next event tries
-    again.
+    Bad data of a provider, or a failing secret, makes the library raise errors, which would fail
+    the hook until the other side changes. Here such an error becomes the reason.
     """
 
     def __init__(self, charm: ops.CharmBase) -> None:

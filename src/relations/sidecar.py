@@ -28,10 +28,7 @@ _MODEL_NAME: Final = "model.juju.is/name"
 
 @dataclass(frozen=True)
 class Requester:
-    """The application at the other end of one relation, and what it requests.
-
-    `application` and `refusal` are both empty while it is unknown whose request it is.
-    """
+    """The application at the other end of a relation; unknown until it is granted or refused."""
 
     relation_id: int
     remote: str  # The application at the other end, as Juju shows it.
@@ -54,16 +51,13 @@ class Requester:
     def verify(self, namespaces: Iterable[Found]) -> Requester:
         """Return the requester with its request from another model granted or refused.
 
-        An application may ask for itself, in the namespace of its own model. Its charm may write
-        any model into its databag, so the namespace must have the UUID that Juju gives for its
-        model. (Juju hides the name of an application in another model, so the name is not
-        verified.)
+        Its charm may write any model into its databag, so the namespace must have the UUID that
+        Juju gives for its model. (Juju hides the name of an application in another model.)
         """
         request = self.request
         if self.application or self.refusal or not request:
             return self
-        # The namespace of a controller's model does not have the model's name, but has it as a
-        # label.
+        # The namespace of a controller's model has the model's name as a label only.
         own = {
             each.name
             for each in namespaces
@@ -79,10 +73,7 @@ class Requester:
 
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
-    """Return what all relations ask for; requests from other models are to `verify`.
-
-    `namespace` is that of this model.
-    """
+    """Return what all relations ask for; requests from other models are to `verify`."""
     asked = SidecarProvider(charm, ENDPOINT).requests()
     return tuple(_requester(charm.model, each, namespace) for each in asked)
 

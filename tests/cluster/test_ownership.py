@@ -21,6 +21,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model import names
 from lab import meshed, served, tools, upstream
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
@@ -198,7 +199,7 @@ def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     assert "rror" not in served.follow(cluster, folder, commands)
 
 
-MARK = {manifests.SUSPENDED: "sidecar"}
+MARK = {names.SUSPENDED: "sidecar"}
 
 
 def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
@@ -216,7 +217,7 @@ def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
     job = client.get(Job, "job", namespace=namespace)
     assert job.metadata
     assert job.spec
-    return bool(job.spec.suspend), manifests.SUSPENDED in (job.metadata.labels or {})
+    return bool(job.spec.suspend), names.SUSPENDED in (job.metadata.labels or {})
 
 
 def resuming(cluster: lab.Cluster) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ import httpx2
 import lab
 import lightkube
 import pytest
+from istio_aux.model import names
 from lab import meshed, upstream
 from lab.accounts import PODS, QUIT, Account, administrator
 from lab.fixtures import await_account
@@ -271,7 +272,7 @@ def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
 def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
     """Jobs of each kind: one that runs, one that we suspended, one that was suspended before."""
     upstream.apply(client, DEFINITIONS)
-    ours, theirs = {manifests.SUSPENDED: "sidecar"}, {"team": "a"}
+    ours, theirs = {names.SUSPENDED: "sidecar"}, {"team": "a"}
     made = {
         "running": (theirs, {}),
         "ours": (theirs | ours, {"suspend": True}),
@@ -315,7 +316,7 @@ def change_job(
     """A merge patch, with more of metadata and spec; a mark of False says nothing about it."""
     metadata: dict[str, Any] = {}
     if mark is not False:
-        metadata = {field: {manifests.SUSPENDED: mark} for field in ("labels", "annotations")}
+        metadata = {field: {names.SUSPENDED: mark} for field in ("labels", "annotations")}
     for field, extra in more.get("metadata", {}).items():
         marked = metadata.get(field, {})
         metadata[field] = {**marked, **extra} if isinstance(extra, dict) else extra
@@ -327,7 +328,7 @@ EACH = pytest.mark.parametrize("kind", JOBS)
 
 
 # It keeps the next leader from suspending the Job again.
-KEPT = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
+KEPT = {"annotations": {names.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
 MAY = [
     ("running", True, "sidecar", {}),
     ("ours", False, None, {}),
@@ -369,7 +370,7 @@ def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_un
     refusal = account.patch(jobs[kind][job], change_job(kind, suspend, mark=mark))
 
     assert refusal.startswith("403: ")
-    assert f"suspends what runs, with label {manifests.SUSPENDED}, and resumes" in refusal
+    assert f"suspends what runs, with label {names.SUSPENDED}, and resumes" in refusal
 
 
 METADATA = [
@@ -410,7 +411,7 @@ def test_nothing_else_of_a_job_is_changed(
     refusal = account.patch(jobs[kind]["running"], change_job(kind, True, mark="sidecar", **more))
 
     assert refusal.startswith("403: ")
-    assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
+    assert f"changes suspend and label and annotation {names.SUSPENDED} only" in refusal
 
 
 @pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-jobs", f"{MODEL}-records"])

@@ -18,6 +18,8 @@ import lab
 import lightkube
 import pytest
 from istio_aux.kube.access import token_life
+from istio_aux.model import names
+from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from lab import meshed, served
 from lab.accounts import Account
 from lab.scene import Scene
@@ -70,8 +72,8 @@ class Thief:
     def patch(self, job: str, suspend: bool, mark: str | None, note: str | None = None) -> str:
         """Suspend a Job or resume it, with the mark or without."""
         marks = {
-            "labels": {manifests.SUSPENDED: mark},
-            "annotations": {manifests.SUSPENDED: mark and (note or "2026-11-21T09:00:00Z ...")},
+            "labels": {names.SUSPENDED: mark},
+            "annotations": {names.SUSPENDED: mark and (note or "2026-11-21T09:00:00Z ...")},
         }
         return self.account.patch(self.job(job), {"metadata": marks, "spec": {"suspend": suspend}})
 
@@ -137,7 +139,7 @@ def thief(cluster: lab.Cluster, robbed: Workload, scene: Scene) -> Iterator[Thie
 
 def checkpoint(length: int) -> dict[str, str]:
     """The annotation of the Lease, in this length."""
-    return {manifests.CHECKPOINT: "x" * length}
+    return {CHECKPOINT: "x" * length}
 
 
 SMALL = {"lab.test/team": "a"}
@@ -160,9 +162,9 @@ def test_what_the_workload_does_is_allowed(thief: Thief, what: str):
 
 EVICTS = "evicts within the pod's own grace period only"
 DELETES = "deletes with the preconditions uid and resourceVersion, and within"
-SUSPENDS = f"suspends what runs, with label {manifests.SUSPENDED}, and resumes what has it only"
+SUSPENDS = f"suspends what runs, with label {names.SUSPENDED}, and resumes what has it only"
 HOLDS = "writes a Lease of 60 seconds at most"
-SHORT = f"writes few and short labels and annotations, and {manifests.CHECKPOINT}, only"
+SHORT = f"writes few and short labels and annotations, and {CHECKPOINT}, only"
 KEPT = "writes no finalizer and no owner"
 TELLS = "writes Events of istio-aux.io/istio-aux only"
 ABOUT = "writes Events on pods and Jobs only"
@@ -173,7 +175,7 @@ PAYLOAD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "n
 INTRUDER = {
     "apiVersion": "batch/v1",
     "kind": "Job",
-    "metadata": {"name": "intruder", "labels": {manifests.SUSPENDED: "sidecar"}},
+    "metadata": {"name": "intruder", "labels": {names.SUSPENDED: "sidecar"}},
     "spec": {"suspend": True, "template": {"spec": PAYLOAD}},
 }
 LARGE = {"lab.test/large": "x" * 200_000}

@@ -17,6 +17,7 @@ from typing import Any, Self
 import httpx2
 import yaml
 from istio_aux import settings
+from istio_aux.model import names
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube import codecs
 from lightkube.codecs import AnyResource
@@ -208,7 +209,7 @@ class Workload:
     def enlist(self, *, ready: bool = True) -> None:
         """Make the process an endpoint of its Service, ready or not."""
         self.cluster.publish(
-            self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port,
+            self.model, self.name, names.WEBHOOK_PORT, self.webhook_port,
             endpoint=self.unit, ready=ready,
         )  # fmt: skip
 

@@ -8,9 +8,8 @@ from typing import Any
 import httpx2
 import ops
 import pytest
+from istio_aux.model import names
 from ops import pebble, testing
-
-import manifests
 
 from .apiserver import ApiServer
 from .conftest import Unit, active
@@ -27,8 +26,8 @@ SUSPENDED = {"jobs", "jobsets", "tfjobs", "trainjobs"}
 
 def suspend(api: ApiServer, path: str = TFJOB, *, marked: bool = True) -> None:
     """Add a Job that is suspended."""
-    labels = {manifests.SUSPENDED: "sidecar"} if marked else {}
-    notes = {manifests.SUSPENDED: "2026-11-21T09:00:00Z ..."} if marked else {}
+    labels = {names.SUSPENDED: "sidecar"} if marked else {}
+    notes = {names.SUSPENDED: "2026-11-21T09:00:00Z ..."} if marked else {}
     spec: dict[str, Any] = {"suspend": True}
     resource, name = path.split("/")[-2:]
     api.objects[path] = {
@@ -48,7 +47,7 @@ def state(api: ApiServer, path: str = TFJOB) -> tuple[bool, bool]:
     job = api.objects[path]
     metadata, spec = job["metadata"], job["spec"]
     marks = {**metadata["labels"], **metadata["annotations"]}
-    return spec.get("runPolicy", spec)["suspend"], manifests.SUSPENDED in marks
+    return spec.get("runPolicy", spec)["suspend"], names.SUSPENDED in marks
 
 
 def rights(api: ApiServer) -> set[str]:
@@ -103,7 +102,7 @@ def test_a_job_that_is_found_suspended_brings_the_permission_back(unit: Unit) ->
 
 def test_the_label_of_a_tenant_brings_no_permission(unit: Unit) -> None:
     suspend(unit.api)
-    unit.api.objects[TFJOB]["metadata"]["labels"] = {manifests.SUSPENDED: "a-tenant"}
+    unit.api.objects[TFJOB]["metadata"]["labels"] = {names.SUSPENDED: "a-tenant"}
 
     unit.run()
 
