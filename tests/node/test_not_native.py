@@ -64,6 +64,7 @@ BROKEN = (
     a_job(
         "its-grace-period-is-short", "Failed", (1,), container("sleep 1; exit 1"),
         spec={"podFailurePolicy": KILLED}, terminationGracePeriodSeconds=0,
+        annotations={"proxy.istio.io/config": "terminationDrainDuration: 5s"},  # Istio's default.
     ),
     a_job(
         "its-job-counts-exit-codes-of-sidecars", "Failed", (0, 3), container("sleep 2; exit 3"),
@@ -71,7 +72,8 @@ BROKEN = (
         annotations={"istio-aux.io/sidecars": "cloud-sql-proxy=native"}, **ENOUGH,
     ),
     a_job(
-        "its-configuration-has-no-status-port", "Complete", (0,), container(f"sleep 3; {TALK}"),
+        "its-configuration-has-no-status-port", "Complete", (0,),
+        container(f"until {TALK}; do sleep 1; done"),  # It starts before its proxy is ready.
         annotations={"proxy.istio.io/config": "statusPort: 0"}, **ENOUGH,
     ),
 )  # fmt: skip

@@ -46,10 +46,12 @@ def shell(cluster: lab.Cluster, script: str) -> str:
         "KUBECONFIG": str(cluster.kubeconfig),
         "PATH": os.pathsep.join(map(str, programs)),
     }
-    return subprocess.run(
+    done = subprocess.run(
         ["sh", "-ec", script], cwd=ROOT, env=given, timeout=ANSWER,
-        stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout  # fmt: skip
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

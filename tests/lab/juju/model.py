@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 from lightkube.types import CascadeType
 
@@ -21,6 +22,7 @@ from .packed import Metadata
 from .store import Store, application, new_relation
 
 _ROOT = Path(__file__).resolve().parents[3]
+MODEL = "istio-aux.io/model"  # The charm's own label.
 
 
 class Model:
@@ -42,7 +44,7 @@ class Model:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop everything; objects stay in the cluster."""
+        """Stop everything. Objects stay in the cluster, but for webhooks that serve no more."""
         with ending(f"model {self.name}"):
             self.close()
 
@@ -52,6 +54,9 @@ class Model:
         for unit in self.agent.units.values():
             unit.kill()
         self.agent.units.clear()
+        for webhooks in self.client.list(MutatingWebhookConfiguration, labels={MODEL: self.name}):
+            assert webhooks.metadata
+            self.client.delete(MutatingWebhookConfiguration, webhooks.metadata.name or "")
 
     def deploy(
         self,
