@@ -189,6 +189,22 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
             logger.info("%s: skipped: only %s serves the kind", name, NOT_EVERYWHERE[kind])
 
 
+def stands(client: Client, wanted: AnyResource, model: str) -> bool:
+    """Tell whether the object is there with the spec and the labels of `wanted`."""
+    kind: type[Any] = type(wanted)
+    try:
+        with attempt(f"{wanted.kind} {_name(wanted)}"):
+            stored = _as_dict(client.get(kind, _name(wanted), namespace=model))
+            labels: dict[str, str] = stored["metadata"].get("labels", {})
+    except ReconcileError as error:
+        if error.code != 404:
+            raise
+        return False
+    goal = _as_dict(wanted)
+    labelled = goal["metadata"]["labels"].items() <= labels.items()
+    return labelled and stored.get("spec") == goal["spec"]
+
+
 def prune(
     client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
 ) -> None:

@@ -147,7 +147,7 @@ def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks each write of these objects, and the API server refuses it while istiod
-    is away. The next event tries again.
+    is away. So what is as it should be is not written, and the next event tries again.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
@@ -157,7 +157,9 @@ def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
         return ""
     try:
         with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as client:
-            cluster.apply(client, manifests.render_mesh(values), inputs.app)
+            for wanted in manifests.render_mesh(values):
+                if not cluster.stands(client, wanted, inputs.model):
+                    cluster.apply(client, [wanted], inputs.app)
     except ReconcileError as error:
         logger.warning("%s: not applied", error)
         return str(error)

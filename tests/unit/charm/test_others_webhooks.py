@@ -122,6 +122,30 @@ def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_app
     assert "etcd is slow" in status.message
 
 
+def test_an_object_that_is_as_it_should_be_asks_no_validator(unit: Unit) -> None:
+    """An istiod that is away would refuse it in each event, and one that hangs takes 3 s."""
+    unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+
+    assert unit.run() == active()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"spec": {"mtls": {"mode": "STRICT"}}}, {"metadata": {"name": "istio-aux", "uid": "uid-1"}}],
+    ids=["another spec", "no labels"],
+)
+def test_an_object_that_somebody_changed_is_applied_again(
+    changed: dict[str, Any], unit: Unit
+) -> None:
+    wanted = unit.api.objects[PATH]
+    unit.api.objects[PATH] = {**wanted, **changed}
+
+    unit.run()
+
+    assert unit.api.objects[PATH]["spec"] == wanted["spec"]
+    assert unit.api.objects[PATH]["metadata"]["labels"] == wanted["metadata"]["labels"]
+
+
 @pytest.mark.parametrize(
     "answer",
     [
