@@ -268,16 +268,6 @@ async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
     assert len(objects(everywhere)) == 4
 
 
-@pytest.mark.parametrize(
-    ("states", "status"), [("stuck", 3), ("unmeshed,lost", 3), ("unmeshed", 0)]
-)
-async def test_audit_fails_on_what_must_not_be(ask: Ask, states: str, status: int) -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        shown = await ask(api, "audit", "--fail-on", states)
-    assert (shown.status, "elsewhere" in shown.out) == (status, True)
-
-
 async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(ask: Ask) -> None:
     async with ApiServer() as api:
         await fill(api)

@@ -40,7 +40,6 @@ from istio_aux.start.native_sidecars import COUNTED
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
-FOUND = 3  # Exit status of `audit` when pods are in a state that they must not be in.
 FORBIDDEN = 403  # HTTP status.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
@@ -163,14 +162,12 @@ class AuditRequest(ClusterRequest, frozen=True, kw_only=True):
     selectors: NamespaceSelectors | None = None  # Of namespaces: one matches.
     selector: Selector = Selector()
     holders: bool = False  # Only what keeps the pods that do not complete.
-    fail_on: frozenset[str] = frozenset()  # States of which no pod may be.
 
 
 def audit(credentials: Credentials, request: AuditRequest) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
-    It is `FOUND` if a pod has a state of ``request.fail_on``, else `NO_ANSWER` if some pods could
-    not be judged, else 0.
+    It is `NO_ANSWER` if some pods could not be judged, else 0.
     """
 
     async def work(access: Access) -> int:
@@ -194,8 +191,6 @@ def audit(credentials: Credentials, request: AuditRequest) -> int:
         if pods.unknown:
             gaps = "; ".join(pods.gaps)
             report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
-        if request.fail_on.intersection(each.state for each in pods.findings):
-            return FOUND
         return NO_ANSWER if pods.unknown or pods.installations.problems else 0
 
     return run(credentials, work)

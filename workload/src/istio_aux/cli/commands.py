@@ -23,7 +23,6 @@ from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, selectors
-from istio_aux.model.answers import STATES
 from istio_aux.model.applications import Applications
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
@@ -140,7 +139,7 @@ def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
 
     def credentials() -> access.Access:
         found = access.find(args.kubeconfig or config.settings.kubeconfig, context=args.context)
-        return access.acting(found, user=args.user or "", request=args.request_timeout)
+        return access.acting(found, args.user) if args.user else found
 
     return credentials
 
@@ -225,25 +224,13 @@ def _config(path: str) -> Installation:
 
 
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
-_UNITS = {"ms": 0.001, "m": 60, "h": 3600}
-_STATE = f"(?:{'|'.join(STATES)})"
 
 _target = matching(
     f"(?:{_NAME}/)?{_NAME}", "TYPE/NAME, the name of a pod, or a TYPE", lambda found: found[0]
 )
 _user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
 _count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
-_duration = matching(
-    "0*([1-9][0-9]{0,5})(ms|s|m|h)?",
-    "a time such as 30s, 2m or 1h",
-    lambda found: int(found[1]) * _UNITS.get(found[2], 1),
-)
 _capability = matching("native|classic", "native or classic", lambda found: Capability(found[0]))
-_states = matching(
-    f"{_STATE}(?:,{_STATE})*",
-    f"some of {', '.join(STATES)}, with commas between",
-    lambda found: frozenset(found[0].split(",")),
-)
 
 
 def _value(metavar: str, read: Callable[[str], Any], about: str, **more: Any) -> dict[str, Any]:
@@ -296,9 +283,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
     "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),
-    "request-timeout": _value(
-        "DURATION", _duration, "of a single request, such as 30s or 2m (default: 90s)"
-    ),
     "config": _value(
         "FILE",
         _config,
@@ -315,12 +299,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
     "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
-    "fail-on": _value(
-        "STATE,...",
-        _states,
-        "exit with 3 if a pod has one of these states, such as stuck,lost",
-        default=frozenset(),
-    ),
     "capability": _value(
         "native|classic",
         _capability,
@@ -337,7 +315,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """Arguments of commands, beside the options of `serve`."""
 
-_CLUSTER = "config kubeconfig context as request-timeout"  # How to reach it, and to judge.
+_CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
     "choices": ["yaml", "json", "diff"],
@@ -362,7 +340,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"namespace all-namespaces selector output holders fail-on {_SELECTORS} {_CLUSTER}",
+        f"namespace all-namespaces selector output holders {_SELECTORS} {_CLUSTER}",
         {},
     ),
     "check": (_ask("check:check"), f"pre wait timeout {_SELECTORS} output {_CLUSTER}", {}),

@@ -52,7 +52,6 @@ examples:
   istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
-  istio-aux audit --fail-on stuck,lost
   watch -n 15 istio-aux audit -n training -l app=mnist
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
@@ -67,8 +66,7 @@ SINCE is when the last finished container ended; for a lost pod, when its proxy
 ended; for an unmeshed pod, when it was created. Jobs whose pods were refused in
 the last 15 minutes are lines on stderr.
 
-Exit status: 1 if something cannot be read, 2 if the credentials cannot be used,
-3 if --fail-on names what is found.""",
+Exit status: 1 if something cannot be read, 2 if the credentials cannot be used.""",
     ),
     "check": (
         "say what would keep istio-aux from working in a cluster, and what to do about it",

@@ -48,7 +48,6 @@ class Access:
     namespace: str = "default"  # Of the context.
     proxy: str | None = None  # URL of the HTTP proxy on the way to the server.
     headers: Mapping[str, str] = field(default_factory=dict[str, str])  # Of every request.
-    request: float | None = None  # Seconds for a whole request that is no watch, if set.
     # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
     refused: Callable[[], None] = lambda: None  # To be called after a 401.
@@ -58,10 +57,9 @@ class Access:
         return self if self.renewed is None else await self.renewed()
 
 
-def acting(access: Access, *, user: str = "", request: float | None = None) -> Access:
-    """The access as another user (``kubectl --as``), or with another limit of requests."""
-    headers = {"Impersonate-User": user} if user else {}
-    changed = partial(replace, headers=headers, request=request)
+def acting(access: Access, user: str) -> Access:
+    """The access as another user (``kubectl --as``)."""
+    changed = partial(replace, headers={"Impersonate-User": user})
     renew = access.renewed
 
     async def renewed() -> Access:

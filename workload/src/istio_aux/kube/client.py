@@ -205,8 +205,7 @@ class Client:
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
         access = await self._access.current()  # Not timed: a person may have to log in.
-        limit = access.request or REQUEST
-        bound = asyncio.timeout(limit)
+        bound = asyncio.timeout(REQUEST)
         try:
             async with (
                 bound,
@@ -217,7 +216,7 @@ class Client:
                 return await self._whole(response, longest)
         except TimeoutError as error:
             if bound.expired():
-                raise SilentError(f"no complete answer within {limit:g} s") from error
+                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
             raise  # The caller's own timeout.
 
     @asynccontextmanager
