@@ -12,11 +12,11 @@ import json
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from random import Random
 from typing import Any
 
 from istio_aux.cli import report
-from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
@@ -211,15 +211,13 @@ def _is_json(body: bytes) -> bool:
 def _shown(answers: list[Any]) -> Iterator[str]:
     """Lines that `explain` and `audit` print."""
     explanation, finding = answers
-    shown = list[tuple[Any, Callable[[Terminal], str]]]()
-    if explanation:
-        shown.append((explanation, explanation.text))
-    if isinstance(finding, report.Finding):
-        shown.append((finding, report.Audit([finding], 1).text))
     for output in ("json", "text"):
-        stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        for each, text in shown:
-            report.show(stream, output, [each], text)
+        with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as stream:
+            if explanation:
+                report.show(output, [explanation], report.explain_text)
+            if isinstance(finding, report.Finding):
+                audit = report.Audit([finding], 1)
+                report.show(output, [finding], report.audit_text, audit=audit)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

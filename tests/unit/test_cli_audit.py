@@ -8,8 +8,8 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def finding(state: report.State, **fields: Any) -> Finding:
 
 
 def table(audit: Audit) -> str:
-    return audit.text(Terminal(), NOON)
+    return report.audit_text(audit.findings, Terminal(), audit=audit, now=NOON)
 
 
 TABLE = """\
@@ -158,19 +158,17 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     ]
     assert table(Audit(found, 812, 3)) == TABLE
     assert table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
-    shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
+    shown = table(Audit([finding("unmeshed")], 7, None, 3))
     assert shown.endswith("lost: 0, unmeshed: 1 (unknown: 3)")
 
 
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
-    stream = io.TextIOWrapper(io.BytesIO())
-    if holders:
-        held = audit.holders()
-        report.show(stream, kind, held, partial(report.holders_text, held))
-    else:
-        report.show(stream, kind, audit.findings, audit.text)
-    stream.seek(0)
-    return stream.buffer.read()
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as stream:
+        if holders:
+            report.show(kind, audit.holders(), report.holders_text)
+        else:
+            report.show(kind, audit.findings, report.audit_text, audit=audit)
+    return stream.buffer.getvalue()
 
 
 def test_json_is_one_object_a_line() -> None:

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -68,7 +66,7 @@ def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
         async with Client(access, patient=True) as client:
             found = await _checked(client, request)
         results = [preflight.finished(each) for each in found]
-        report.show(sys.stdout, request.output, results, partial(report.check_text, results))
+        report.show(request.output, results, report.check_text)
         return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 
@@ -179,18 +177,10 @@ def audit(credentials: Credentials, request: AuditRequest) -> int:
             why = workloads.gap(error, "list pods in all namespaces")
             report.complain(f"{why}: give -n NAMESPACE")
             return NO_ANSWER
-        told(pods.installations)
-        unlabelled(pods.installations, pods.unlabelled)
-        for line in pods.refused:
-            report.complain(line)
         if request.holders:
-            held = pods.holders()
-            report.show(sys.stdout, request.output, held, partial(report.holders_text, held))
+            report.show(request.output, pods.holders(), report.holders_text)
         else:
-            report.show(sys.stdout, request.output, pods.findings, pods.text)
-        if pods.unknown:
-            gaps = "; ".join(pods.gaps)
-            report.complain(f"pods that may lack their sidecar: {pods.unknown}: {gaps}")
+            report.show(request.output, pods.findings, report.audit_text, audit=pods)
         return NO_ANSWER if pods.unknown or pods.installations.problems else 0
 
     return run(credentials, work)
@@ -199,7 +189,8 @@ def audit(credentials: Credentials, request: AuditRequest) -> int:
 async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
-    A refusal of what only unmeshed pods need is no `KubeError`, but one of the gaps.
+    What is not known is said on stderr. A refusal of what only unmeshed pods need is part of that,
+    and no `KubeError`.
     """
     findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
@@ -209,8 +200,7 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh, found = await survey(client), await find(client, request.config)
-        unfinished = workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector)
-        async for pod in unfinished:
+        async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
             key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
             if selects and key.namespace not in labels:
                 continue
@@ -232,17 +222,19 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
             if uid not in owners and (not selects or each.namespace in labels)
             and now.wall - each.at.timestamp() < LATELY
         ]  # fmt: skip
+    told(found)
+    unlabelled(found, gaps)
+    for line in refused[: report.MOST]:
+        report.complain(line)
     named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
+    number = unknown.total() + len(unreadable)
+    if number:
+        why = "; ".join([*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())])
+        report.complain(f"pods that may lack their sidecar: {number}: {why}")
     return report.Audit(
-        sorted(findings, key=lambda finding: (finding.namespace, finding.name)),
-        pods,
-        len(labels) if selects else None,
-        unknown.total() + len(unreadable),
-        (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
-        installations=found,
-        unlabelled=gaps,
-        refused=tuple(refused[: report.MOST]),
-    )
+        sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
+        len(labels) if selects else None, number, installations=found,
+    )  # fmt: skip
 
 
 def _audited(

@@ -43,10 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
     """
-    if "_ARGCOMPLETE" in os.environ:  # A shell asks what may come next.
-        import argcomplete  # noqa: PLC0415 - no other call needs it
-
-        argcomplete.autocomplete(parser())
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -74,9 +70,9 @@ def _explain(args: argparse.Namespace) -> int:
     def show(pod: Pod, judged: Judgement, *, start: str | None = None, note: str = "") -> None:
         nonlocal shown
         if shown and args.output == "text":
-            report.write(sys.stdout, "")
+            report.write("")
         explained = report.explain(pod, judged, start, note)
-        report.show(sys.stdout, args.output, [explained], explained.text)
+        report.show(args.output, [explained], report.explain_text)
         shown = True
 
     if args.files:
@@ -104,13 +100,6 @@ def _serve(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     return serve.serve(args.config, args.kubeconfig)
-
-
-def _completion(args: argparse.Namespace) -> int:
-    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
-
-    report.write(sys.stdout, shellcode(["istio-aux"], shell=args.shell).strip())
-    return 0
 
 
 def _ask(place: str) -> _Run:
@@ -180,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         command = add(name, formatter_class=layout, help=summary, description=about, epilog=epilog)
         command.set_defaults(run=run, parser=command)
         for each in arguments.split():
-            flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
+            flags = [each] if each == "targets" else [*_SHORT.get(each, "").split(), f"--{each}"]
             given = _ARGUMENTS.get(each) or _option(each)
             command.add_argument(*flags, **{**given, **changes.get(each, {})})
     return root
@@ -248,7 +237,6 @@ _VALUES = {
     "inject-selector": "SELECTOR",
     "sidecars": "NAME=HOW,...",
 }
-_POSITIONAL = {"targets", "shell"}
 _SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
@@ -257,7 +245,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
         nargs="*",
     ),
-    "shell": {"choices": ["bash", "zsh", "fish"]},
     "file": {
         "action": "append",
         "dest": "files",
@@ -349,7 +336,6 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
-    "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _ask("once:restart_unmeshed"),
         f"limit timeout yes namespace all-namespaces output {_CLUSTER}",

@@ -99,7 +99,7 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
         kind, manifest = _read(document, document.body, reviews=True)
         if kind == _REVIEW:
             answered = review.answer(document.body, how)
-            report.write_json(sys.stdout, answered.body)
+            report.write_json(answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(answered.warnings))
             return answered.warnings
@@ -108,7 +108,7 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
         given = deepcopy(manifest)
         notes = [note for each in _planned(manifest, kind, how) for note in _apply(each, how)]
         if output == "yaml" and shown:
-            report.write(sys.stdout, "---")
+            report.write("---")
         _write(given, manifest, output)
         shown = True
         return notes
@@ -166,14 +166,12 @@ def _apply(planned: _Planned, how: StartPolicy) -> Iterator[str]:
 
 def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
     if output == "json":
-        report.write_json(sys.stdout, msgspec.json.encode(mutated))
+        report.write_json(msgspec.json.encode(mutated))
     elif output == "yaml":
-        report.write(sys.stdout, documents.to_yaml(mutated).rstrip())
+        report.write(documents.to_yaml(mutated).rstrip())
     else:
         old, new = (documents.to_yaml(each).splitlines() for each in (given, mutated))
-        report.write_diff(
-            sys.stdout, difflib.unified_diff(old, new, "given", "admitted", lineterm="")
-        )
+        report.write_diff(difflib.unified_diff(old, new, "given", "admitted", lineterm=""))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 
 from msgspec import structs
 
@@ -158,8 +157,7 @@ class _FreeRun:
         if self._hung and not (dry_run or forbidden):
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
-        text = partial(report.quits_text, found, dry_run=dry_run)
-        report.show(sys.stdout, self._request.output, found, text)
+        report.show(self._request.output, found, report.quits_text, dry_run=dry_run)
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
@@ -301,9 +299,8 @@ class _RestartRun:
                 await self._repair.stop(_END)
                 await self._events.sent(_END)
         found = [*self._verdicts()]
-        whose = self._installation
-        text = partial(report.restarts_text, found, dry_run=dry_run, installation=whose)
-        report.show(sys.stdout, request.output, found, text)
+        facts = {"dry_run": dry_run, "installation": self._installation}
+        report.show(request.output, found, report.restarts_text, **facts)
         return "" if over else f"not finished within {request.patience:g} s: run it again"
 
     async def _forbidden(self) -> str:
@@ -374,7 +371,7 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
         while not jobs.over(ATTEMPTS) and clock() < end:
             waits = ", ".join(map(_name, jobs.status()))
             if waits and waits != said:
-                report.write(sys.stdout, f"waits for the pods of suspended Jobs: {waits}")
+                report.write(f"waits for the pods of suspended Jobs: {waits}")
                 sys.stdout.flush()  # Its reader waits for this line.
                 said = waits
             if jobs.unread and not waits and clock() > unread:

@@ -10,7 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import structs
@@ -53,22 +53,6 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State | None = None  # The word of `audit`.
     free: str = ""  # The command that frees a pod which no installation looks after.
 
-    def text(self, terminal: Terminal) -> str:
-        """A headline and a table of the containers."""
-        key = "/".join(filter(None, (self.namespace, self.name))) or "(unnamed)"
-        state = f" ({self.state})" if self.state else ""
-        action = Cell(f"{self.action.upper()}{state}", COLOURS[self.action])
-        lines = terminal.table("", [(Cell(key, Style.HEADING), action, self.reason)])
-        for title in ("free", "start", "installation"):
-            if text := getattr(self, title):
-                lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
-        rows = [
-            (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
-            for name, verdict in self.containers.items()
-        ]
-        lines += terminal.table("CONTAINER ROLE FINISHED WHY", rows, indent="  ")
-        return "\n".join(lines)
-
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `audit`; its JSON names are a contract."""
@@ -101,10 +85,7 @@ class Audit(msgspec.Struct, frozen=True):
     pods: int
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
-    gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
     installations: Installations = Installations()  # Whose settings these are.
-    unlabelled: tuple[str, ...] = ()  # Why labels of namespaces are not known.
-    refused: tuple[str, ...] = ()  # Workloads that have no pods because these were refused.
 
     def holders(self) -> list[Holder]:
         """What holds the stuck and the blocked pods; the JSON names of each are a contract."""
@@ -115,33 +96,6 @@ class Audit(msgspec.Struct, frozen=True):
             )
             for each in self.findings if each.state in {"stuck", "blocked"}
         ))  # fmt: skip
-
-    def text(self, terminal: Terminal, now: datetime | None = None) -> str:
-        """A table and a summary; ages count until ``now``."""
-        moment = now or datetime.now(UTC)
-        rows = list[Sequence[str]]()
-        for (namespace, owner, state, reason), pods in _by_owner(self.findings, "state"):
-            oldest = age(_first(pod.created for pod in pods), moment)
-            since = minute(_first(pod.since for pod in pods))
-            rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
-        counted = Counter(finding.state for finding in self.findings)
-        counts = [
-            Cell(f"{state}: {counted[state]}", COLOURS[state] if counted[state] else Style.PLAIN)
-            for state in get_args(State)
-        ]
-        summary = f"pods: {self.pods}; {', '.join(map(terminal.paint, counts))}"
-        if self.unknown:
-            summary += f" (unknown: {self.unknown})"
-        if self.namespaces is not None:
-            summary = f"selected namespaces: {self.namespaces}; {summary}"
-        if names := self.installations.names:
-            summary = f"installation: {listed(names)}; {summary}"
-        return _sections(
-            terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
-            _holders(self.holders(), terminal),
-            _left_out(self.findings, terminal),
-            [summary],
-        )
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -248,14 +202,68 @@ def _listed(pod: Pod) -> dict[str, Any]:
 
 
 def show(
-    stream: TextIO, output: str, items: Iterable[msgspec.Struct], text: Callable[[Terminal], str]
+    output: str, items: Iterable[msgspec.Struct], text: Callable[..., str], **facts: object
 ) -> None:
-    """Write an answer to ``stream``: its items as JSON lines if ``output`` is ``json``, or text."""
+    """Print an answer: its items as JSON lines if ``output`` is ``json``, or as ``text``.
+
+    ``text`` gets the items, what stdout leads to, and the ``facts``.
+    """
     if output == "json":
         for item in items:
-            write_json(stream, msgspec.json.encode(item))
+            write_json(msgspec.json.encode(item))
     else:
-        write(stream, text(Terminal.of(stream)))
+        write(text(items, Terminal.of(sys.stdout), **facts))
+
+
+def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str:
+    """A headline and a table of the containers for each pod."""
+    lines = list[str]()
+    for each in explanations:
+        key = "/".join(filter(None, (each.namespace, each.name))) or "(unnamed)"
+        state = f" ({each.state})" if each.state else ""
+        action = Cell(f"{each.action.upper()}{state}", COLOURS[each.action])
+        lines += terminal.table("", [(Cell(key, Style.HEADING), action, each.reason)])
+        for title in ("free", "start", "installation"):
+            if text := getattr(each, title):
+                lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
+        rows = [
+            (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
+            for name, verdict in each.containers.items()
+        ]
+        lines += terminal.table("CONTAINER ROLE FINISHED WHY", rows, indent="  ")
+    return "\n".join(lines)
+
+
+def audit_text(
+    findings: Sequence[Finding], terminal: Terminal, *, audit: Audit, now: datetime | None = None
+) -> str:
+    """A table, what holds pods and why no installation looks after them, and a summary.
+
+    Ages count until ``now``.
+    """
+    moment, rows = now or datetime.now(UTC), list[Sequence[str]]()
+    for (namespace, owner, state, reason), pods in _by_owner(findings, "state"):
+        oldest = age(_first(pod.created for pod in pods), moment)
+        since = minute(_first(pod.since for pod in pods))
+        rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
+    counted = Counter(finding.state for finding in findings)
+    counts = [
+        Cell(f"{state}: {counted[state]}", COLOURS[state] if counted[state] else Style.PLAIN)
+        for state in get_args(State)
+    ]
+    summary = f"pods: {audit.pods}; {', '.join(map(terminal.paint, counts))}"
+    if audit.unknown:
+        summary += f" (unknown: {audit.unknown})"
+    if audit.namespaces is not None:
+        summary = f"selected namespaces: {audit.namespaces}; {summary}"
+    if names := audit.installations.names:
+        summary = f"installation: {listed(names)}; {summary}"
+    return _sections(
+        terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
+        _holders(audit.holders(), terminal),
+        _left_out(findings, terminal),
+        [summary],
+    )
 
 
 def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
@@ -265,12 +273,10 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
     """A table, group by group, what to do below each line, and a summary."""
-    rows, shown, order = (
-        list[tuple[str | Cell, ...]](),
-        "",
-        {it: at for at, it in enumerate(CHECKS)},
-    )
-    for each in sorted(results, key=lambda each: order.get(each.check, len(order))):
+    rows, shown, order = list[tuple[str | Cell, ...]](), "", [*CHECKS]
+    known = [each for each in results if each.check in CHECKS]
+    others = [each for each in results if each.check not in CHECKS]
+    for each in (*sorted(known, key=lambda each: order.index(each.check)), *others):
         title, _ = CHECKS.get(each.check, OTHERS)
         if shown != title:
             rows.append((Cell(title, Style.FAINT), "", ""))
@@ -362,7 +368,7 @@ def _left_out(findings: Iterable[Finding], terminal: Terminal) -> list[str]:
     lines = _most(reasons, "reasons", terminal)
     if spaces := {each.namespace for each in freed}:
         where = f"-n {min(spaces)}" if len(spaces) == 1 else "-A"
-        lines += terminal.paragraph(f"free the {len(freed)} stuck ones: `istio-aux quit {where}`")
+        lines.append(f"free the {len(freed)} stuck ones: `istio-aux quit {where}`")
     return lines
 
 
@@ -370,7 +376,7 @@ def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
     """The first texts, and how many more there are."""
     more = len(texts) - MOST
     shown = [*texts[:MOST], *([f"and {more} more {what}"] if more > 0 else ())]
-    return [line for text in shown for line in terminal.paragraph(text)]
+    return [line for text in shown for line in terminal.beside("", 0, Cell(text))]
 
 
 def _requested(pods: Sequence[QuitVerdict]) -> str:
@@ -385,22 +391,22 @@ def _waited(pods: Sequence[QuitVerdict]) -> str:
     return f", {most}{max(seconds)} s after the payload" if seconds else ""
 
 
-def write(stream: TextIO, text: str) -> None:
-    """Write a line; a character that the stream's encoding lacks becomes ``?``."""
-    stream.buffer.write(text.encode(stream.encoding, "replace") + b"\n")
+def write(text: str) -> None:
+    """Print a line; a character that the encoding of stdout lacks becomes ``?``."""
+    sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
 
 
-def write_diff(stream: TextIO, lines: Iterable[str]) -> None:
-    """Write a unified diff (difflib)."""
-    terminal = Terminal.of(stream)
+def write_diff(lines: Iterable[str]) -> None:
+    """Print a unified diff (difflib)."""
+    terminal = Terminal.of(sys.stdout)
     styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
     for line in lines:
-        write(stream, terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
+        write(terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
-def write_json(stream: TextIO, line: bytes) -> None:
-    """Write a line of JSON, which is UTF-8 whatever the locale; a terminal obeys none of it."""
-    stream.buffer.write(printable_json(line) + b"\n")
+def write_json(line: bytes) -> None:
+    """Print a line of JSON, which is UTF-8 whatever the locale; a terminal obeys none of it."""
+    sys.stdout.buffer.write(printable_json(line) + b"\n")
 
 
 def complain(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self, TextIO
@@ -30,12 +30,15 @@ class Style(StrEnum):
 
 
 COLOURS = {
-    **dict.fromkeys(("quit", "ok", "yes", "freed", "would-free", "gone", "ended"), Style.GOOD),
-    **dict.fromkeys(("restarted", "would-restart"), Style.GOOD),
-    **dict.fromkeys(("wait", "blocked", "kept", "note", "no"), Style.ODD),
-    **dict.fromkeys(("report", "stuck", "problem"), Style.BAD),
-    **dict.fromkeys(("unknown", "lost", "unmeshed"), Style.LOST),
-    **dict.fromkeys(("ignore", "sidecar", "ignored"), Style.FAINT),
+    word: style
+    for style, words in {
+        Style.GOOD: "quit ok yes freed would-free gone ended restarted would-restart",
+        Style.ODD: "wait blocked kept note no",
+        Style.BAD: "report stuck problem",
+        Style.LOST: "unknown lost unmeshed",
+        Style.FAINT: "ignore sidecar ignored",
+    }.items()
+    for word in words.split()
 }
 """How the words of actions, states, outcomes and results look."""
 
@@ -66,7 +69,7 @@ class Terminal(NamedTuple):
         terminal = stream.isatty()
         coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
         colour = coloured and not environ.get("NO_COLOR")
-        return cls(colour, _width(stream, environ) if terminal else None)
+        return cls(colour, _columns(stream, environ) if terminal else None)
 
     def paint(self, cell: Cell) -> str:
         """The text with its style; control characters are escaped."""
@@ -86,40 +89,33 @@ class Terminal(NamedTuple):
         cells = [[*map(_cell, columns or row, row)] for row in rows]
         if cells and columns:
             cells.insert(0, [Cell(title, Style.HEADING) for title in columns])
-        widths = [
-            max(len(printable(cell.text)) for cell in each) for each in zip(*cells, strict=True)
-        ]
+        widths = [max(map(_width, each)) for each in zip(*cells, strict=True)]
         taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
         for *first, last in cells:
             padded = (
-                self.paint(cell) + " " * (width - len(printable(cell.text))) + _GAP
+                self.paint(cell) + " " * (width - _width(cell)) + _GAP
                 for cell, width in zip(first, widths, strict=False)
             )
             lines += self.beside(indent + "".join(padded), taken, last)
         return lines
 
-    def paragraph(self, text: str) -> list[str]:
-        """The lines of a text."""
-        return [*self.beside("", 0, Cell(text))]
-
-    def beside(self, head: str, taken: int, text: Cell) -> Iterator[str]:
-        """Yield a text behind ``head``, which takes so many columns, or below it if that is better.
+    def beside(self, head: str, taken: int, text: Cell) -> list[str]:
+        """The lines of a text behind ``head``, which takes so many columns, or below it.
 
         Without a width, and without a text, it is one line.
         """
         plain = printable(text.text)
         if self.width is None or taken + len(plain) <= self.width or not plain:
-            yield (head + self.paint(text)).rstrip()
-            return
+            return [(head + self.paint(text)).rstrip()]
         below = self.width - taken < _NARROWEST
-        margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
-        width = max(self.width - len(margin), _LEAST)
-        lines = textwrap.wrap(plain, width, break_on_hyphens=False, break_long_words=False)
-        if below and head.strip():
-            yield head.rstrip()
-        for number, line in enumerate(lines):
-            before = margin if number or below else head
-            yield before + self.paint(Cell(line, text.style))
+        margin = len(head) - len(head.lstrip()) + _BELOW if below else taken
+        wrapped = textwrap.wrap(
+            plain, max(self.width - margin, _LEAST), break_on_hyphens=False, break_long_words=False
+        )
+        lines = [" " * margin + self.paint(Cell(line, text.style)) for line in wrapped]
+        if below:
+            return [head.rstrip(), *lines] if head.strip() else lines
+        return [head + lines[0][margin:], *lines[1:]]
 
 
 def _cell(title: str | Cell, text: str | Cell) -> Cell:
@@ -143,7 +139,11 @@ def minute(since: datetime | None) -> str:
     return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
 
 
-def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+def _width(cell: Cell) -> int:
+    return len(printable(cell.text))
+
+
+def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     columns = environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdigit() and int(columns) > 0:
         return int(columns)
