@@ -1,9 +1,9 @@
-"""Print how many tests each tier ran and which took longest, from the JUnit files of a run.
+"""Print how many tests each tier ran, from the JUnit files of a run.
 
     python tests/summary.py FOLDER
 
-What goes in: a folder of `<tier>.xml` files. What comes out: one line a tier, one for all and the
-three slowest tests.
+What goes in: a folder of `<tier>.xml` files. What comes out: one line a tier, and one
+for all.
 """
 
 from __future__ import annotations
@@ -40,24 +40,14 @@ def count(report: Path) -> tuple[Count, float]:
     return Count(passed, failed, skipped), seconds
 
 
-def times(report: Path) -> dict[str, float]:
-    """Seconds of each test by its name. The first test of a fixture pays for all of it."""
-    cases = ET.parse(report).getroot().iter("testcase")
-    return {case.get("name", ""): float(case.get("time", 0)) for case in cases}
-
-
 def summarize(folder: Path) -> None:
-    """Print the counts of every tier, and the three slowest tests of all."""
+    """Print the counts of every tier."""
     total = Count(0, 0, 0)
-    tests: dict[str, float] = {}
     for report in sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime):
         counts, seconds = count(report)
         print(f"{report.stem:>8}  {counts} in {seconds:.0f} s")
         total = Count(*(a + b for a, b in zip(total, counts, strict=True)))
-        tests |= times(report)
     print(total)
-    slowest = sorted(tests, key=tests.__getitem__, reverse=True)[:3]
-    print("slowest:", ", ".join(f"{name} {tests[name]:.0f} s" for name in slowest))
 
 
 if __name__ == "__main__":

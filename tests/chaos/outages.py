@@ -14,10 +14,8 @@ import itertools
 import os
 import re
 import signal
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -65,9 +63,6 @@ class Report:
     outages: Mapping[Victim, int]
     meshed: int  # How many pods had a sidecar.
     seconds: float  # Until everything had ended.
-    # From the end of the payload to that of the proxy, in whole seconds as the kubelet reports
-    # them: median, 95th percentile, most.
-    proxy_seconds: tuple[float, float, float]
 
     @property
     def good(self) -> bool:
@@ -95,10 +90,6 @@ def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds:
     ended = [*ended]
     over = [one for one in ended if one.over]
     sidecars = [pod for one in ended for pod in one.pods if outcome.proxies([pod])]
-    delays = sorted(d for pod in sidecars if (d := _proxy_delay(pod)) is not None) or [0.0]
-    centiles = (
-        statistics.quantiles(delays, n=20, method="inclusive") if len(delays) > 1 else delays * 19
-    )
     return Report(
         stuck=sorted(one.workload.name for one in ended if not one.over),
         wrong=[
@@ -106,7 +97,7 @@ def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds:
             for one in over
             if not outcome.describes(one.workload, result := one.outcome)
         ],
-        early=[_name(pod) for pod in sidecars if (_proxy_delay(pod) or 0.0) < 0],
+        early=[_name(pod) for pod in sidecars if _lost(pod)],
         failed=[
             f"{_name(pod)}: {proxy.exit_code}"
             for one in over
@@ -119,7 +110,6 @@ def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds:
         outages=dict(collections.Counter(outage.victim for outage in storm.outages)),
         meshed=len(sidecars),
         seconds=round(seconds, 1),
-        proxy_seconds=(statistics.median(delays), round(centiles[18], 1), delays[-1]),
     )
 
 
@@ -216,21 +206,14 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
     return lambda outage: kill[outage.victim](outage.lasts)
 
 
-def _proxy_delay(pod: Mapping[str, Any]) -> float | None:
-    """Seconds from the end of the payload to that of the proxy; None while one of them runs."""
-    ends: dict[bool, list[datetime | None]] = {True: [], False: []}
+def _lost(pod: Mapping[str, Any]) -> bool:
+    """Whether the proxy ended before the payload."""
+    ends: dict[bool, list[str]] = {True: [], False: []}
     for status in pod["status"].get("containerStatuses") or ():
-        at = ((status.get("state") or {}).get("terminated") or {}).get("finishedAt")
-        ends[status["name"] == PROXY].append(datetime.fromisoformat(at) if at else None)
-    if not ends[True]:
-        return None
-    if None in ends[False]:
-        # The payload runs on without its proxy, or both run.
-        return None if None in ends[True] else -1.0
-    if None in ends[True]:
-        return None
-    payload, proxy = (max(filter(None, ends[whose])) for whose in (False, True))
-    return (proxy - payload).total_seconds()
+        ended = (status.get("state") or {}).get("terminated") or {}
+        # What runs on ends after all else; times of one format are ordered as texts.
+        ends[status["name"] == PROXY].append(ended.get("finishedAt") or "later")
+    return bool(ends[True]) and max(ends[True]) < max(ends[False])
 
 
 def _name(pod: Mapping[str, Any]) -> str:

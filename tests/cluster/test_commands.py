@@ -204,21 +204,6 @@ def test_check_before_an_install_asks_what_the_account_that_installs_needs(
     assert "may not create configmaps (to install)" in found["rights"]["what"]
 
 
-def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(
-    cluster: lab.Cluster, installed: Workload
-):
-    """Nothing that it cannot see counts as fine."""
-    kubeconfig = cluster.kubeconfig_for("control", "default")
-
-    status, found = check(kubeconfig, "--config", str(installed.config))
-
-    assert (status, found["rights"]["result"]) == (1, "problem")
-    assert "may not get pods (to see which pods are finished)" in found["rights"]["what"]
-    assert {found[each]["result"] for each in ("kubernetes", "namespaces", "injectors")} == {
-        "unknown"
-    }
-
-
 KINDS = {
     "plain": Kind("ReplicaSet", 3),
     "held": Kind("ReplicaSet", 1, budgets=({"minAvailable": 1},)),
@@ -484,14 +469,3 @@ def test_who_may_edit_may_free_and_who_may_only_view_is_told_what_is_missing(
     assert profile.phase(hung) == ("Succeeded" if may else "Running")
     if role == "edit":
         profile.await_event(hung, "ProxyQuit")
-
-
-def test_all_namespaces_need_a_right_in_all_of_them(
-    cluster: lab.Cluster, client: lightkube.Client, profile: Scene
-):
-    kubeconfig = bound(cluster, client, profile.namespace, "edit")
-
-    done = ask(kubeconfig, "quit", "-A")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert 'cannot list resource "pods" in API group "" at the cluster scope' in done.stderr

@@ -22,7 +22,6 @@ from lab.meshed import has_sidecar
 from lab.workload import Workload, renamed
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
@@ -172,22 +171,6 @@ def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     assert held == {name for name, case in CASES.items() if case.asks or case.meshed}
     specs = [pod.spec for name, pod in pods.items() if CASES[name].meshed]
     assert {spec.containers[0].name for spec in specs if spec} == {lab.istio.PROXY}
-
-
-def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
-    def applied(*asked: Applications) -> list[str]:
-        # Of all pods it selects none.
-        nobody = {"matchLabels": {"lab.test/inject": "unselected"}}
-        values = manifests.Values("again", "again", [nobody], ca_bundle="", inject=asked)
-        (configuration,) = manifests.render_webhook(values)
-        made = client.apply(configuration, field_manager="again", force=True).to_dict()
-        return [webhook["name"] for webhook in made["webhooks"]]
-
-    assert len(applied(Applications("a", ("*",)), Applications("b", ("web",)))) == 3
-    assert applied(Applications("b", ("*",))) == ["start.istio-aux.io", "b.inject.istio-aux.io"]
-    assert applied() == ["start.istio-aux.io"]
-
-    client.delete(MutatingWebhookConfiguration, manifests.webhook_configuration("again", "again"))
 
 
 def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):

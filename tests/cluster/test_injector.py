@@ -12,7 +12,6 @@ from typing import Any
 import lab
 import lab.istio
 import pytest
-from lab import ports
 from lab.certificates import Authority
 from lab.fixtures import await_account, make_namespace
 from lab.istio import webhooks
@@ -102,16 +101,6 @@ def foreign(folder: Path) -> str:
     return bundle(Authority(folder).pair.certificate)
 
 
-def closed_port(istio: lab.istio.Istio) -> None:
-    """Lead the Service where nobody listens.
-
-    The old endpoint ends, as the API server would go on calling it over an open connection.
-    """
-    service = webhooks.service(istio.revision)
-    istio.cluster.publish(istio.namespace, service, 443, ports.reserve())
-    die(istio)
-
-
 def die(istio: lab.istio.Istio) -> None:
     """End the process; its endpoint goes on being called ready."""
     istio.process.kill()
@@ -141,22 +130,11 @@ def test_without_istio_it_is_absent(injectors: Injectors) -> None:
     assert status["injector-live"] is False
 
 
-def test_it_is_absent_again_without_its_configurations(
-    live: lab.istio.Istio, injectors: Injectors
-) -> None:
-    with live.cluster.client() as client:
-        for name in live.configurations:
-            client.delete(MutatingWebhookConfiguration, name)
-
-    injectors.await_state("absent", configuration="")
-
-
 CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "no bundle": (lambda istio, _: istio.trust(None), "no-ca-bundle", "has never been up"),
     "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "unknown authority"),
     "not ready": (lambda istio, _: istio.serve(ready=False), "no-endpoint", "no ready endpoint"),
     "no slice": (lambda istio, _: unlist(istio), "no-service", "has no EndpointSlice"),
-    "closed": (lambda istio, _: closed_port(istio), "refused", "failed calling webhook"),
     "killed": (lambda istio, _: die(istio), "refused", "failed calling webhook"),
     "deactivated": (lambda istio, _: deactivate(istio), "deactivated", "none of its webhooks"),
 }

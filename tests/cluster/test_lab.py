@@ -25,7 +25,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture
 def harness() -> Iterator[Harness]:
-    with running("tree") as harness:
+    with running() as harness:
         # The shell, the one that runs away, and their two sleeps.
         await_processes(harness.name, 4)
         yield harness

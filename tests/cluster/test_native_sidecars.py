@@ -91,15 +91,6 @@ def test_pods_become_and_authors_are_told_what_the_table_says(
     assert all(case.warns in told[case.name] for case in BY_OPTION)
 
 
-def test_the_payload_starts_after_istios_proxy_as_well(
-    cluster: lab.Cluster, namespace: str
-) -> None:
-    [made] = create(cluster, namespace, Case(name=""))
-
-    spec = made.pod.to_dict()["spec"]
-    assert [each["name"] for each in spec["initContainers"]][-2:] == ["istio-proxy", "vault-agent"]
-
-
 def counting(
     client: lightkube.Client,
     namespace: str,

@@ -316,20 +316,6 @@ def label(client: lightkube.Client, namespace: str, value: str | None) -> None:
     client.patch(Namespace, namespace, patch, patch_type=PatchType.MERGE)
 
 
-def test_what_was_set_is_taken_back_and_a_second_time_changes_nothing(
-    client: lightkube.Client, namespace: str
-):
-    assert label_all(client, naming(namespace)) == ()
-    assert labels(client, namespace) == OURS
-
-    before = client.get(Namespace, namespace)
-    assert label_all(client, naming(namespace)) == ()
-    assert client.get(Namespace, namespace) == before
-
-    assert label_all(client, naming()) == ()
-    assert labels(client, namespace) == {}
-
-
 def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, namespace: str):
     label_all(client, naming(namespace))
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
@@ -338,17 +324,6 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
     objects.take_back_labels(client, LONG_APP, LONG_MODEL, [])
 
     assert labels(client, namespace) == {"istio-injection": "enabled"}
-
-
-def test_a_label_that_somebody_has_changed_is_theirs(client: lightkube.Client, namespace: str):
-    label_all(client, naming(namespace))
-    label(client, namespace, "disabled")
-
-    said = label_all(client, naming(namespace))
-    objects.take_back_labels(client, LONG_APP, LONG_MODEL, [])
-
-    assert said == (f"{namespace}: has istio-injection=disabled",)
-    assert labels(client, namespace) == {"istio-injection": "disabled"}
 
 
 def test_a_label_that_comes_between_look_and_act_is_not_overwritten(

@@ -1,4 +1,4 @@
-"""Stored pods as a watch or a list brings them: some built to be slow, and random ones. Pure."""
+"""Pods: random ones, as a review or a watch brings them, and some built to be slow. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from unit.declared import ANNOTATIONS
 
 from fuzz import texts
-from fuzz.bodies import JUNK
 
 _KIB = 1024
 LARGEST = 256 * _KIB
@@ -40,10 +39,11 @@ _LABELS = {
     "model.juju.is/disable-webhook": ["true"],
     "kueue.x-k8s.io/podset": ["main"],
 }
-_VALUES = ["true", "false", "native", "hold", "direct", "none", "30", "2.5s", "main", "main,log",
-           "*", "15021", "65536", "", "maybe", "{}", "vault-agent", "log=ignore",
-           "log=native"]  # fmt: skip
-_NAMES = ["main", "log", "istio-proxy", "vault-agent", "metrics-logger-and-collector", "istio-init"]
+_VALUES = ["true", "false", "auto", "native", "hold", "direct", "none", "off", "30", "2.5s", "main",
+           "main,log", "*", "0", "15021", "65536", "", "maybe", "{}", "vault-agent", "log=ignore",
+           "log=native", "sidecar", "sidecar,custom", "gateway", "é"]  # fmt: skip
+_NAMES = ["main", "log", "istio-proxy", "vault-agent", "metrics-logger-and-collector", "istio-init",
+          "é"]  # fmt: skip
 _STATES: list[dict[str, Any]] = [
     {"running": {"startedAt": "2026-11-20T07:00:00Z"}},
     {"terminated": {"exitCode": 0, "finishedAt": "2026-11-20T07:12:00Z", "reason": "Completed"}},
@@ -54,7 +54,10 @@ _STATES: list[dict[str, Any]] = [
 ]
 _RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1, 7]}}]
 _ARGS = [["--statusPort", "15020"], ["--statusPort=0"], ["sh", "train && echo completed > /x"],
-         ["-w", "false"], []]  # fmt: skip
+         ["-w", "false"], ["scuttle", "é"], ["sh", "-c", "curl -XPOST :15020/quitquitquit"],
+         ["kill", "envoy"], ["--quitquitquit"], []]  # fmt: skip
+_LIFECYCLES = [None, {}, {"postStart": None}, {"postStart": {"exec": {}}}, {"preStop": {}}]
+_QUANTITIES = ["1", "100Mi", "2Gi", "many", 0.1, 2, "9" * 60]
 _CONFIGS = ['{"statusPort":15020}', '{"statusPort":"a"}', '{"a":1}', "{", ""]
 _OWNERS: list[dict[str, Any]] = [
     {"apiVersion": "batch/v1", "kind": "Job", "name": "mnist", "uid": "o-1", "controller": True},
@@ -67,8 +70,6 @@ _OWNERS: list[dict[str, Any]] = [
         "controller": True,
     },
 ]
-_ODD = [None, True, 0, -1, 1e300, 10**400, "", "\x00", "\u2028", "\ud800", "x" * 5000, [], {},
-        [None], {"a": None}, [[[[]]]], "1e999999999", "9" * 5000]  # fmt: skip
 
 
 def slow() -> Iterator[tuple[str, bytes]]:
@@ -106,10 +107,10 @@ def make(dice: Random) -> bytes:
         return _large(dice)
     pod = _random(dice)
     if dice.random() < 0.15:
-        texts.mistype(dice, pod, _ODD, 0.2)
+        texts.mistype(dice, pod, 0.2)
     depth = dice.choice([40, 500, 1_100, 5_000]) if dice.random() < 0.02 else 0
     body = event(pod, dice.choice(["ADDED", "MODIFIED"]), deep=depth)
-    return texts.damage(dice, body, JUNK) if dice.random() < 0.1 else body
+    return texts.damage(dice, body) if dice.random() < 0.1 else body
 
 
 def event(pod: dict[str, Any], kind: str = "MODIFIED", *, deep: int = 0, under: str = "") -> bytes:
@@ -212,29 +213,55 @@ def _siblings(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "owners", _pod([], [], ownerReferences=[owner] * (count // 16))
 
 
-def _random(dice: Random) -> dict[str, Any]:
+def submitted(dice: Random) -> dict[str, Any]:
+    """A random pod as its author wrote it, without some of what it may have."""
+    pod = _random(dice, config=0.5)
+    del pod["status"]
+    if dice.random() < 0.01:
+        pod["metadata"]["annotations"]["note"] = "x" * dice.choice([262_000, 262_100, 300_000])
+    pod["spec"] |= {
+        "hostNetwork": dice.choice([True, False, False, None]),
+        "terminationGracePeriodSeconds": dice.choice([0, 5, 30, None]),
+    }
+    for fields in (pod["metadata"], pod["spec"], *pod["spec"]["containers"]):
+        for key in [key for key in fields if dice.random() < 0.15]:
+            if dice.random() < 0.3 and isinstance(fields[key], dict):
+                fields[key] = None
+            else:
+                del fields[key]
+    return pod
+
+
+def some_annotations(dice: Random, *, config: float) -> dict[str, str]:
+    """Some annotations, with this chance among them a configuration of the proxy."""
+    found = {key: _text(dice) for key in dice.choices(KEYS, k=dice.choice([0, 0, 1, 2, 4, 8]))}
+    if dice.random() < config:
+        found["proxy.istio.io/config"] = texts.make(dice)
+    return found
+
+
+def _random(dice: Random, *, config: float = 0.05) -> dict[str, Any]:
     names = dice.sample(_NAMES, dice.randint(1, 5))
-    annotations = {key: _text(dice) for key in dice.choices(KEYS, k=dice.choice([0, 0, 1, 2, 4]))}
-    if dice.random() < 0.05:
-        annotations["proxy.istio.io/config"] = texts.make(dice)
     labels = {key: dice.choice(values) for key, values in _LABELS.items() if dice.random() < 0.15}
     owners = [dice.choice(_OWNERS)] if dice.random() < 0.5 else None
     number = dice.randrange(50)
     pod = _pod(
         [_some_container(dice, name) for name in names],
         [
-            {"name": dice.choice(names), "state": dice.choice(_STATES)}
-            if dice.random() < 0.1
-            else {"name": name, "state": dice.choice(_STATES)}
+            {"name": dice.choice(names) if dice.random() < 0.1 else name}
+            | {"state": dice.choice(_STATES)}
             for name in names
             if dice.random() < 0.9
         ],
-        uid=f"u-{number}", name=f"mnist-{number}", labels=labels, annotations=annotations,
+        uid=f"u-{number}", name=f"mnist-{number}", labels=labels,
+        annotations=some_annotations(dice, config=config),
         resourceVersion=str(dice.randrange(10**6)), ownerReferences=owners,
     )  # fmt: skip
     pod["spec"]["restartPolicy"] = dice.choice(["Never", "OnFailure", "Always", None])
     if dice.random() < 0.3:
-        pod["spec"]["initContainers"] = [_some_container(dice, dice.choice(_NAMES))]
+        pod["spec"]["initContainers"] = [
+            _some_container(dice, name) for name in dice.sample(_NAMES, dice.randint(1, 3))
+        ]
     if dice.random() < 0.1:
         pod["spec"]["shareProcessNamespace"] = True
     pod["status"]["phase"] = dice.choice(
@@ -246,21 +273,23 @@ def _random(dice: Random) -> dict[str, Any]:
 
 
 def _some_container(dice: Random, name: str) -> dict[str, Any]:
+    port = {"containerPort": dice.choice([80, 15020, -1]), "name": "http"}
+    quantity = dice.choice(_QUANTITIES)
+    some: list[tuple[float, dict[str, Any]]] = [
+        (0.2, {"restartPolicy": dice.choice(["Always", "Never"])}),
+        (0.1, {"restartPolicyRules": _RULES}),
+        (0.2, {"args": dice.choice(_ARGS)}),
+        (0.1, {"command": dice.choice(_ARGS)}),
+        (0.2, {"env": [{"name": "PROXY_CONFIG", "value": dice.choice(_CONFIGS)}]}),
+        (0.2, {"ports": [port]}),
+        (0.2, {"lifecycle": dice.choice(_LIFECYCLES)}),
+        (0.3, {"resources": {"requests": {"cpu": quantity, "a/gpu": "1"}}}),
+        (0.1, {"resources": {"limits": {"memory": quantity}}}),
+    ]
     found: dict[str, Any] = {"name": name, "image": "a"}
-    if dice.random() < 0.2:
-        found["restartPolicy"] = dice.choice(["Always", "Never"])
-    if dice.random() < 0.1:
-        found["restartPolicyRules"] = _RULES
-    if dice.random() < 0.2:
-        found["args"] = dice.choice(_ARGS)
-    if dice.random() < 0.2:
-        found["env"] = [{"name": "PROXY_CONFIG", "value": dice.choice(_CONFIGS)}]
-    if dice.random() < 0.2:
-        found["ports"] = [{"containerPort": dice.choice([80, 15020, -1]), "name": "http"}]
-    if dice.random() < 0.3:
-        found["resources"] = {
-            "requests": {"cpu": dice.choice(["1", "x", 2, "9" * 60]), "a/gpu": "1"}
-        }
+    for chance, fields in some:
+        if dice.random() < chance:
+            found |= fields
     return found
 
 

@@ -29,7 +29,6 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import decide
 from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
@@ -156,12 +155,8 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    await judge.step("decide", lambda: decide(PodFacts(pod, QuitPolicy()), NOW))
-    scope = QuitScope()
-    await judge.step(
-        "decide_on",
-        lambda: PodState(key_of(pod)).decide_on(PodFacts(pod, QuitPolicy()), scope, NOW),
-    )
+    state, scope = PodState(key_of(pod)), QuitScope()
+    await judge.step("decide", lambda: state.decide_on(PodFacts(pod, QuitPolicy()), scope, NOW))
     await judge.step("store", lambda: followers.follow(pod))
     answers = [
         await judge.step("explain", lambda: explained(pod)),

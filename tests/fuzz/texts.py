@@ -26,6 +26,16 @@ _HOSTILE = [
     "a: '" + "x\n" * 7000, "!" * 16000, "a: &x [" + "*x," * 5000, "\n" * 16000, "a: " + "b" * 20000,
     "\n".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9) if n else 'lol'}]" for n in range(40)),
 ]  # fmt: skip
+ODD = [
+    None, True, 0, -1, 1.5, 1e300, 10**400, "", "\x00", "\u2028", "💥", "\ud800", "x" * 5000, [],
+    {}, [None], {"a": None}, [[[[]]]], {"uid": "other"}, "1e999999999", "9" * 5000,
+]  # fmt: skip
+"""Values that no field expects."""
+JUNK = [
+    b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"\\", b"{", b"]", b"NaN",
+    b"1e999", b"-", b"\\ud800", b"null", b'"uid":7,', b"\n", b"\xc3",
+]  # fmt: skip
+"""Bytes that damage JSON."""
 
 
 def make(dice: Random) -> str:
@@ -48,7 +58,7 @@ def _entries(dice: Random) -> list[str]:
     ]
 
 
-def mistype(dice: Random, found: Any, odd: list[Any], stop: float) -> bool:
+def mistype(dice: Random, found: Any, stop: float) -> bool:
     """Replace a value somewhere in ``found`` by an odd one, or remove it; whether it was removed.
 
     Containers on the way are copied, because templates share them.
@@ -59,18 +69,18 @@ def mistype(dice: Random, found: Any, odd: list[Any], stop: float) -> bool:
             break
         found[key] = found[key].copy()
         found = found[key]
-    found[key] = copy.deepcopy(dice.choice(odd))
+    found[key] = copy.deepcopy(dice.choice(ODD))
     if removed := isinstance(found, dict) and dice.random() < 0.3:
         found.pop(key)
     return removed
 
 
-def damage(dice: Random, body: bytes, junk: list[bytes]) -> bytes:
+def damage(dice: Random, body: bytes) -> bytes:
     """The body with bytes that are missing, changed or repeated."""
     found = bytearray(body)
     at = dice.randrange(len(found) + 1)
     until = at + dice.choice([0, 0, 1, 5, 100, len(found)])
-    found[at:until] = dice.choice([b"", dice.choice(junk), dice.randbytes(3), found[at:until] * 2])
+    found[at:until] = dice.choice([b"", dice.choice(JUNK), dice.randbytes(3), found[at:until] * 2])
     return bytes(found)
 
 

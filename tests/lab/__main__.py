@@ -1,4 +1,4 @@
-"""The lab by hand: python -m lab up | down | status | build | sweep."""
+"""The lab by hand: python -m lab up | down | status | build | run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         return added
 
     up = command(_up, help="leave a cluster running and print its kubeconfig")
-    up.add_argument("--level", choices=["api", "node"], help="node where possible, else api")
+    up.add_argument("--level", choices=["api", "node"], default="node")
     down = command(_down, help="end what `up` left running")
     down.add_argument(
         "name", nargs="*", help="the clusters to end; without names all of this checkout"
@@ -40,7 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
     run = command(_run, help="run a program, built first when it is missing")
     run.add_argument("program", metavar="PROGRAM")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
-    command(_sweep, help="remove what killed harnesses left")
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
@@ -50,15 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
-    level = options.level
-    if level is None:
-        reason = node.unavailable()
-        level = "api" if reason else "node"
-        if reason:
-            print(f"lab: {reason}; starting level api", file=sys.stderr)
-
     def hold(stay: detached.Stay) -> None:
-        with lab.cluster(level, held=True) as cluster:
+        with lab.cluster(options.level, held=True) as cluster:
             print(detached.instructions(cluster))
             stay()
 
@@ -105,12 +97,6 @@ def _build(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     return subprocess.run([tools.path(options.program), *options.arguments], check=False).returncode
-
-
-def _sweep(_: argparse.Namespace) -> int:
-    swept = sweep.sweep()
-    print("\n".join(f"{name}: removed" for name in swept) or "nothing to remove")
-    return 0
 
 
 if __name__ == "__main__":

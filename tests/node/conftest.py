@@ -15,7 +15,6 @@ from demo.steps import Steps
 from lab import node
 from lab.deployed import await_selected, charm, client, requested
 from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
-from lab.nightly import NIGHTLY
 from lightkube import Client
 
 __all__ = [
@@ -26,16 +25,6 @@ __all__ = [
     "pytest_runtest_makereport",
     "requested",
 ]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """How hard pods are created while units come and go."""
-    parser.addoption(
-        "--creations",
-        type=int,
-        default=25 if NIGHTLY else 10,
-        help="pods a second in test_high_availability.py",
-    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

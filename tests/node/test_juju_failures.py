@@ -104,26 +104,6 @@ def test_a_lost_authority_is_replaced_while_each_unit_serves(
     )
 
 
-def test_a_relation_that_is_gone_and_listed_fails_no_hook(app: lab.juju.App) -> None:
-    """juju#23246, operator#2709, operator#2748: after `juju remove-saas --force`."""
-    given = {"istio-pilot": PILOT, "metrics-endpoint": {}, "charm-tracing": {}}
-    relations = [app.integrate(name, f"old-{name}", data=data) for name, data in given.items()]
-    settle(app)
-    for relation in relations:
-        relation.remove(force=True)
-
-    config_changed(app)
-
-    log = "\n".join(app.leader.history[-1].log)
-    assert "metrics-endpoint:" in log
-    assert "not written" in log
-    another = app.integrate("istio-pilot", "istio-pilot", data=PILOT)
-    settle(app)
-    assert setting(app.leader, "root-namespace") == "istio-system"
-    for relation in (another, *relations):
-        relation.remove()
-
-
 def test_a_relation_ends_without_its_data(app: lab.juju.App) -> None:
     """operator#1306: nor does the hook know whose relation it is."""
     asking = {"application": "sidecar-it", "model": app.model.name}
@@ -230,21 +210,6 @@ def test_a_pod_that_was_replaced_without_a_word_serves_again(app: lab.juju.App) 
     lab.until(unit.ready, what="the unit to serve")
 
     assert unit.history[-1].event != "upgrade-charm"
-
-
-def test_a_pod_that_is_replaced_while_an_option_is_bad_runs_the_last_good_configuration(
-    app: lab.juju.App,
-) -> None:
-    app.configure(quit_grace=8)
-    settle(app)
-    app.configure(quit="of")
-
-    unit = app.replace_pod(0, killed=True)
-
-    lab.until(unit.ready, what="the unit to serve")
-    assert setting(unit, "quit-grace") == 8
-    assert setting(unit, "quit") == "enabled"
-    app.configure(quit="enabled")
 
 
 def test_the_units_serve_while_the_controller_is_away(client: Client, app: lab.juju.App) -> None:

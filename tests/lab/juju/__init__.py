@@ -12,12 +12,12 @@ plays what goes well, and
   (`Container.process.restart`), their hooks at the same time;
 * `App.scale`, another leader (`App.elect`), removal without a hook (`App.remove(force=True)`,
   `Model.destroy`);
-* what went wrong in Juju itself, with the thread that says so: relations that are gone and listed
-  (`Relation.remove(force=True)`), or that end without data (`bare`), secrets without content
-  (`App.lose_secrets`), hooks whose changes are lost (`App.run(..., lost=True)`), leaders that do
-  not know that they were deposed (`App.elect(deposed=False)`), units that nobody saw depart
-  (`App.scale(forgotten=True)`), pods that are replaced without a word (`replace_pod(told=False)`)
-  or whose containers start late (`boot=False`), a controller that is away (`Model.outage`).
+* what went wrong in Juju itself, with the thread that says so: relations that end without data
+  (`Relation.remove(bare=True)`), secrets without content (`App.lose_secrets`), hooks whose changes
+  are lost (`App.run(..., lost=True)`), leaders that do not know that they were deposed
+  (`App.elect(deposed=False)`), units that nobody saw depart (`App.scale(forgotten=True)`), pods
+  that are replaced without a word (`replace_pod(told=False)`) or whose containers start late
+  (`boot=False`), a controller that is away (`Model.outage`).
 
 What it does not show: the order of events among units as Juju has it, the time that a leadership
 takes to run out, authorisation by a controller, revisions of secrets and their events, what a

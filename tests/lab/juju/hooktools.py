@@ -55,7 +55,7 @@ class Hook:
         return relation
 
     def databags(self, reference: str | None) -> dict[str, Any]:
-        """A relation whose data is read or written; Juju refuses one that is gone (juju#23246)."""
+        """A relation with its data, which Juju refuses of one that is gone (operator#1306)."""
         relation = self.relation(reference)
         if relation["gone"]:
             raise ToolError("permission denied (unauthorized access)")

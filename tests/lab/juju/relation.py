@@ -55,17 +55,15 @@ class Relation:
         """Return what an application, by default our own, has published."""
         return self._record()["data"].get(app or self.app.name, {})
 
-    def remove(self, *, force: bool = False, bare: bool = False) -> None:
+    def remove(self, *, bare: bool = False) -> None:
         """Unrelate: every unit sees the other depart, then the relation broken.
 
-        `force`: no hook runs, and it stays listed. `bare`: it cannot be read then (operator#1306).
+        `bare`: it cannot be read then (operator#1306).
         """
         agent, app, record = self.app.model.agent, self.app, self._record()
         away = f"{self.remote}/0"
         with agent.edit() as state:
-            state["relations"][str(self.number)]["gone"] = record["gone"] = force or bare
-            if force:
-                return
+            state["relations"][str(self.number)]["gone"] = record["gone"] = bare
             state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
         for unit in app.units:
             for kind, who in (("departed", away), ("broken", "")):

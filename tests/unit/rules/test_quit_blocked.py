@@ -263,9 +263,10 @@ UNREPORTED = "the state of its payload is not known"
     ],
 )  # fmt: skip
 def test_any_other_pod_is_only_reported_and_the_reason_says_why(pod: Pod, why: str) -> None:
-    """`tests/node/test_training_deletion.py` shows what the training operator does.
+    """istio#45627.
 
-    istio#45627.
+    A running pod that is deleted counts as failed, and its job may fail with it (training-operator
+    1.9 pkg/core/status.go UpdateJobReplicaStatuses).
     """
     decision = reported(pod)
     assert not decision.delete

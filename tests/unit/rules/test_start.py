@@ -20,11 +20,14 @@ from hypothesis import strategies as st
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import (
     DATAPLANE,
+    INCLUDED,
     INJECT,
     INJECTED,
     MIRROR,
     NATIVE_SIDECAR,
     NOT_NATIVE,
+    SIDECARS,
+    SIGNALLED_WITH,
     STARTED_WITH,
 )
 from istio_aux.model.pod import PROXY
@@ -264,8 +267,10 @@ HOWS = st.builds(
 
 
 def fuzzed(seed: int) -> dict[str, Any]:
-    """A pod as anybody may send it."""
-    return bodies.review(Random(seed))["request"]["object"]
+    """A pod as anybody may send it, but that it says nothing of its own sidecars."""
+    found = bodies.review(Random(seed))["request"]["object"]
+    annotations_of(found).pop(SIDECARS, None)
+    return found
 
 
 def bare(found: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +281,7 @@ def bare(found: dict[str, Any]) -> dict[str, Any]:
         if container.get("name") == PROXY:
             container.pop("lifecycle", None)
     listed.sort(key=lambda container: container.get("name") == PROXY)
-    ours = {CONFIG, NATIVE_SIDECAR, NOT_NATIVE, STARTED_WITH}
+    ours = {CONFIG, INCLUDED, NATIVE_SIDECAR, NOT_NATIVE, SIGNALLED_WITH, STARTED_WITH}
     return {**rest, "kept": {key: annotations[key] for key in annotations.keys() - ours}}
 
 
