@@ -14,7 +14,15 @@ from istio_aux.cli import cluster
 from istio_aux.kube import actions
 from istio_aux.kube.client import KEEPALIVE, LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
-from istio_aux.kube.objects import BEGINNING, LONGEST, EventReader, Key, Oversized, PageReader
+from istio_aux.kube.objects import (
+    BEGINNING,
+    LONGEST,
+    EventReader,
+    Key,
+    Oversized,
+    PageReader,
+    key_of,
+)
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
@@ -150,7 +158,7 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
     async with ApiServer() as api, Client(api.access()) as client:
         stored = await api.put("pods", oversized("a"))
         with pytest.raises(UnreadableError, match="cannot read training/a: longer than 10 MiB"):
-            await actions.list_all(client, "/api/v1/pods", Pod, {})
+            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of)
         with pytest.raises(OversizedError):
             await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
 

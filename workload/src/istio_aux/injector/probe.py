@@ -257,8 +257,11 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_all(client, actions.NODES, actions.Node, {})
-    return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
+
+    def version(node: actions.Node) -> tuple[str, str]:
+        return node.metadata.name, node.status.node_info.kubelet_version
+
+    return dict(await actions.list_kept(client, actions.NODES, actions.Node, {}, version))
 
 
 async def check_kubelets(client: Client) -> NativeCheck | None:

@@ -296,18 +296,6 @@ async def pages(
         params["continue"] = page.next
 
 
-async def list_all(
-    client: Client,
-    path: str,
-    kind: type[T],
-    selection: Mapping[str, str],
-    *,
-    limit: int = PAGE,
-) -> list[T]:
-    """Return all objects of a collection; see `list_kept`."""
-    return await list_kept(client, path, kind, selection, lambda item: item, limit=limit)
-
-
 async def list_kept(
     client: Client,
     path: str,
