@@ -157,6 +157,7 @@ _UPGRADE = "needed beside `get` since Kubernetes 1.35; the log shows the verb of
 UNUSED: dict[Right, str] = {
     ("namespaces", "list"): _FIRST_LIST,
     ("mutatingwebhookconfigurations", "list"): _FIRST_LIST,
+    ("endpointslices", "list"): "only of an injector that injects nothing: test_injector.py",
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
     ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",
