@@ -16,9 +16,8 @@ from typing import Any, Final
 
 import msgspec
 import ops
-import yaml
 from istio_aux.model.answers import PAGE, ListedPod, PodPage
-from istio_aux.model.policy import Capability, RacePolicy
+from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from istio_aux.model.text import printable
 
@@ -169,15 +168,7 @@ class Actions(ops.Object):
         text, why = self._run([*command, "--namespace", namespace, f"pod/{pod}"])
         if why:
             raise RefusedError(why)
-        # The options with which the workload runs: those of Juju may be invalid by now.
-        settings = yaml.safe_load(workload.read(self._container, workload.CONFIG))
-        new = f"start-mode: {settings['start-mode']}"
-        if settings["start-mode"] == "auto":
-            status = probe.ask(self._transport).status
-            native = status is not None and status.capability is Capability.NATIVE
-            known = (status and status.capability_why) or "not known yet whether Istio can do more"
-            new = f"{'native' if native else 'held, not native'}; {known}"
-        return {"explanation": text, "new-pods": new}
+        return {"explanation": text}
 
     @_action
     def _on_run_check(self, _: ops.ActionEvent) -> Results:
@@ -230,7 +221,11 @@ class Actions(ops.Object):
         if asked.dry_run:
             text, why = self._run(command, timed=True)
         else:
-            inputs = self._to_evict()
+            inputs = self._leading()
+            race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
+            if RacePolicy(race).restarts:
+                why = "the workload restarts these pods already"
+                raise RefusedError(f"race-policy: {race}: {why}; list-unmeshed has the reasons")
             with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
                 text, why = self._run([*command, "--yes"], timed=True)
         if why and not text:
@@ -244,14 +239,6 @@ class Actions(ops.Object):
         counts = {each: outcomes.count(each) for each in (done, "kept")}
         counts["not-shown"] = len(judged) - len(pods.splitlines())
         return {**counts, "unfinished": why, "pods": pods, "json": records}
-
-    def _to_evict(self) -> Inputs:
-        inputs = self._leading()
-        race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
-        if RacePolicy(race).restarts:
-            why = "the workload restarts these pods already; list-unmeshed says what each waits for"
-            raise RefusedError(f"race-policy: {race}: {why}")
-        return inputs
 
     def _leading(self) -> Inputs:
         """Return what the leader observes; no other unit may write what it owns."""

@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import ops
 from charmlibs.interfaces import tls_certificates as tls
@@ -34,10 +34,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509 import verification
 from istio_aux.model.answers import ProcessStatus
-from istio_aux.model.text import one_line
+from istio_aux.model.text import one_line, quoted
 
 import cluster
-from relations import PEERS, note, noted, peers
+from relations import PEERS, active, note, noted, peers
 
 ENDPOINT: Final = "certificates"
 TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
@@ -61,6 +61,8 @@ _ISSUERS: Final = "issuers"  # A key of units.
 _REMOVED: Final = "removed-secret-revisions"  # A key of both.
 # How the labels of an authority's secret begin. A lost one keeps its label (juju#22310).
 _LABEL: Final = "certificate-authority"
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +102,6 @@ class Offer:
 
     leaf: Leaf = Leaf()
     reason: str = ""
-
-
-# What offers a certificate for these names, now.
-Provider = Callable[[tuple[str, ...], datetime], Offer]
 
 
 def parse_bundle(text: str) -> list[str]:
@@ -203,8 +201,7 @@ class OwnAuthority:
             content = model.get_secret(id=self.secret_id).get_content(refresh=True)
             self.present = Authority(**content)
         except (ops.ModelError, TypeError) as error:
-            # Of what is not found, only the cause has the words of Juju.
-            said = getattr(error.__cause__, "stderr", "") or str(error) or type(error).__name__
+            said = str(error) or type(error).__name__
             do = f"if that lasts: juju run {model.app.name}/leader replace-authority"
             self.reason = f"certificate authority cannot be read; {do} ({one_line(said, 100)})"
 
@@ -290,7 +287,7 @@ def observe(
     model: ops.Model,
     container: ops.Container,
     own: OwnAuthority,
-    pki: Provider | None,
+    pki: Requirer | None,
     now: datetime,
 ) -> Issuers:
     """Read what the units have published, what this one serves, and what providers offer to it.
@@ -301,7 +298,7 @@ def observe(
     names = service_names(model.app.name, cluster.namespace())
     served = _served(container, names, now)
     ours = own.offer(served, names, now)
-    theirs = pki(names, now) if pki else Offer()
+    theirs = pki.offer(names, now) if pki else Offer()
     wants = theirs.leaf or ours.leaf or served
     if theirs.reason and served and served.issuer != ours.leaf.issuer:
         wants = served if life_left(served.chain, now) > _LATE else wants
@@ -364,3 +361,63 @@ def _served(container: ops.Container, names: tuple[str, ...], now: datetime) -> 
             return verified(chain.read(), key.read(), names, now)
     except (ops.pebble.Error, OSError, ValueError):
         return Leaf()
+
+
+class Requirer(tls.TLSCertificatesRequiresV4):
+    """Asks for the certificate, keeps the unit's key in a Juju secret, and renews both.
+
+    Bad data of a provider, or a failing secret, makes the library raise errors, which would fail
+    the hook until the other side changes. Here such an error becomes the reason.
+    """
+
+    def __init__(self, charm: ops.CharmBase) -> None:
+        self._failure = ""
+        names = service_names(charm.app.name, cluster.namespace())
+        self._request = tls.CertificateRequestAttributes(common_name=names[0], sans_dns=names)
+        super().__init__(charm, ENDPOINT, [self._request], key_algorithm="ecdsa")
+
+    def offer(self, names: tuple[str, ...], now: datetime) -> Offer:
+        """Return what the PKI has issued to this unit, or why that cannot be served."""
+        if not (relations := active(self.model, ENDPOINT)):
+            return Offer()
+        provider = relations[-1].app.name
+        found = None if self._failure else self._attempt(self._offer, provider, names, now)
+        return found or Offer(reason=self._failure)
+
+    def _offer(self, provider: str, names: tuple[str, ...], now: datetime) -> Offer:
+        given, key = self.get_assigned_certificate(self._request)
+        if given and given.revoked:
+            return Offer(reason=f"{provider} has revoked the certificate")
+        if given and key:
+            # The issuer is mostly `ca`. Of a chain that is longer, it is the second certificate.
+            issuers = [one for one in (given.ca, *given.chain) if one != given.certificate]
+            chain = "\n".join(map(str, (given.certificate, *issuers)))
+            try:
+                return Offer(verified(chain, key.raw, names, now))
+            except ValueError as error:
+                return Offer(reason=f"the certificate of {provider} is refused: {error}")
+        for request in self.get_csrs_from_requirer_relation_data():
+            if denied := self.get_request_error(request.certificate_signing_request):
+                why = quoted(f"{denied.error.name}: {denied.error.message}")
+                return Offer(reason=f"{provider} denies the certificate: {why}")
+        return Offer(reason=f"waiting for the certificate of {provider}")
+
+    def _configure(self, _: ops.EventBase | None = None) -> None:
+        self._attempt(super()._configure)
+
+    def _on_relation_broken(self, event: ops.RelationBrokenEvent) -> None:
+        self._attempt(super()._on_relation_broken, event)
+
+    def _on_secret_expired(self, event: ops.SecretExpiredEvent) -> None:
+        self._attempt(super()._on_secret_expired, event)
+
+    def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
+        """Leave it to `remove_revision`, which removes a revision once."""
+
+    def _attempt(self, work: Callable[..., T], *given: Any) -> T | None:
+        try:
+            return work(*given)
+        except Exception as error:  # Of several libraries.
+            self._failure = f"the certificate cannot be read: {quoted(str(error) or repr(error))}"
+            logger.warning("%s: %s", ENDPOINT, self._failure)
+            return None

@@ -28,7 +28,7 @@ import status
 import workload
 from cluster import ReconcileError
 from inputs import CONTAINER, Inputs, observe, remember
-from relations import cos, istio, pki, sidecar
+from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -54,7 +54,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._serves = False
         self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        self._pki = pki.Requirer(self)
+        self._pki = certificates.Requirer(self)
         names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
@@ -88,7 +88,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._stored.removed = False
         self._pki.sync()
         own = certificates.OwnAuthority(self.model)
-        self._inputs = observed = observe(self, self.workload_transport, own, self._pki.offer)
+        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)

@@ -40,9 +40,6 @@ AuthorizationPolicy: Final = create_namespaced_resource(
 # policies that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
     admission.MutatingWebhookConfiguration,
-    # Earlier revisions made these two. They go with 1.0.
-    admission.MutatingAdmissionPolicyBinding,
-    admission.MutatingAdmissionPolicy,
     rbac.ClusterRoleBinding,
     rbac.ClusterRole,
     rbac.RoleBinding,
@@ -53,13 +50,10 @@ OWNED: Final[tuple[type[Any], ...]] = (
     PeerAuthentication,
     AuthorizationPolicy,
 )
-CHANGING_PODS: Final = OWNED[:3]
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     admission.ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
     admission.ValidatingAdmissionPolicy: "Kubernetes 1.30",
-    admission.MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
-    admission.MutatingAdmissionPolicy: "Kubernetes 1.36",
     PeerAuthentication: "Istio",
     AuthorizationPolicy: "Istio",
 }

@@ -97,7 +97,7 @@ def observe(
     charm: ops.CharmBase,
     transport: probe.Transport,
     own: OwnAuthority | None = None,
-    pki: certificates.Provider | None = None,
+    pki: certificates.Requirer | None = None,
 ) -> Inputs:
     """Read the inputs, with what both providers of certificates offer. This changes nothing."""
     options: Config | None = None

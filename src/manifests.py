@@ -281,10 +281,8 @@ def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
                 required.append(f"!({_in(key, values, labels)})")
             case "Exists":
                 required.append(f"{json.dumps(key)} in {labels}")
-            case "DoesNotExist":
+            case _:  # DoesNotExist.
                 required.append(f"!({json.dumps(key)} in {labels})")
-            case operator:
-                raise ValueError(f"{operator}: expected In, NotIn, Exists or DoesNotExist")
     return " && ".join(required) or "true"
 
 

@@ -242,7 +242,7 @@ def remove(
     """
     model, left = cluster.namespace(), list[str]()
     # First, because calls of the webhook would fail. What follows may take as long as pods.
-    if _delete(client, app, model, cluster.CHANGING_PODS, []):
+    if _delete(client, app, model, cluster.OWNED[:1], []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(WEBHOOK_GONE)
     # It suspends no more Jobs, and still has the right to resume them.

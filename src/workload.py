@@ -51,8 +51,8 @@ _LAYERS: Final[Any] = yaml.load(
 )
 SINCE_READY: Final[ops.pebble.CheckDict] = _LAYERS["since-ready"]
 WAKE_LAYER: Final[ops.pebble.LayerDict] = _LAYERS["wake"]
-# Events that come by themselves: they leave the delay as it has grown. All others are news, such as
-# `juju trust`, whose config-changed may come before the rights: then the delays begin again.
+# Events that come by themselves leave the delay as it has grown. All others are news, such as
+# `juju trust`, whose config-changed may come before the rights.
 _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
 
 logger = logging.getLogger(__name__)
@@ -101,8 +101,7 @@ def ensure(
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
-    keeps its present settings. One without settings, as after a restart of its container, gets them
-    nevertheless: without a workload every Job would hang.
+    keeps its present settings. One without settings gets them nevertheless: every Job would hang.
 
     Raises:
         ReconcileError: there is no certificate to serve, or the API server gives no token.
@@ -114,17 +113,16 @@ def ensure(
         waits = "waiting for a certificate that the API server trusts"
         raise ReconcileError(inputs.issuers.missing or waits)
     known = inputs.settings() if granted or not read(container, CONFIG) else {}
-    wanted = {KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client)))}
-    if leaf != inputs.issuers.served:
+    wanted = {
+        KUBECONFIG: _yaml(kubeconfig(*cluster.endpoint(client))),
         # The key comes first: the workload loads both when the certificate changes.
-        wanted |= {TLS_KEY: leaf.private_key, TLS_CERTIFICATE: leaf.chain}
-    present = read(container, TOKEN)
-    if (token := _token(client, present, inputs)) != present:
-        wanted[TOKEN] = token
+        TLS_KEY: leaf.private_key,
+        TLS_CERTIFICATE: leaf.chain,
+        TOKEN: _token(client, read(container, TOKEN), inputs),
+    }
     if known:
-        # The settings name this file, so it comes first.
-        wanted[APPLICATIONS] = known["applications"]
-        wanted[CONFIG] = _yaml(settings(known))
+        # The settings name the other file, so they come last.
+        wanted |= {APPLICATIONS: known["applications"], CONFIG: _yaml(settings(known))}
     for path, content in wanted.items():
         if read(container, path) != content:
             container.push(path, content, make_dirs=True, permissions=0o600)
@@ -186,8 +184,7 @@ def trouble(error: ops.pebble.Error) -> ReconcileError:
 def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
     """Tell whether Pebble runs the service now, and whether its check is up, as a new one is.
 
-    The check of a workload that is `ready` is relaxed, and counts as up: a slow answer does not
-    make it unready. After a restart of Pebble, the check is strict again.
+    The check of a workload that is `ready` is relaxed: a slow answer does not make it unready.
     """
     service, checks = container.get_services(SERVICE).get(SERVICE), container.get_checks(READY)
     if ready:

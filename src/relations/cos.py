@@ -95,13 +95,14 @@ def publish(charm: ops.CharmBase) -> None:
     # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
     address, unit = socket.getfqdn(), topology.unit
     place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
-    for relation in active(charm.model, METRICS):
+    metrics = active(charm.model, METRICS)
+    for relation in metrics:
         write(relation, charm.unit, place)
     if not charm.unit.is_leader():
         return
     metadata = json.dumps(asdict(topology))
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
-    for relation in active(charm.model, METRICS):
+    for relation in metrics:
         rules, jobs = json.dumps(alert_rules(topology)), json.dumps([targets])
         shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
         write(relation, charm.app, shared)

@@ -9,7 +9,6 @@ import base64
 import copy
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -52,7 +51,6 @@ class ApiServer:
         port: that of the application's Service.
         raw: the body of a list, by path.
         model: the namespace of the model.
-        longest_token: how many seconds a token lasts at most.
         labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
     """
 
@@ -71,7 +69,6 @@ class ApiServer:
         self.port = 8443
         self.raw: dict[str, bytes] = {}
         self.model = "kubeflow"
-        self.longest_token = math.inf
         self.labelled_by_juju = False
         self._count = 0
         self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
@@ -155,8 +152,8 @@ class ApiServer:
                 del self.objects[path]
                 return self._status(200, "", "")
             case "POST":
-                life = min(body["spec"]["expirationSeconds"], self.longest_token)
-                token = jwt(present["metadata"]["uid"], time.time(), time.time() + life)
+                life, uid = body["spec"]["expirationSeconds"], present["metadata"]["uid"]
+                token = jwt(uid, time.time(), time.time() + life)
                 granted = {"token": token, "expirationTimestamp": "2026-01-01T00:00:00Z"}
                 return httpx2.Response(201, json=body | {"status": granted})
         return httpx2.Response(200, json=present)
@@ -274,9 +271,8 @@ class ApiServer:
     def _plurals() -> set[str]:
         return {
             "authorizationpolicies", "clusterrolebindings", "clusterroles", "endpointslices",
-            "jaxjobs", "jobs", "jobsets", "leases", "mpijobs", "mutatingadmissionpolicies",
-            "mutatingadmissionpolicybindings",
-            "mutatingwebhookconfigurations", "namespaces", "paddlejobs", "pods", "pytorchjobs",
+            "jaxjobs", "jobs", "jobsets", "leases", "mpijobs", "mutatingwebhookconfigurations",
+            "namespaces", "paddlejobs", "pods", "pytorchjobs",
             "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
             "tokenreviews", "trainjobs", "validatingadmissionpolicies",
             "validatingadmissionpolicybindings", "xgboostjobs",

@@ -78,10 +78,10 @@ NOTHING = {
 
 
 class Workload:
-    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`."""
+    """Answers /status and /pods on localhost, and /pods at the addresses in `units`."""
 
     def __init__(self) -> None:
-        self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
+        self.units = {"10.1.0.10"}
         self.running = True
         self.asked = 0  # How often for /status.
         self.missing: list[str] = []
@@ -109,10 +109,6 @@ class Workload:
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         if not self.running:
             raise httpx2.ConnectError("connection refused")
-        if request.url.path == "/readyz":
-            if request.url.host not in self.units:
-                raise httpx2.ConnectTimeout("timed out")
-            return self.units[request.url.host]
         if request.url.path == "/pods":
             return self._list(request.url)
         assert str(request.url) == f"{probe.STATUS_URL}/status"
@@ -171,17 +167,12 @@ class Unit:
     process: Workload
     etc: Path
     kubeconfig: Path
-    own_notices: int = 0  # Sent by the last event itself.
 
     def run(self, event: Any = None, **changes: Any) -> Any:
         """Change the state, emit an event (update-status by default); return the status."""
         changed = dataclasses.replace(self.state, **changes)
         with self.ctx(event or self.on.update_status(), changed) as manager:
             self.state = manager.run()
-            client = manager.charm.unit.get_container(workload.CONTAINER).pebble
-            # ops.testing does not put them into the state. Those in it came before the hook.
-            found = getattr(client, "_notices", {}).values()
-            self.own_notices = sum(one.occurrences for one in found) - len(self.container.notices)
         self.change_container(notices=[])
         return self.state.unit_status
 

@@ -186,10 +186,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
-    assert results(unit) == {
-        "explanation": "team-a/web-0: wait: main runs",
-        "new-pods": "native; istio: sidecars are native on request",
-    }
+    assert results(unit) == {"explanation": "team-a/web-0: wait: main runs"}
     (call,) = unit.ctx.exec_history["istio-aux"]
     settings = str(unit.etc / "config.yaml")  # Where the test finds that of the container.
     argv = [settings if word == workload.CONFIG else word for word in call.command]
@@ -200,26 +197,6 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     rules = understood.config.settings.quit_policy.sidecars
     assert [rule.container for rule in rules] == ["vault-agent", "daprd"]
     assert understood.output == "text"
-
-
-@pytest.mark.parametrize(
-    ("mode", "capability", "said"),
-    [
-        ("auto", ("native", "istio: on request"), "native; istio: on request"),
-        ("auto", ("classic", "istio: 422"), "held, not native; istio: 422"),
-        ("auto", ("unknown", "istio: 403"), "held, not native; istio: 403"),
-        ("auto", ("unknown", ""), "held, not native; not known yet whether Istio can do more"),
-    ],
-)
-def test_an_explanation_says_how_new_pods_start_and_why(
-    unit: Unit, mode: str, capability: tuple[str, str], said: str
-) -> None:
-    unit.process.capability = capability
-    unit.configure(start_mode=mode)
-
-    explain(unit, stdout="well")
-
-    assert results(unit)["new-pods"] == said
 
 
 @pytest.mark.parametrize(
@@ -241,7 +218,7 @@ def test_a_pod_is_explained_by_the_last_valid_options(unit: Unit) -> None:
 
     explain(unit, stdout="well")
 
-    assert results(unit) == {"explanation": "well", "new-pods": "start-mode: hold"}
+    assert results(unit) == {"explanation": "well"}
     (call,) = unit.ctx.exec_history["istio-aux"]
     assert call.command[call.command.index("--config") + 1] == workload.CONFIG
     assert unit.settings["pod-selector"] == "team=a"

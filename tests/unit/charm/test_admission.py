@@ -1,65 +1,13 @@
-"""The webhook that shows new pods to the workload, and what earlier revisions made beside it."""
+"""The webhook that shows new pods to the workload."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-
-import manifests
 
 from .conftest import Unit, active
 
 NATIVE = ("native", "istio: native sidecars on request")
 CLASSIC = ("classic", "istio: a webhook drops restartPolicy")
-
-POLICY, BINDING = "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"
-
-
-@pytest.fixture
-def before(unit: Unit) -> Unit:
-    """A unit in a cluster where a revision with the option `admission` made a policy."""
-    labels = manifests.labels("istio-aux", "kubeflow")
-    for kind, plural in ((POLICY, "policies"), (BINDING, "policybindings")):
-        made = {"kind": kind, "metadata": {"name": "ours", "uid": kind, "labels": labels}}
-        at = f"/apis/admissionregistration.k8s.io/v1/mutatingadmission{plural}/ours"
-        unit.api.objects[at] = made
-    return unit
-
-
-def test_a_refresh_deletes_the_policy_that_an_earlier_revision_made(before: Unit) -> None:
-    """The binding first: one whose policy is gone fails for every request."""
-    before.api.moments.clear()
-
-    assert before.run(before.on.upgrade_charm()) == active()
-
-    moments = before.api.moments
-    gone = [kind for was, now in pairwise(moments) for kind in was - now]
-    assert gone == [BINDING, POLICY]
-    assert all("MutatingWebhookConfiguration" in moment for moment in moments)
-
-
-def test_the_policy_of_an_earlier_revision_stays_until_the_workload_serves(before: Unit) -> None:
-    before.process.running = False
-    before.run(before.on.upgrade_charm())
-    assert {POLICY, BINDING} <= {*before.api.kinds()}
-
-    before.process.running = True
-    before.run()
-    assert not {POLICY, BINDING} & {*before.api.kinds()}
-
-
-def test_a_removal_deletes_the_policy_of_an_earlier_revision(before: Unit) -> None:
-    before.remove()
-
-    assert not before.api.objects
-
-
-@pytest.mark.parametrize("verb", ["create", "patch", "get"])
-def test_the_charm_asks_for_no_right_to_make_a_policy(verb: str, before: Unit) -> None:
-    before.api.denied = {f"{verb} mutatingadmissionpolicies"}
-
-    assert before.run(before.on.upgrade_charm()) == active()
 
 
 def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
@@ -86,7 +34,6 @@ def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
         ),
         ("hold", ["asm-sidecar-injector"], "; start: hold"),
         ("none", ["asm-sidecar-injector"], "; start: none"),
-        ("auto", [], ""),
         ("auto", None, ""),
     ],
 )  # fmt: skip
@@ -127,7 +74,6 @@ def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
         ("auto", CLASSIC, "; pods are held, not native: istio: a webhook drops restartPolicy"),
         ("auto", ("unknown", ""), ""),
         ("auto", ("unknown", "istio: 403"), "; pods are held, not native: istio: 403"),
-        ("hold", CLASSIC, "; start: hold"),
     ],
 )
 def test_the_status_says_why_pods_are_not_native(

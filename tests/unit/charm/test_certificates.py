@@ -25,7 +25,6 @@ import pytest
 from charmlibs.interfaces.tls_certificates import Certificate
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from istio_aux.kube.access import token_life
 from istio_aux.model.names import TOKEN_LIFE
 from ops import testing
@@ -80,20 +79,6 @@ def test_a_leaf_is_verified_under_each_name_of_the_service(
     leaf = certificates.issue(authority, NAMES)
 
     assert handshake(leaf, authority.certificate, name, tmp_path) == "TLSv1.3"
-
-
-def test_a_leaf_is_not_verified_under_another_name(authority: Authority, tmp_path: Path) -> None:
-    leaf = certificates.issue(authority, NAMES)
-
-    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        handshake(leaf, authority.certificate, "istio-aux.other.svc", tmp_path)
-
-
-def test_keys_are_on_p_256(authority: Authority) -> None:
-    for pem in (authority.key, certificates.issue(authority, NAMES).private_key):
-        key = serialization.load_pem_private_key(pem.encode(), password=None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        assert isinstance(key.curve, ec.SECP256R1)
 
 
 def test_long_names_make_a_valid_authority() -> None:
@@ -181,19 +166,6 @@ def test_the_workload_gets_a_token_for_a_week_when_a_third_is_left_of_its_presen
     assert life
     assert not replaced or life.exp - life.iat == pytest.approx(7 * DAY, abs=2)
     assert unit.container.plan == plan, "the workload is not restarted"
-
-
-def test_a_token_is_not_renewed_again_because_the_api_server_grants_less(unit: Unit) -> None:
-    unit.api.longest_token = 3600
-    (unit.etc / "token").unlink()
-    unit.run()
-    granted = unit.files["token"]
-    unit.api.calls.clear()
-
-    unit.run()
-
-    assert unit.files["token"] == granted
-    assert not [call for call in unit.api.calls if call.endswith("/token")]
 
 
 def test_a_token_that_the_api_server_does_not_take_any_more_is_replaced(unit: Unit) -> None:
@@ -332,14 +304,6 @@ def fail(patch: pytest.MonkeyPatch, tool: str, error: Exception) -> None:
     patch.setattr(mocking._MockModelBackend, tool, failing)  # pyright: ignore[reportPrivateUsage] - Juju itself
 
 
-def test_the_webhook_trusts_the_certificate_of_the_unit(unit: Unit, tmp_path: Path) -> None:
-    service = unit.api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]
-
-    name = f"{service['name']}.{service['namespace']}.svc"
-
-    assert handshake(served(unit), trusted(unit.api), name, tmp_path)
-
-
 def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
     unit.run()
 
@@ -475,12 +439,9 @@ def test_an_old_revision_is_removed_once_however_often_juju_asks(aging: Unit) ->
     assert aging.ctx.removed_secret_revisions == [1]
 
 
-@pytest.mark.parametrize("error", [DOWN, ops.SecretNotFoundError('secret "x" not found')], ids=str)
-def test_a_secret_that_is_gone_is_not_removed(
-    error: Exception, aging: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_that_is_gone_is_not_removed(aging: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     (secret,) = aging.state.secrets
-    fail(monkeypatch, "secret_info_get", error)
+    fail(monkeypatch, "secret_info_get", ops.SecretNotFoundError('secret "x" not found'))
 
     status = aging.run(aging.on.secret_remove(secret, revision=1))
 

@@ -171,17 +171,6 @@ def test_what_is_no_url_gets_no_log_and_stops_nothing(endpoint: str, unit: Unit)
     assert logs_to(unit) == {"loki/0": URL}
 
 
-@pytest.mark.parametrize("relation", [METRICS, DASHBOARD, loki({0: URL})], ids=lambda r: r.endpoint)
-def test_an_event_that_follows_writes_the_same(relation: testing.Relation, unit: Unit) -> None:
-    unit.relate(relation)
-    before, plan = unit.state.get_relation(relation.id), unit.container.plan
-
-    unit.run()
-
-    assert unit.state.get_relation(relation.id) == before
-    assert unit.container.plan == plan
-
-
 def test_a_unit_without_its_container_publishes_all_the_same(new_unit: Unit) -> None:
     new_unit.change_container(can_connect=False)
 

@@ -6,10 +6,6 @@
 from __future__ import annotations
 
 import pytest
-from lightkube.resources.core_v1 import Namespace
-from ops import testing
-
-import cluster
 
 from .apiserver import ApiServer
 from .conftest import Unit, active
@@ -142,26 +138,3 @@ def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit)
     assert labels(teams.api, "team-a") == {}
     assert labels(teams.api, "team-b") == theirs
     assert "PATCH /api/v1/namespaces/team-b" not in teams.api.calls
-
-
-def test_a_lost_permission_to_list_namespaces_does_not_stop_the_removal(teams: Unit) -> None:
-    teams.configure(inject_namespaces="team-a")
-    teams.api.denied = {"list namespaces"}
-
-    teams.remove()
-
-    assert teams.api.kinds() == ["Namespace", "Namespace"]
-    assert labels(teams.api, "team-a") == OURS
-
-
-def test_juju_retries_the_removal_when_the_api_server_fails(teams: Unit) -> None:
-    teams.configure(inject_namespaces="team-a")
-    teams.api.broken = {"list namespaces"}
-
-    with pytest.raises(testing.errors.UncaughtCharmError, match="etcd is slow"):
-        teams.remove()
-
-
-def test_the_charm_does_not_own_namespaces() -> None:
-    """It deletes what it owns by label, and with a namespace goes everything in it."""
-    assert Namespace not in cluster.OWNED

@@ -8,50 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import ops
 import pytest
 from ops import testing
 
 from .conftest import Unit
 from .test_actions import failure, results
 from .test_certificates import DOWN, bundle, fail, kept
-
-
-class RefusedError(Exception):
-    """What ops chains its own error to: `ops.hookcmds.Error`."""
-
-    stderr = ""
-
-
-def refused(said: str) -> ops.ModelError:
-    """What ops raises when `secret-get` says this."""
-    known = "not found" in said
-    error, cause = ops.SecretNotFoundError() if known else ops.ModelError(said), RefusedError()
-    cause.stderr, error.__cause__ = said, cause
-    return error
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        pytest.param("ERROR permission denied", id="juju#23017"),
-        pytest.param('ERROR secret "x" not found', id="juju#22310"),
-    ],
-)
-def test_while_the_secret_cannot_be_read_the_status_names_the_action_and_no_other_is_made(
-    said: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = kept(unit)
-    with monkeypatch.context() as patch:
-        fail(patch, "secret_get", refused(said))
-        unit.run()
-        status = unit.run()
-    assert status == testing.WaitingStatus(
-        "certificate authority cannot be read; if that lasts: juju run istio-aux/leader"
-        f" replace-authority ({said})"
-    )
-    assert kept(unit) == before
-    assert isinstance(unit.run(), testing.ActiveStatus)
 
 
 def replace_authority(unit: Unit) -> dict[str, Any]:

@@ -76,15 +76,6 @@ def test_istiod_and_istioctl_do_not_take_it_for_an_injector() -> None:
     assert not [hook["name"] for hook in configuration["webhooks"] if hook["name"].endswith(theirs)]
 
 
-def test_names_that_look_like_yaml_values_stay_strings() -> None:
-    access = [resource.to_dict() for resource in manifests.render_access(Values("null", "1234"))]
-
-    assert access[0]["metadata"]["namespace"] == "1234"
-    assert access[0]["metadata"]["labels"]["istio-aux.io/application"] == "null"
-    subjects = [a["subjects"][0]["namespace"] for a in access if "subjects" in a]
-    assert {*subjects} == {"1234"}
-
-
 def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
     values = Values("a", "m", repairs=True, repairs_jobs=True)
     kinds = [resource.kind for resource in manifests.render_access(values)]

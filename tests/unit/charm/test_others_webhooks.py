@@ -6,7 +6,6 @@ is away, the API server refuses every write of a PeerAuthentication.
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import httpx2
@@ -14,7 +13,7 @@ import pytest
 from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
-from .conftest import STARTED, Unit, active
+from .conftest import Unit, active
 from .test_injection_labels import OURS, labels
 from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, state_of
@@ -41,14 +40,6 @@ def away(unit: Unit) -> Unit:
     del unit.api.objects[PATH]
     unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
     return unit
-
-
-def restart(unit: Unit) -> Any:
-    """Restart the unit's container: its files and its plan are gone."""
-    for path in unit.etc.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    unit.change_container(**STARTED)
-    return unit.run(unit.on.pebble_ready(unit.container))
 
 
 def test_every_other_object_is_created_while_istiod_is_away(new_unit: Unit) -> None:
@@ -115,7 +106,7 @@ def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_app
 ) -> None:
     unit.api.broken = {broken}
 
-    status = restart(unit)
+    status = unit.replace()
 
     assert "config.yaml" in unit.files
     assert isinstance(status, testing.WaitingStatus)
@@ -144,27 +135,6 @@ def test_an_object_that_somebody_changed_is_applied_again(
 
     assert unit.api.objects[PATH]["spec"] == wanted["spec"]
     assert unit.api.objects[PATH]["metadata"]["labels"] == wanted["metadata"]["labels"]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        refusal(400, "BadRequest", 'admission webhook "validation.istio.io" denied the request'),
-        refusal(403, "Forbidden", 'admission webhook "policy.example" denied the request'),
-        refusal(422, "Invalid", "spec.portLevelMtls: unknown field"),
-        httpx2.ReadTimeout("timed out"),
-    ],
-    ids=str,
-)
-def test_no_refusal_stops_the_charm(
-    answer: httpx2.Response | httpx2.TransportError, away: Unit
-) -> None:
-    away.api.answers[WRITE] = answer
-
-    status = away.run()
-
-    assert isinstance(status, testing.ActiveStatus)
-    assert "not applied: PeerAuthentication istio-aux: " in status.message
 
 
 @pytest.mark.parametrize("code", [400, 403, 500])

@@ -70,8 +70,6 @@ def test_the_last_unit_cleans_up_a_cluster_without_admission_policies_and_istio(
     new_unit: Unit,
 ) -> None:
     new_unit.api.unknown = {
-        "mutatingadmissionpolicies",
-        "mutatingadmissionpolicybindings",
         "peerauthentications",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
@@ -114,7 +112,7 @@ def test_a_permission_that_juju_removed_does_not_stop_the_removal(code: int, uni
     assert unit.api.kinds() == ["MutatingWebhookConfiguration"]
 
 
-GONE = "MutatingWebhookConfiguration, MutatingAdmissionPolicyBinding, MutatingAdmissionPolicy"
+GONE = "MutatingWebhookConfiguration, ClusterRoleBinding, ClusterRole"
 
 
 def take_rights(unit: Unit) -> None:
@@ -132,10 +130,10 @@ def test_objects_that_are_left_without_rights_are_said_with_the_page_that_delete
 
     page = "see docs/how-to/clean-up-by-hand.md"
     assert said == testing.BlockedStatus(
-        f"the unit is being removed; left in the cluster: {GONE} and 11 more: {page}"
+        f"the unit is being removed; left in the cluster: {GONE} and 9 more: {page}"
     )
     (line,) = [log for log in unit.ctx.juju_log if log.level == "ERROR"]
-    assert line.message.startswith(f"left in the cluster: {GONE}, ClusterRoleBinding, ")
+    assert line.message.startswith(f"left in the cluster: {GONE}, RoleBinding, ")
     assert line.message.endswith(f"Lease, the labels of namespaces: {page}")
 
 

@@ -320,35 +320,13 @@ def test_a_relation_that_is_gone_and_listed_fails_no_hook_and_hides_no_other(
         assert both[fact] == alone[fact]
 
 
-def without_an_authority(unit: Unit) -> Any:
-    relations = {testing.PeerRelation("peers")}
-    return unit.run(leader=False, secrets=set(), relations=relations)
-
-
-def before_its_issuer_is_trusted(unit: Unit) -> Any:
-    """A new unit, which the leader does not know yet."""
+def test_a_new_unit_waits_until_the_leader_knows_its_issuer(unit: Unit) -> None:
     (peers,) = unit.state.get_relations("peers")
     noted = {**peers.local_app_data, "trusted-issuers": Provider().ca}
     (unit.etc / "tls" / "tls.crt").unlink()
     unit.change_container(**STARTED)
-    return unit.run(leader=False, relations={testing.PeerRelation("peers", local_app_data=noted)})
+    relations = {testing.PeerRelation("peers", local_app_data=noted)}
 
-
-STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = {
-    "no authority": (
-        without_an_authority,
-        testing.WaitingStatus("waiting for the leader's certificate authority"),
-    ),
-    "no certificate": (
-        before_its_issuer_is_trusted,
-        testing.WaitingStatus("waiting for a certificate that the API server trusts"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", STATUSES)
-def test_the_status_says_what_stands_in_the_way(case: str, unit: Unit) -> None:
-    """Other files test what options, rights, relations and secrets make of it."""
-    change, status = STATUSES[case]
-
-    assert change(unit) == status
+    assert unit.run(leader=False, relations=relations) == testing.WaitingStatus(
+        "waiting for a certificate that the API server trusts"
+    )

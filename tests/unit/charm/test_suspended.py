@@ -278,11 +278,3 @@ def test_a_cluster_without_training_jobs_is_cleaned_up_too(unit: Unit) -> None:
     assert unit.run() == active()
     unit.remove("stop")
     assert not unit.api.objects
-
-
-def test_a_permission_that_juju_removed_does_not_stop_the_removal(unit: Unit) -> None:
-    unit.api.denied = {"list tfjobs", "list jobs"}
-
-    unit.remove("stop")
-
-    assert not unit.api.objects

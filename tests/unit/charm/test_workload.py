@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import shlex
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from lab.options import OPTIONS, configured
 from ops import pebble, testing
 from scenario import mocking
 
-import config
 import probe
 import workload
 
@@ -69,26 +66,6 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")
     # Juju mounts it there.
     assert str(understood.pebble_socket) == "/charm/container/pebble.socket"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (name, value)
-        for name, values in config.CHOICES.items()
-        if name in settings.OPTIONS
-        for value in values
-    ],
-)
-def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
-    changed: dict[str, Any] = {name.replace("-", "_"): value}
-    chosen = workload.settings(dataclasses.replace(CONFIG, **changed).settings | NAMES)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))
-
-    understood = settings.load(tmp_path / "config.yaml")
-
-    field = settings.OPTIONS[name].field or name.replace("-", "_")
-    assert attrgetter(field)(understood) == value
 
 
 def test_every_option_reaches_the_settings(unit: Unit) -> None:
@@ -173,17 +150,6 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
     assert base64.b64decode(authority).startswith(b"-----BEGIN CERTIFICATE-----")
     token = unit.files["token"]
     assert [name for name, text in unit.files.items() if token in text] == ["token"]
-
-
-def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
-    again = dataclasses.replace(
-        CONFIG,
-        # The workload follows its file; only the charm reads the namespaces.
-        inject_applications="*",
-        inject_namespaces="team-a",
-    )
-
-    assert workload.layer(again.settings | NAMES) == workload.layer(CONFIG.settings | NAMES)
 
 
 def test_a_workload_that_is_ready_stays_so_while_it_is_busy_for_a_moment(unit: Unit) -> None:
