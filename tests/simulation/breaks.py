@@ -22,7 +22,7 @@ from istio_aux.model import kubelet
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.task import End, Task
-from istio_aux.repair import rollout, suspension
+from istio_aux.repair import rollout, suspended_jobs, suspension
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
@@ -172,6 +172,16 @@ def _not_after_errors(adopt: Any) -> Any:
     return lambda *args: None if sys.exc_info()[0] else adopt(*args)
 
 
+@contextmanager
+def _not_followed() -> Generator[None]:
+    """Nor found by an early search."""
+    with (
+        _replace(SuspendedJobs, "_adopt", _not_after_errors),
+        _replace(suspended_jobs, "Backoff", _rarely),
+    ):
+        yield
+
+
 def _too_late(latest: Any) -> Any:
     return lambda self, seconds: latest(self, seconds) + self._retry * (seconds == self._deadline)
 
@@ -190,8 +200,8 @@ def _performed(attempt: Any) -> Any:
     )
 
 
-def _at_once(lead: Any) -> Any:
-    return lambda self, leading, **_late: lead(self, leading)
+def _rarely(backoff: Any) -> Any:
+    return lambda first, longest: backoff(longest if longest > 300 else first, longest)
 
 
 def _swallows(each: Any) -> Any:
@@ -279,10 +289,10 @@ BREAKS = {
         lambda read: lambda *of: read(*of[:2], None),
     ),
     "a suspension without an answer is not followed": _break(
-        0, "old Jobs, lost answers", SUSPENDED, SuspendedJobs, "_adopt", _not_after_errors
+        0, "old Jobs, lost answers", SUSPENDED, _not_followed
     ),
     "a late suspension is not searched for": _break(
-        0, "old Jobs, late requests", SUSPENDED, SuspendedJobs, "lead", _at_once
+        0, "old Jobs, late requests", SUSPENDED, suspended_jobs, "Backoff", _rarely
     ),
     "a wall clock says how old a pod is": _break(
         27,

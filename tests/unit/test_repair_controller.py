@@ -20,6 +20,7 @@ from msgspec import structs
 from unit.asynchronous import background, until
 from unit.repairing import LIMITS, SIDECAR, World, at_work, cluster, mesh
 from unit.rules.mesh import INJECT
+from unit.rules.pods import exited
 from unit.rules.training import document
 from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS
 from unit.training import FAST, Kubeflow
@@ -166,6 +167,31 @@ async def training() -> AsyncGenerator[World]:
         more: dict[str, Any] = {"job_limits": FAST, "namespace": "training"}
         async with at_work(api, policy=WITH_JOBS, **more) as world:
             yield world
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_alone(
+    gone: bool,
+) -> None:
+    """They may have a native sidecar that has not ended yet, so they are still Running."""
+    async with training() as world:
+        api = cast("Injected", world.api)
+
+        async def finish(request: web.Request) -> web.Response | None:
+            if not request.path.endswith("/tfjobs/mnist"):
+                return None
+            for name in list(api.pods):
+                body = api.get("pods", "training", name) or {}
+                body["status"]["containerStatuses"][0]["state"] = exited(0)
+                await (api.remove("pods", "training", name) if gone else api.put("pods", body))
+            seen = "{}" if gone else "its containers are finished"
+            await until(lambda: seen in str(world.unmeshed), "they end")
+            return None
+
+        api.always(finish)
+        refused = (lambda: world.repair.finished) if gone else lambda: world.restarts("refused")
+        await until(refused, "the suspension is given up")
+        assert not [request for request in api.requests if request.startswith("PATCH")]
 
 
 async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> None:

@@ -218,6 +218,7 @@ async def compared(**changes: dict[str, Any] | None) -> str:
         ({"web_2": {}}, "its controller has made web-2"),
         ({"web_1": {"uid": "new"}}, "its controller has made web-1"),
         ({"web_1": None}, "web-1 of its controller is gone"),
+        ({"web_1": {"phase": "Succeeded"}}, "web-1 of its controller has finished"),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
 from unit.asynchronous import until
 from unit.rules.training import pod_document
-from unit.store import refusal
+from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
 
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
@@ -68,6 +68,17 @@ async def test_a_job_is_not_suspended_while_a_disruption_budget_may_forbid_it(
             world.api.refuse("/training/pods", 500, "InternalError", "etcd is away")
         refused = await world.restart(world.process())
         assert refused == f"its TFJob is not suspended: {why}"
+        assert not world.api.suspended
+
+
+async def test_a_job_is_not_suspended_for_a_pod_that_has_finished_meanwhile() -> None:
+    """The watch may be late."""
+    async with kubeflow() as world:
+        name, uid = next(iter(world.api.pods.items()))
+        ended = merged(pod_document(name, uid=uid), {"status": {"phase": "Succeeded"}})
+        await world.api.put("pods", ended)
+        refused = await world.restart(world.process(), name)
+        assert refused == f"its TFJob is not suspended: {name} has finished"
         assert not world.api.suspended
 
 
@@ -189,7 +200,7 @@ async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
 async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
     """A request to suspend it that was given up for lost, and came late."""
     async with kubeflow() as world:
-        process = world.process(search=0.02)
+        process = world.process(first_search=0.02)
         await until(lambda: lists(world.api) > 1, "a search that finds nothing")
         assert not process.status()
         await world.suspended(ends=True)

@@ -283,11 +283,6 @@ class FoundJob(msgspec.Struct, frozen=True):
     job: Job
 
 
-def is_batch(owner: OwnerReference) -> bool:
-    """Whether the owner is a Job of Kubernetes itself."""
-    return owner.kind == "Job" and owner.api_version.startswith("batch/")
-
-
 def set_of(job: Job) -> OwnerReference | None:
     """The JobSet or TrainJob that the Job is part of, if it is of an API that is known."""
     owner = controller_of(job.metadata)

@@ -10,7 +10,6 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache
 
 import msgspec
 
@@ -73,7 +72,7 @@ class Selector(msgspec.Struct, frozen=True):
     @property
     def mismatch(self) -> str:
         """Why the option `pod-selector` leaves a pod alone whose labels it does not match."""
-        return _mismatch(self)
+        return f"pod-selector {self} does not match the pod's labels"
 
     def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
         """The fewest labels to set, or to remove (None), so that an object is selected.
@@ -97,11 +96,6 @@ class Selector(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Write the canonical text, as kubectl and the API's ``labelSelector`` take it."""
         return ",".join(str(requirement) for requirement in self.requirements)
-
-
-@lru_cache(maxsize=16)
-def _mismatch(selector: Selector) -> str:
-    return f"pod-selector {selector} does not match the pod's labels"
 
 
 def with_labels(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -200,9 +200,7 @@ class PodState:
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
         decision, reason, task = self.decision, self.decision.reason, self.task
-        # Most pods have none of these, and whether a pod is shown takes longest.
-        some = task or decision.blocked_by or isinstance(decision, Quit | Report)
-        if not some or not self._shown(scope):
+        if not self._shown(scope):
             return None
         failure, begins = task.failure if task else "", self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins

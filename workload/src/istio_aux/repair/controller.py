@@ -140,7 +140,7 @@ class RepairController:
                 self._leave(owner)
         self._queue_all()
         if self._listed:
-            self._suspended_jobs.lead(leading, late=bool(self.replaced or self.failed))
+            self._suspended_jobs.lead(leading)
         self._store.invalidate()
 
     @property
@@ -226,7 +226,7 @@ class RepairController:
         """
         self._listed = listed
         # Suspended Jobs are resumed even where no pods are watched any more.
-        self._suspended_jobs.lead(self._leading, late=bool(self.replaced or self.failed))
+        self._suspended_jobs.lead(self._leading)
         await listed.wait()
         self._queue_all()
         while True:
@@ -427,6 +427,8 @@ class RepairController:
         """Why the decision to restart the pod does not count any more; empty if it does."""
         if self._store.undecided:
             return "what decides has changed"
+        if self._store.pods.get(pod.key) is not pod:
+            return "it is gone, or has finished"
         return "" if isinstance(pod.action, Restart) else pod.action.reason
 
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
@@ -456,10 +458,12 @@ class RepairController:
             begun = clock()
             pods = await actions.list_kept(self._client, path, Pod, selection, Sibling.of)
             missing = owner.unlisted(pods)
-            # A pod that has other labels is not listed.
+            # A pod that has other labels is not listed, nor is one that has finished.
             for key in missing:
-                if await actions.read_pod(self._client, key) is None:
-                    raise NotRestartedError(f"{key.name} of its controller is gone", changed=True)
+                pod = await actions.read_pod(self._client, key)
+                if pod is None or Sibling.of(pod).finished:
+                    how = "is gone" if pod is None else "has finished"
+                    raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
             if clock() <= begun + FRESH:
                 return
         raise LateError(f"the pods of its controller cannot be read within {FRESH:g} s")

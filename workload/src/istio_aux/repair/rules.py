@@ -108,7 +108,11 @@ def decide(
     if obstacle:
         reason = f"{problem}; not restarted: {obstacle}"
         return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
-    return Restart("; ".join((problem, *_costs(owner))), suspend=owner.is_job)
+    if owner.is_job:  # The admin has allowed what that costs it.
+        job = "Job, or the set that it is part of," if owner.kind == "Job" else owner.kind
+        problem += f"; the {job} is suspended until all its pods are gone, and makes new ones"
+        problem += f"; what it has done for the {owner.kind} is lost"
+    return Restart(problem, suspend=owner.is_job)
 
 
 def _reasons_to_skip(pod: Candidate, policy: RepairPolicy) -> Iterator[str]:
@@ -155,11 +159,3 @@ def _reasons_to_keep(
         yield f"phase {pod.phase or 'not known'}"
     if not (pod.key.uid and pod.version and owner.uid):
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
-
-
-def _costs(owner: PodController) -> Iterator[str]:
-    """What the restart costs a Job; the admin has allowed that."""
-    if owner.is_job:
-        what = "Job, or the set that it is part of," if owner.kind == "Job" else owner.kind
-        yield f"the {what} is suspended until all its pods are gone, and makes new ones"
-        yield f"what it has done for the {owner.kind} is lost"

@@ -109,14 +109,14 @@ class SuspendedJobs:
         suspended = telemetry.gauge("suspended_jobs", "Jobs suspended until their pods are gone.")
         suspended.set_function(lambda: len(self._jobs))
 
-    def lead(self, leading: bool, *, late: bool = False) -> None:
-        """Start to act, or stop that at once; ``late``: earlier leaders may have sent requests."""
+    def lead(self, leading: bool) -> None:
+        """Start to act, or stop that at once."""
         if leading == self._leading or self._stopping.is_set():
             return
         self._leading = leading
         if leading:
             self._searches = [
-                asyncio.create_task(self._search(kind, api, late), name=f"suspended {kind}s")
+                asyncio.create_task(self._search(kind, api), name=f"suspended {kind}s")
                 for kind, api in KINDS.items()
             ]
             return
@@ -190,7 +190,9 @@ class SuspendedJobs:
             why, lasts = decision.reason, decision.lasts
         else:
             left, lasts = await self._left(namespace, top, job), False
-            why = await self._protected(left) or why_not()
+            over = any(each.key == pod.key and each.finished for each in left.pods)
+            why = f"{pod.key.name} has finished" if over else await self._protected(left)
+            why = why or why_not()
             why = why or await self._suspend(namespace, top, job, decision, now.date)
         return Leave(f"its {top.kind} is not suspended: {why}", lasts=lasts) if why else None
 
@@ -276,10 +278,10 @@ class SuspendedJobs:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _search(self, kind: str, api: JobApi, late: bool) -> None:
+    async def _search(self, kind: str, api: JobApi) -> None:
         """Find the Jobs of a kind that an earlier leader suspended, again and again."""
-        backoff, longest = self._backoff(), self._limits.search
-        pauses = Backoff(self._limits.first_search if late else longest, longest)
+        backoff = self._backoff()
+        pauses = Backoff(self._limits.first_search, self._limits.search)
         while not self._stopping.is_set():
             pause = pauses.next()
             try:

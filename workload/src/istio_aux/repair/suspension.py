@@ -85,10 +85,10 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
     first_retry: float = 1.0  # After an error; each further one doubles it.
     last_retry: float = 30.0
-    # Between two searches for marked Jobs: a request that seemed lost may have been performed.
-    search: float = 600.0
-    # The first pause after a leader that was about to suspend one, perhaps; each one is doubled.
+    # Between two searches for marked Jobs, each time longer: a request that seemed lost, or that of
+    # an earlier leader, may have been performed.
     first_search: float = 5.0
+    search: float = 600.0
     at_once: int = 8  # Suspended Jobs that are read at the same time; of one namespace a quarter.
     usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a

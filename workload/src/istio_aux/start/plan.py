@@ -32,7 +32,7 @@ from istio_aux.model.annotations import (
     not_native_because,
     start_order,
 )
-from istio_aux.model.owners import controller, is_batch
+from istio_aux.model.owners import BATCH, api_of, controller
 from istio_aux.model.pod import PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import one_line
@@ -133,7 +133,7 @@ def plan(
         reason="; ".join(filter(None, reasons)),
         warnings=(*bad, *warnings, *converted.warnings),
         started_with=order.started_with,
-        job=owner if converted.ops and owner and is_batch(owner) else None,
+        job=owner if converted.ops and api_of(owner) is BATCH else None,
         writes=writes,
     )
 
