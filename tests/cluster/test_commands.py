@@ -163,29 +163,6 @@ def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed:
     assert "let the API server reach port 8443" in found["network"]["do"]
 
 
-def test_check_waits_until_istio_aux_works(installed: Workload):
-    """It answers when all is in order, or when its time is over, with what it found last."""
-    arguments = ("--config", str(installed.config))
-    process = installed.process
-    process.kill(signal.SIGSTOP)
-    try:
-        waiting = subprocess.Popen(
-            [PROGRAM, "check", "--wait", *arguments, "--kubeconfig", installed.kubeconfig],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        late = check(installed.kubeconfig, "--wait", "--timeout", "20", *arguments)
-    finally:
-        process.kill(signal.SIGCONT)
-    with waiting:
-        out, _ = waiting.communicate(timeout=ANSWER)
-
-    assert (late[0], late[1]["network"]["result"]) == (1, "problem")
-    assert "time" not in late[1]
-    assert (waiting.returncode, out.splitlines()[-1]) == (
-        0, "nothing keeps istio-aux from working here",
-    )  # fmt: skip
-
-
 def test_check_before_an_install_asks_what_the_account_that_installs_needs(
     cluster: lab.Cluster, istio: lab.istio.Istio
 ):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
-from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -34,8 +33,6 @@ from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Surroundings
 
-FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
-AGAIN = 2.0  # Seconds between two rounds of all checks.
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 
@@ -50,41 +47,30 @@ class CheckRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
     """What to check.
 
     ``selectors`` are the namespaces to look after, if not those of the settings. ``pre``: before an
-    install. ``wait``: until istio-aux works, for ``patience`` seconds at most.
+    install. What is not known after ``patience`` seconds is left out.
     """
 
     selectors: NamespaceSelectors | None = None
     patience: float = 300.0
     pre: bool = False
-    wait: bool = False
 
 
 def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
     """Print what was found in time; return 0 if istio-aux works, or would."""
 
     async def work(access: Access) -> int:
-        async with Client(access, patient=True) as client:
-            found = await _checked(client, request)
+        found = list[CheckResult]()
+        try:
+            async with asyncio.timeout(request.patience), Client(access, patient=True) as client:
+                await run_checks(client, request, found)
+        except TimeoutError:
+            late = f"the other checks were not finished within {request.patience:g} s"
+            found.append(preflight.unknown("time", late, "check again, with more time"))
         results = [preflight.finished(each) for each in found]
         report.show(request.output, results, report.check_text)
-        return 0 if preflight.works(results) else FOUND_A_PROBLEM
+        return 0 if preflight.works(results) else cluster.FAILED
 
     return cluster.run(credentials, work)
-
-
-async def _checked(client: Client, request: CheckRequest) -> list[CheckResult]:
-    """Make all checks, once or until istio-aux works; those of the last time, or as many as are."""
-    last, found = list[CheckResult](), list[CheckResult]()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(request.patience):
-            while True:
-                await run_checks(client, request, found)
-                if not request.wait or preflight.works(found):
-                    return found
-                last, found = found, []
-                await asyncio.sleep(AGAIN)
-    late = f"the other checks were not finished within {request.patience:g} s"
-    return last or [*found, preflight.unknown("time", late, "check again, with more time")]
 
 
 async def run_checks(client: Client, request: CheckRequest, results: list[CheckResult]) -> None:
@@ -105,12 +91,14 @@ async def run_checks(client: Client, request: CheckRequest, results: list[CheckR
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
         configurations = {key.name: it for key, it in around.injectors.configurations.items()}
+        found_ours = min((key for key, it in configurations.items() if it.is_ours), default=None)
+        ours = settings.webhook_configuration or found_ours
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
         if "injectors" not in missing:
             if not request.pre:
-                results += preflight.webhook(settings.webhook_configuration, configurations)
+                results += preflight.webhook(ours, configurations)
             results += preflight.injectors(mesh, configurations)
             if not mesh.known:
                 wait = "its probe has no answer yet"
@@ -126,8 +114,7 @@ async def run_checks(client: Client, request: CheckRequest, results: list[CheckR
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
-        installed = preflight.is_installed(settings.webhook_configuration, configurations)
-        if selected and installed and not request.pre:
+        if selected and ours in configurations and not request.pre:
             results += await _admission(client, settings, selected)
     if settings.lease and not request.pre:
         results += await _tried("lease", _elected(client, settings.lease))

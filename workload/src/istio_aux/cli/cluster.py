@@ -17,12 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import (
-    UNREAD,
-    AccessError,
-    ApiError,
-    KubeError,
-)
+from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model import kept
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
@@ -36,9 +31,8 @@ from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import as_admitted
 from istio_aux.start.native_sidecars import COUNTED
 
-NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
+FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
-FORBIDDEN = 403  # HTTP status.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
@@ -91,7 +85,7 @@ def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None])
             async for each in chosen.find(client, access):
                 if isinstance(each, str):
                     report.complain(each)
-                    status = NO_ANSWER
+                    status = FAILED
                     continue
                 if (where := each.metadata.namespace) not in known:
                     labels, gaps = await _namespaces(client, where)
@@ -144,7 +138,7 @@ def told(found: Installations) -> int:
         report.complain(f"judged by the default settings: {found.gap}")
     for problem in found.problems:
         report.complain(problem)
-    return NO_ANSWER if found.problems else 0
+    return FAILED if found.problems else 0
 
 
 def unlabelled(found: Installations, gaps: Iterable[str]) -> None:
@@ -165,23 +159,23 @@ class AuditRequest(ClusterRequest, frozen=True, kw_only=True):
 def audit(credentials: Credentials, request: AuditRequest) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
-    It is `NO_ANSWER` if some pods could not be judged, else 0.
+    It is `FAILED` if some pods could not be judged, else 0.
     """
 
     async def work(access: Access) -> int:
         try:
             pods = await audit_pods(access, request)
         except ApiError as error:
-            if error.code != FORBIDDEN or request.namespace:
+            if error.code != 403 or request.namespace:
                 raise
             why = workloads.gap(error, "list pods in all namespaces")
             report.complain(f"{why}: give -n NAMESPACE")
-            return NO_ANSWER
+            return FAILED
         if request.holders:
             report.show(request.output, pods.holders(), report.holders_text)
         else:
             report.show(request.output, pods.findings, report.audit_text, audit=pods)
-        return NO_ANSWER if pods.unknown or pods.installations.problems else 0
+        return FAILED if pods.unknown or pods.installations.problems else 0
 
     return run(credentials, work)
 
@@ -301,4 +295,4 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
         return BAD_CREDENTIALS
     except KubeError as error:
         report.complain(f"API server {server}: {error}")
-        return NO_ANSWER
+        return FAILED

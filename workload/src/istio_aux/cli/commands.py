@@ -31,11 +31,8 @@ from istio_aux.settings import matching
 T = TypeVar("T", bound=Struct)
 _Run = Callable[[argparse.Namespace], int]
 
-_PLUGIN = "kubectl-istio_aux"  # kubectl runs it as `kubectl istio-aux`.
 _WIDEST = 100  # Columns: longer lines are hard to read.
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
-
-_INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return 130  # As shells have it: 128 + SIGINT.
     return status
 
 
@@ -144,8 +141,9 @@ class _Version(argparse.Action):
 
 
 def _program() -> str:
-    """Return how the user calls this program."""
-    return "kubectl istio-aux" if Path(sys.argv[0]).name == _PLUGIN else "istio-aux"
+    """How the user calls this program, which kubectl finds as its plugin, too."""
+    plugin = Path(sys.argv[0]).name == "kubectl-istio_aux"
+    return "kubectl istio-aux" if plugin else "istio-aux"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -276,7 +274,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "the settings of `serve` (default: those that the installation says it has)",
     ),
     "pre": _flag("before an install: ask what the account that installs needs"),
-    "wait": _flag("check again until istio-aux works, or --timeout is over"),
     "timeout": _value(
         "SECONDS",
         settings.seconds,
@@ -330,7 +327,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         f"namespace all-namespaces selector output holders {_SELECTORS} {_CLUSTER}",
         {},
     ),
-    "check": (_ask("check:check"), f"pre wait timeout {_SELECTORS} output {_CLUSTER}", {}),
+    "check": (_ask("check:check"), f"pre timeout {_SELECTORS} output {_CLUSTER}", {}),
     "quit": (
         _ask("once:free"),
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",

@@ -17,7 +17,7 @@ import msgspec
 from istio_aux.cli import report
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.model import documents, templates
-from istio_aux.model import pod as pods
+from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import quoted
@@ -25,7 +25,6 @@ from istio_aux.start import patch, review
 from istio_aux.start.plan import Plan, after_injection, plan
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
-
 
 Answer = Callable[[documents.Document], Iterable[str]]
 """Prints the answer to a document, and returns lines for stderr about it."""
@@ -46,7 +45,7 @@ class _NoPodsError(Exception):
 class _Planned(NamedTuple):
     """A new pod, what would be done to it, and the part of the manifest that it is made of."""
 
-    pod: pods.Pod
+    pod: Pod
     plan: Plan
     template: dict[str, Any]
     only_metadata: bool
@@ -140,7 +139,7 @@ def _planned(
 ) -> Iterator[_Planned]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for made, template, only_metadata, counted in templates.read(manifest, *kind):
-        pod = pods.convert(made)
+        pod = convert(made)
         made_of = plan(pod, msgspec.structs.replace(how, counted=counted))
         yield _Planned(pod, made_of, template, only_metadata)
 

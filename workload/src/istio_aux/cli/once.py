@@ -52,13 +52,11 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, Surroundings, Watches
 
 UNREAD = 60.0  # Seconds until what cannot be listed is not waited for, if no Job is known.
-STILL_THERE = 1  # Exit status when a pod that hangs, or that was named, still runs.
 _GONE = "it ended without a quit"
 _HELP = (
     "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
     "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
 )
-NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two questions for a right, or two looks at what is left to do.
 ATTEMPTS = 4  # Failures in a row, after which a suspended Job is left to its owner.
@@ -89,7 +87,7 @@ def free(credentials: cluster.Credentials, request: QuitRequest) -> int:
                     run.consider(each, await cluster.kubelet_of(client, each, kubelets))
                 else:
                     report.complain(each)
-                    status = cluster.NO_ANSWER
+                    status = cluster.FAILED
             if request.targets and not run.verdicts:
                 return status
             return max(status, await run.run())
@@ -162,7 +160,7 @@ class _FreeRun:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
         still = not dry_run and any(each.outcome in stays for each in found)
-        return STILL_THERE if still or forbidden else 0
+        return cluster.FAILED if still or forbidden else 0
 
     async def _free(self, scope: set[str]) -> str:
         """Tell the proxies of pods that hang to exit; return why they cannot be, or nothing."""
@@ -244,7 +242,7 @@ def restart_unmeshed(credentials: cluster.Credentials, request: RestartRequest) 
             failed = await _RestartRun(client, found.first, request).run()
         if failed:
             report.complain(failed)
-        return NOT_DONE if failed else 0
+        return cluster.FAILED if failed else 0
 
     return cluster.run(credentials, work)
 
@@ -383,7 +381,7 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
         report.complain(f"{_name(job)}: {job.reason}")
     for kind, why in jobs.unread.items():
         report.complain(f"{kind}s: it is not known which are suspended: {why}")
-    return NOT_DONE if jobs.status() or jobs.unread or not jobs.over(ATTEMPTS) else 0
+    return cluster.FAILED if jobs.status() or jobs.unread or not jobs.over(ATTEMPTS) else 0
 
 
 def _name(job: SuspendedJob) -> str:

@@ -15,11 +15,10 @@ import msgspec
 from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model import pod as pods
 from istio_aux.model.annotations import START, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Pod, convert, decode
 from istio_aux.model.policy import Capability, Right
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
@@ -28,7 +27,6 @@ from istio_aux.model.wish import Wish, ambient_by
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
 LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
-_DEFAULT_DURATION = 15
 
 
 class Verdict(StrEnum):
@@ -143,9 +141,8 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
         yield _ok(check, names[0])
 
 
-def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
-    """Judge our webhook configuration, named ``ours`` or found, and its place before Istio's."""
-    name = ours or _installed(configurations)
+def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
+    """Judge our webhook configuration of this name, and its place before Istio's."""
     if name is None:
         yield _note("webhook", "istio-aux is not installed: no webhook of it")
         return
@@ -165,11 +162,6 @@ def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> It
         yield _note("webhook order", what, do)
     else:
         yield _ok("webhook order", f"{name} is called before Istio's")
-
-
-def is_installed(ours: str | None, configurations: Mapping[str, Configuration]) -> bool:
-    """Whether there is a webhook configuration of ours."""
-    return (ours or _installed(configurations)) in configurations
 
 
 _TO_DO = {
@@ -292,7 +284,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
     Raises:
         msgspec.DecodeError: the answer is no pod.
     """
-    if start_order.on(pods.decode(answer).metadata):
+    if start_order.on(decode(answer).metadata):
         what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
         return _ok("network", what)
     how = (
@@ -318,7 +310,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
         renewed = datetime.fromisoformat(record.renew_time or "")
     except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
-    late = timedelta(seconds=record.lease_duration_seconds or _DEFAULT_DURATION) + LATE
+    late = timedelta(seconds=record.lease_duration_seconds or 15) + LATE
     if now - renewed > late:
         what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
         return _problem("lease", what, "see the log of the workload")
@@ -335,9 +327,4 @@ def finished(result: CheckResult) -> CheckResult:
 
 def _plain(namespace: str) -> Pod:
     metadata: dict[str, Any] = {"name": "probe", "namespace": namespace}
-    return pods.convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
-
-
-def _installed(configurations: Mapping[str, Configuration]) -> str | None:
-    """The name of the first configuration that is ours."""
-    return min((name for name, found in configurations.items() if found.is_ours), default=None)
+    return convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})

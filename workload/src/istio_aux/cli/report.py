@@ -273,10 +273,9 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
     """A table, group by group, what to do below each line, and a summary."""
-    rows, shown, order = list[tuple[str | Cell, ...]](), "", [*CHECKS]
-    known = [each for each in results if each.check in CHECKS]
-    others = [each for each in results if each.check not in CHECKS]
-    for each in (*sorted(known, key=lambda each: order.index(each.check)), *others):
+    rows, shown = list[tuple[str | Cell, ...]](), ""
+    order = [*CHECKS, *(each.check for each in results)]
+    for each in sorted(results, key=lambda each: order.index(each.check)):
         title, _ = CHECKS.get(each.check, OTHERS)
         if shown != title:
             rows.append((Cell(title, Style.FAINT), "", ""))

@@ -52,7 +52,6 @@ examples:
   istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
-  watch -n 15 istio-aux audit -n training -l app=mnist
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.
@@ -75,7 +74,6 @@ examples:
   istio-aux check
   istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
   istio-aux check --pre --namespace-selectors team=research
-  istio-aux check --wait --timeout 120
 
 Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
 the settings of that. Results:

@@ -15,7 +15,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import UNREAD, ApiError, KubeError, UnreadableError
+from istio_aux.kube.errors import UNREAD, ApiError, KubeError
 from istio_aux.kube.objects import Key, Reader, Unreadable
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
@@ -80,7 +80,6 @@ _ALL = Selector()
 ANY: Mapping[str, str] = {}  # Fields of pods.
 _POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 _pod = Reader(Pod, "pod")
-_job = Reader(owners.Job, "Job")
 _owned = Reader(_Owned, "object")
 
 
@@ -239,7 +238,7 @@ class _Search:
                 self.why.append(gap(error, f"get {target.text}"))
             else:
                 refused = await refused_pods(self._client, where, uid)
-                self.why += [str(refused[uid])] if uid in refused else _childless(body)
+                self.why += [str(refused[uid])] if uid in refused else []
 
         def wanted(owner: OwnerReference) -> bool:
             named = kind.is_of(owner) and target.name in {"", owner.name}
@@ -304,16 +303,3 @@ async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping
             why = event.message[:LONGEST_WHY]
             found[about.uid] = RefusedPods(where, owner, at.astimezone(UTC), why)
     return found
-
-
-def _childless(body: bytes) -> list[str]:
-    """Why an object may have no pods, in one line or none."""
-    try:
-        job = _job.read(body)
-    except UnreadableError:  # Of another kind, which has other fields of these names.
-        return []
-    if job.finished:
-        return ["it is finished, and pods of it may be deleted"]
-    if job.run_policy.suspend:
-        return ["it is suspended"]
-    return ["its controller has not made them yet, or has deleted them"]
