@@ -154,6 +154,15 @@ def test_a_context_that_is_not_there_is_named_with_those_that_are(
         access.find(two_contexts(tmp_path), context=name)
 
 
+def test_a_context_without_a_kubeconfig_is_not_the_pods_own_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(AccessError, match=r"\.kube/config: No such file"):
+        access.find(None, inside, context="there")
+
+
 @pytest.mark.parametrize(
     ("parts", "complaint"),
     [

@@ -269,16 +269,6 @@ def test_help_has_examples_and_fits_a_terminal_of_eighty_columns(shown, command:
     assert max(map(len, shown(command, "--help", columns=200).splitlines())) <= 100
 
 
-def test_the_plugin_of_kubectl_speaks_of_itself_as_kubectl_does(
-    shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-istio_aux"])
-    text = shown("check", "--help")
-    assert text.startswith("usage: kubectl istio-aux check ")
-    assert "\n  kubectl istio-aux check -o json | jq" in text
-    assert "needs no istio-aux in the cluster" in text
-
-
 def test_the_version_is_that_of_the_package(shown) -> None:
     assert shown("--version").startswith("istio-aux 0.")
 

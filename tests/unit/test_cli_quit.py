@@ -183,14 +183,6 @@ async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster:
         assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
 
 
-async def test_a_pod_that_another_container_holds_is_kept_by_its_name(cluster: Cluster) -> None:
-    async with cluster:
-        await cluster.pod("held", others={"vault-agent": RUNNING})
-        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
-        assert json.loads(shown.out)["reason"] == "not finished: vault-agent (running)"
-        assert (outcomes(shown), shown.status, cluster.told) == ({"held": "kept"}, 0, set())
-
-
 async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_name(
     cluster: Cluster,
 ) -> None:
@@ -242,22 +234,6 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
         assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
         assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
         assert (await cluster.quits("none"))[:2] == (1, "")
-
-
-async def test_the_settings_of_the_installation_count_unless_a_file_overrides_them(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """An admin's word about a sidecar, and never a deletion."""
-    (tmp_path / "config.yaml").write_text("sidecars: ''\n")
-    async with cluster:
-        await cluster.pod("beside-vault", others={"vault": RUNNING})
-        await cluster.install({"sidecars": "vault=8200/stop", "dead-proxy": "delete"})
-        by_theirs = await cluster.quits("-n", "training", "-o", "json")
-        by_file = await cluster.quits(
-            "-n", "training", "-o", "json", "--config", str(tmp_path / "config.yaml")
-        )
-    assert outcomes(by_theirs) == {"beside-vault": "would-free"}
-    assert outcomes(by_file) == {"beside-vault": "kept"}
 
 
 async def test_a_pod_is_named_in_a_namespace(cluster: Cluster) -> None:

@@ -179,15 +179,6 @@ def test_a_document_has_plain_words_and_commands_that_can_be_pasted(file: Path) 
     assert places(r"(?<!\.venv/bin/)\btox (run|-e|list)", prose(file)) == []
 
 
-@pytest.mark.parametrize("part", ["how-to-guides", "reference", "explanation"])
-def test_the_menu_has_the_pages_in_the_order_of_the_index(part: str) -> None:
-    index = pages.section((pages.DOCS / "index.md").read_text(), part)
-    links, _, menu = index.partition("```{toctree}")
-    named = re.findall(r"\]\(([a-z/-]+)\.md\)", links)
-    assert named
-    assert re.findall(r"^[a-z/-]+$", menu.partition("```")[0], re.MULTILINE) == named
-
-
 def words(command: str) -> list[str]:
     """One command of a line: up to a pipe, and without comments."""
     try:
@@ -430,21 +421,3 @@ def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) ->
         "[0-9]+ blocked",  # Made of a number and a kind of pods.
     }
     assert any(re.search(each, text) for each in elsewhere | templates())
-
-
-@pytest.mark.parametrize(
-    ("source", "shown"),
-    [
-        ("https://forge.example/it", "[tests](https://forge.example/it/blob/main/tests/README.md)"),
-        ("", "tests"),
-    ],
-    ids=["an address", "no address yet"],
-)
-def test_a_link_out_of_the_site_leads_to_the_source_if_that_has_an_address(
-    source: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "SOURCE", source)
-    page = pages.DOCS / "explanation/three-problems.md"
-    assert pages._relinked("see [tests](../../tests/README.md)", page, page) == f"see {shown}"
-    failures = read(pages.DOCS / "explanation/failure-modes.md")
-    assert "(security.md#what-they-cannot-narrow)" in failures

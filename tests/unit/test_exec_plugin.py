@@ -17,7 +17,6 @@ from istio_aux.kube.errors import AccessError, ApiError
 from unit.apiserver import ApiServer
 from unit.store import refusal
 from unit.test_access import kubeconfig
-from unit.tls import certificate
 
 V1 = "client.authentication.k8s.io/v1"
 
@@ -114,20 +113,6 @@ async def test_a_token_that_the_server_refuses_is_asked_for_again(plugin: Plugin
         plugin.says(credential(token="second"))
         await client.get("/api/v1/pods")
         assert len(plugin.called) == 2
-
-
-async def test_a_client_certificate_may_come_from_the_program(
-    plugin: Plugin, tmp_path: Path
-) -> None:
-    crt, key = certificate(tmp_path, stem="client")
-    pair = {"clientCertificateData": crt.read_text(), "clientKeyData": key.read_text()}
-    plugin.says(credential(**pair))
-    async with ApiServer() as api, plugin.client(api) as client:
-        api.demand(crt)
-        await api.stop()
-        await api.start()
-        await client.get("/api/v1/pods")
-        assert api.tokens == [""]
 
 
 @pytest.mark.parametrize(

@@ -318,25 +318,6 @@ async def test_a_namespace_whose_pods_break_the_api_server_hides_no_injector() -
         await told(watcher, State.LIVE)
 
 
-async def test_another_webhook_that_opts_pods_out_of_the_mesh_hides_no_injector() -> None:
-    injects = chain(ON_REQUEST)
-
-    def opts_out(pod: dict[str, Any]) -> web.Response:
-        if pod["metadata"]["namespace"] == "meshed":
-            return injects(pod)
-        pod["metadata"]["labels"] = {"sidecar.istio.io/inject": "false"}
-        return web.json_response(pod, status=201)
-
-    async with Cluster() as api, Client(api.access()) as client:
-        api.dry_run = opts_out
-
-        assert (await ask(client, asked_in("a-plain", "meshed"))).injected
-        found = await ask(client, asked_in("a-plain"))
-
-    assert (found.injected, found.reached) == (False, False)
-    assert 'a-plain: no sidecar: label sidecar.istio.io/inject: "false"' in found.why
-
-
 async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_known() -> None:
     async with Cluster() as api, watching(api) as watcher:
         api.dry_run = lambda pod: web.json_response(pod, status=201)

@@ -141,6 +141,25 @@ async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs[12:]} == {"team"}
 
 
+def open_watches(api: Cluster) -> int:
+    """How many there are at whose other end somebody listens."""
+    return sum(request.transport is not None for request in api.watches)
+
+
+async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
+    async with Cluster() as api, watching(api) as watcher:
+        await told(watcher, State.ABSENT)
+        before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
+        await api.lead()
+        await told(watcher, State.LIVE)
+        assert open_watches(api) == before + 1
+
+        await api.remove("mutatingwebhookconfigurations", "", NAME)
+
+        await told(watcher, State.ABSENT)
+        await until(lambda: open_watches(api) == before, "the watch is over")
+
+
 class Broken(NamespaceSelectors, frozen=True):
     """Selectors with a defect, for the time being."""
 

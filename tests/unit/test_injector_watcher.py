@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import datetime
 import logging
 from typing import Any
 
 import pytest
-from aiohttp import web
-from istio_aux.injector.rules import ControlPlanes, Injector
+from istio_aux.injector.rules import Injector
 from istio_aux.injector.watcher import Watcher
 from istio_aux.model.answers import State
 from istio_aux.model.election import Since
@@ -101,30 +99,6 @@ async def test_control_planes_are_reported_one_by_one() -> None:
         await api.configure("canary", **more)
         await told(watcher, State.NOT_PROBED, "canary")
         assert watcher.control_planes.known, "what was known once stays known"
-
-
-async def test_nothing_is_known_before_each_was_asked_once() -> None:
-    answer = asyncio.Event()
-
-    async def late(pod: dict[str, Any]) -> web.Response:
-        await answer.wait()
-        return dead(pod)
-
-    async with Cluster() as api:
-        api.dry_run = late
-        await api.lead()
-        seen: list[tuple[bool, State]] = []
-
-        def note(mesh: ControlPlanes) -> None:
-            seen.append((mesh.known, mesh.injectors[0].state))
-
-        async with watching(api, changed=note) as watcher:
-            await until(lambda: watcher.control_planes.injectors, "something is told")
-            assert watcher.shown() == []
-            answer.set()
-            await until(lambda: watcher.control_planes.known, "it is known")
-
-        assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
 
 
 @pytest.fixture

@@ -165,15 +165,6 @@ async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() ->
         assert "managedFields" not in set().union(*sent)
 
 
-async def test_a_release_takes_the_lease_from_no_other_process() -> None:
-    async with ApiServer() as api, leader_and_other(api) as (one, two):
-        two.task.cancel()
-        await two.lease.release()
-        await renewed(api)
-        assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("one", 0)
-        assert one.told == [True]
-
-
 async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() -> None:
     over = asyncio.Event()
 
@@ -237,19 +228,6 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
             await until(lambda: "known" in three.recalled, "it is told", within=30)
 
 
-async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> None:
-    async with ApiServer() as api, candidate(api, times=QUICK) as one:
-        await one.leads()
-        await api.put("leases", {
-            "metadata": {"namespace": "istio-aux", "name": "istio-aux"},
-            "spec": {**spec(api), "holderIdentity": "kubectl"},
-        })  # fmt: skip
-        await until(lambda: one.told == [True, False], "it leads no more", within=30)
-        assert one.lease.holder == "kubectl"
-        await one.leads()
-        assert spec(api)["leaseTransitions"] == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -310,6 +288,14 @@ async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
         two.unfit = ""
         await two.leads()
         assert two.recalled[-1] == "last"
+
+
+async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does():
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        two.unfit = SEES_NONE
+        one.task.cancel()
+        await one.lease.release()
+        await two.leads()
 
 
 async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> None:

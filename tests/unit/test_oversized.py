@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.cli import cluster
 from istio_aux.kube import actions
-from istio_aux.kube.client import KEEPALIVE, LARGE, LARGE_AT_ONCE, Client
+from istio_aux.kube.client import LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
 from istio_aux.kube.objects import (
     BEGINNING,
@@ -26,7 +25,7 @@ from istio_aux.kube.objects import (
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
-from unit.store import line, managed, refusal
+from unit.store import line, managed
 from unit.watching import (
     answered,
     faulty,
@@ -163,20 +162,6 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
             await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
 
 
-async def test_pages_before_an_error_that_come_again_and_again_are_no_progress() -> None:
-    """They are no sign that this watch will ever know what is behind the error."""
-
-    async def breaks(request: web.Request) -> web.StreamResponse | None:
-        return refusal(500, "InternalError", "etcd") if "continue" in request.query else None
-
-    async with faulty() as api:
-        for number in range(101):
-            await api.put("pods", pod(f"pod-{number}"))
-        api.faults += [breaks] * 1000
-        async with watching(api) as (_, watch):
-            await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
-
-
 async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
     async def send(request: web.Request) -> web.StreamResponse | None:
         if "watch" not in request.query:
@@ -223,21 +208,6 @@ def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
 def test_a_page_that_does_not_begin_with_its_metadata_is_not_known(beginning: bytes) -> None:
     with pytest.raises(UnreadableError, match="is not known"):
         PageReader(Pod).read_beginning(beginning)
-
-
-def timers(port: int) -> list[str]:
-    """The kinds of the kernel's timers of the connections to ``port`` (proc_net_tcp)."""
-    rows = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
-    established = [row for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
-    return [row[5].partition(":")[0] for row in established]
-
-
-async def test_the_kernel_watches_over_idle_connections() -> None:
-    """Whoever is at the other end may vanish without a word."""
-    async with ApiServer() as api, watching(api):
-        port = int(api.url.rpartition(":")[2])
-        await until(lambda: timers(port) == ["02"], "only the keepalive timer runs")
-    assert KEEPALIVE["TCP_KEEPIDLE"] + KEEPALIVE["TCP_KEEPINTVL"] * KEEPALIVE["TCP_KEEPCNT"] == 45
 
 
 # Objects that cannot be decoded.

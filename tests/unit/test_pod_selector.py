@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +11,20 @@ import pytest
 from istio_aux.cli import main
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
-from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from unit import quitting, repairing
-from unit.asynchronous import until
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
-CHOSEN = PodOptions(pods=TEAMS)
 MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
-HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 DONE, LEFT_OUT = "every payload container is finished", "no installation looks after this pod"
 LABEL = "`kubectl label{} pod job-x7k2p -n training team=a` (by the pod's author)"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
-
-
-async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> None:
-    async with quitting.cluster(pods=TEAMS) as world:
-        await world.pod("unlabelled")
-        await world.pod("other", labels=OTHER)
-        await world.pod("hands-off", labels=HANDS_OFF)
-        await world.pod("elsewhere", namespace="shop", labels=MATCHED)
-        await world.pod("matched", labels=MATCHED)
-        await world.ended("exited")
-        assert world.told == ["matched"]
-
-
-async def test_only_pods_that_it_matches_are_unmeshed() -> None:
-    async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
-        await world.pod("unlabelled")
-        await world.pod("other", labels=OTHER)
-        await world.pod("matched", labels=MATCHED)
-        await world.known(3)
-        await world.found("matched")
-        await world.pod("other", labels=MATCHED)
-        await world.pod("matched", labels=HANDS_OFF)
-        await world.found("other")
-
-
-async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
-    async with quitting.cluster(pods=TEAMS, policy=QuitPolicy(grace=3600)) as world:
-        done = exited(0, at=datetime.now(UTC).isoformat())
-        await world.pod("waits", done, labels=MATCHED)
-        await until(working, "its grace period runs")
-        await world.pod("waits", done, labels=OTHER)
-        await until(lambda: not working(), "nothing is due any more")
-        assert world.told == []
 
 
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
@@ -117,11 +78,6 @@ def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
     assert err == f"{argv[1]}:1: left alone: {WHY}\n"
 
 
-def working() -> bool:
-    """Whether something is due about the pod `waits`."""
-    return "quit training/waits" in [task.get_name() for task in asyncio.all_tasks()]
-
-
 def given(folder: Path, pod: dict[str, Any]) -> list[str]:
     """The arguments for a file with the pod."""
     file = folder / "pod.json"
@@ -135,16 +91,6 @@ STEP = {"step": "train"}
 NO = {INJECT: "false"}
 STEPS = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
 SELECTED = {**ENABLED, "team": "a"}
-
-
-async def test_inject_selector_makes_a_pod_unmeshed_though_its_annotation_says_no() -> None:
-    async with repairing.cluster(policy=REPORT, options=STEPS) as world:
-        await world.relabel("shop", SELECTED)
-        await world.pod("step", labels=STEP, annotations=NO)
-        await world.pod("plain", annotations=NO)
-        await world.pod("refused", labels={**STEP, **NO})
-        await world.known(3)
-        await world.found("step")
 
 
 async def test_inject_selector_counts_where_the_namespace_or_the_application_is_selected() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.model.text import printable, printable_json, quoted
+from istio_aux.model.text import printable, printable_json
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.logged import logging_to
@@ -67,12 +67,6 @@ def test_mutate_shows_text_and_its_warnings_are_text(text: str, output: str, run
 
 
 @hostile
-def test_what_is_said_about_a_bad_document_is_text(text: str, run: Run) -> None:
-    _, _, err = run("explain", "-f", "-", stdin=json.dumps({"kind": text}))
-    assert is_text(err)
-
-
-@hostile
 def test_a_log_line_is_text(text: str) -> None:
     with logging_to(io.BytesIO()) as log:
         logging.getLogger("any").warning("%s", text, extra={"reason": text})
@@ -88,12 +82,6 @@ async def test_the_note_of_an_event_is_text(text: str) -> None:
         tell(recorder, f"main{text}")
         await until(lambda: api.events, "the Event is there")
     assert is_text(api.events[0]["note"])
-
-
-@hostile
-def test_a_quoted_value_is_text(text: str) -> None:
-    assert is_text(quoted(text))
-    assert json.loads(quoted(text)) == text
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))

@@ -83,9 +83,6 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
     ]
 
 
-# Who is selected.
-
-
 # Who acts.
 
 

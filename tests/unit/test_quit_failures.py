@@ -19,7 +19,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
-from istio_aux.quit.state import PodState, QuitLimits
+from istio_aux.quit.state import PodState
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
@@ -102,28 +102,6 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
 
 
-async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
-    """kubernetes#103177."""
-    limits = QuitLimits(
-        deadline=50, confirm_failed=0.01, first_retry=0.01, at_once=1, retries_at_once=1
-    )
-    async with cluster(limits=limits) as world:
-
-        async def fail_then_hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            if pod == "healthy":
-                await freeing(world)(socket, namespace, pod)
-            elif world.told.count(pod) > 1:
-                await asyncio.sleep(50)
-            else:
-                await socket.send_bytes(b'\x03{"status":"Failure","message":"too early"}')
-
-        world.api.on_exec = world.api.on_forward = fail_then_hang
-        await world.pod("hung")
-        await until(lambda: world.told == ["hung", "hung"], "the retry hangs")
-        await world.pod("healthy")
-        await world.ended("exited")
-
-
 @pytest.mark.parametrize(
     ("request_", "requests"),
     [
@@ -186,23 +164,6 @@ async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> No
         assert len(reads) == 3
         (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
         assert "nodes: no access" in failed["note"]
-
-
-async def test_a_kubelet_that_may_restart_a_container_keeps_the_proxy() -> None:
-    """Version 1.34 has a gate for it. The pod is reported, as nobody else may end it."""
-    async with cluster() as world:
-        await runs(world, "v1.34.4")
-        await own_policy(world)
-        (pod,) = await until(lambda: world.troubled("blocked"), "the pod is reported")
-        await world.ended("superseded")
-        assert world.told == []
-        assert pod.by == ("main",)
-        assert pod.reason == (
-            "not finished: main (exited 1, may be restarted (container restartPolicy Never, "
-            "which kubelets up to 1.34 ignore))"
-        )
-        await own_policy(world, code=0)
-        await world.ended("exited")
 
 
 # What quits leave behind in the process: nothing, however they end.
@@ -293,6 +254,26 @@ async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> No
         await world.pod("job")
         await world.ended("gone")
         assert world.told == []
+
+
+async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:
+    clock = Late()
+    async with cluster(clock=clock) as world:
+        reads = 0
+
+        async def slow(request: web.Request) -> web.StreamResponse | None:
+            nonlocal reads
+            if request.path == POD and reads < 7:
+                assert world.told == []
+                reads += 1
+                clock.seconds += 1.5
+            return None
+
+        world.api.faults.append(slow)
+        await world.pod("job")
+        await world.ended("exited")
+        assert world.told == ["job"]
+        assert world.troubled("stuck") == [], "it is the API server that is slow"
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from inspect import getfile
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from istio_aux.quit.state import QuitLimits
 from istio_aux.tasks import Slots
 from unit.asynchronous import VirtualLoop
-from unit.steps import steps
 
 LIMITS = QuitLimits()
 PROMPT = 0.1  # Seconds of an attempt that is answered.
@@ -124,18 +122,28 @@ def test_a_free_slot_goes_to_the_namespace_that_has_used_the_least() -> None:
     in_virtual_time(play)
 
 
-@pytest.mark.parametrize("nodes", [1, 20])
-def test_a_slot_costs_no_more_where_hundreds_of_namespaces_wait_than_where_a_few_do(
-    nodes: int,
-) -> None:
-    """Whether each has a pod or two, and whether or not the node has all slots that it may have."""
+def test_those_that_stop_waiting_leave_nothing() -> None:
+    """Whether they are stopped before or after it is their turn."""
 
-    def slot(namespaces: int, pods: int) -> float:
-        """How many lines run for a slot until all pods have had theirs."""
-        finished = [Finished(0, f"team-{n % namespaces}", f"node-{n % nodes}") for n in range(pods)]
-        return steps(lambda: waits(finished, frozenset()), getfile(Slots)) / pods
+    async def play() -> None:
+        slots = Slots(1, LIMITS.slot)
 
-    assert max(slot(600, 600), slot(300, 600)) < 2 * slot(30, 300)
+        async def attempt() -> None:
+            async with slots.take("team", "node"):
+                await asyncio.sleep(10)
+
+        tasks = [asyncio.create_task(attempt()) for _ in range(4)]
+        await asyncio.sleep(1)
+        tasks[2].cancel()  # It waits.
+        tasks[0].cancel()  # Its slot goes to the next one ...
+        await asyncio.sleep(0)
+        tasks[1].cancel()  # ... which is stopped before it knows.
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results[:3]] == [asyncio.CancelledError] * 3
+        assert results[3] is None
+        assert vars(slots) == vars(Slots(1, LIMITS.slot))
+
+    in_virtual_time(play)
 
 
 def test_a_node_has_half_of_the_slots_and_a_namespace_a_quarter() -> None:

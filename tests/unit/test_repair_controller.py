@@ -13,12 +13,10 @@ from aiohttp import web
 from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
-from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
-from msgspec import structs
 from unit.asynchronous import background, until
-from unit.repairing import LIMITS, SIDECAR, World, at_work, cluster, mesh
+from unit.repairing import SIDECAR, World, at_work, cluster, mesh
 from unit.rules.mesh import INJECT
 from unit.rules.pods import exited
 from unit.rules.training import document
@@ -101,18 +99,6 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         world.repair.set_injectors(mesh())
         await world.found()
         assert world.api.evictions == ["web"]
-
-
-async def test_no_more_pods_are_restarted_than_the_limit_allows() -> None:
-    """Neither at once nor after each other."""
-    async with cluster(limits=structs.replace(LIMITS, restarts=2), leading=False) as world:
-        for number in range(4):
-            await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
-        await world.found("web-0", "web-1", "web-2", "web-3")
-        world.repair.lead(True)
-        await until(lambda: world.restarts("evicted") == 2, "two are evicted")
-        await until(lambda: world.repair.finished, "it is finished")
-        assert len(world.api.evictions) == 2
 
 
 async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
@@ -348,16 +334,6 @@ async def test_a_namespace_that_forbids_injection_is_reported(
         assert said(world).live is False
         assert reason in said(world).live_reason
         assert (world.unmeshed, world.api.evictions) == ({}, [])
-
-
-async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watched() -> None:
-    async with cluster(policy=RepairPolicy(race=RacePolicy.NONE)) as world:
-        ask(world)
-        await world.pod("web-0", namespace="bank", labels=WEB)
-        await world.known(1)
-        assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: none")
-        assert said(world).live is True
-        assert world.unmeshed == {}
 
 
 async def test_changes_of_the_file_are_reported(

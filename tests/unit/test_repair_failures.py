@@ -228,6 +228,26 @@ async def test_what_the_watch_has_not_shown_yet_holds_a_restart(
     assert await compared(**changes) == why
 
 
+async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_restart() -> None:
+    async with cluster() as world:
+        lists = "GET /api/v1/namespaces/shop/pods"
+
+        async def delete_another(request: web.Request) -> web.Response | None:
+            if not request.path.endswith("/shop/pods") or world.api.requests.count(lists) < 2:
+                return None
+            answer = await world.api._route(request)
+            await world.pod("meshed", SIDECAR, deleting=True)
+            pods = world.repair._store.pods.values()
+            await until(lambda: any(pod.deleting for pod in pods), "the watch has shown it")
+            return cast("web.Response", answer)
+
+        world.api.faults.append(delete_another)
+        await world.pod("meshed", SIDECAR, ready=True)
+        await world.pod("web")
+        await until(lambda: "is being deleted" in str(world.unmeshed), "it waits for that")
+        assert world.api.evictions == []
+
+
 async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

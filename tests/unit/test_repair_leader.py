@@ -87,6 +87,24 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             assert api.evictions.count("web-1") == 1
 
 
+async def test_what_did_not_help_is_known_of_a_controller_whose_pods_all_went_and_came() -> None:
+    """A watch that began again shows both before the new leader looks at the controller."""
+    listed = asyncio.Event()
+    async with cluster(listed=listed) as world:
+        world.repair.recall({"shop/owner-1": datetime.now(UTC)}, {})
+        await world.pod("web")
+        await world.known(1)
+        await world.api.remove("pods", "shop", "web")
+        await world.known(0)
+        await world.pod("web", uid="again")
+        await world.pod("marker", owner_uid="another")
+        await world.known(2)
+        listed.set()
+        await until(lambda: "marker" in world.api.evictions, "others go on")
+        await until(lambda: world.repair.finished, "all is decided")
+        assert "web" not in world.api.evictions
+
+
 async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
     """An eviction of which the next leader may know nothing is not sent."""
     seen: list[tuple[list[str], list[str]]] = []

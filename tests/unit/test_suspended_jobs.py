@@ -51,6 +51,16 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert len(world.api.events) == 1
 
 
+async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        for name in (*world.api.pods, *world.api.pods):
+            assert await world.restart(process, name) == ""
+        assert patches(world.api) == 1
+        assert len(process.status()) == 1
+
+
 @pytest.mark.parametrize(
     ("listed", "why"),
     [
@@ -82,6 +92,15 @@ async def test_a_job_is_not_suspended_for_a_pod_that_has_finished_meanwhile() ->
         assert not world.api.suspended
 
 
+async def test_a_long_error_is_shortened() -> None:
+    text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
+    async with kubeflow() as world:
+        world.api.refuse(PATCH, 422, "Invalid", text)
+        refused = await world.restart(world.process())
+        assert refused.endswith('unknown field "spec.runPolicy.suspend"')
+        assert len(refused) < 1100
+
+
 async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
     async def meddle(request: web.Request) -> web.Response | None:
         if request.method == "PATCH":
@@ -97,6 +116,15 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
         assert refused == "its TFJob is not suspended: another client has suspended it"
         assert patches(world.api) == 1
         assert not world.api.marked
+
+
+async def test_a_job_that_is_gone_is_forgotten() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        await world.restart(process)
+        await world.api.remove("tfjobs", "training", "mnist")
+        await until(lambda: not process.status(), "nothing is under way")
 
 
 async def test_a_refused_resumption_is_tried_again() -> None:
@@ -195,16 +223,6 @@ async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
         assert len(refused) > 3
         warned = [r for r in caplog.records if "403" in r.getMessage()]
         assert bool(warned) is allowed
-
-
-async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
-    """A request to suspend it that was given up for lost, and came late."""
-    async with kubeflow() as world:
-        process = world.process(first_search=0.02)
-        await until(lambda: lists(world.api) > 1, "a search that finds nothing")
-        assert not process.status()
-        await world.suspended(ends=True)
-        await world.resumed()
 
 
 async def test_without_a_training_operator_nothing_is_listed(

@@ -62,21 +62,6 @@ def reads(source: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("KEY in (pod.metadata.annotations or {})", True),
-        ("(job.metadata.labels or {}).get(KEY)", True),
-        ("metadata.get('annotations')", True),
-        ("metadata['annotations'][KEY]", True),
-        ("selector.matches(pod.labels)", False),
-        ("{'metadata': {'labels': labels}}", False),
-    ],
-)
-def test_a_way_to_a_value_is_found(source: str, found: bool) -> None:
-    assert bool(reads(f"def function():\n    return {source}")) is found
-
-
 def test_only_the_keys_read_annotations_and_values_of_labels() -> None:
     """Whoever needs a value declares it: its type, its longest text and its most entries."""
     found = {
@@ -226,19 +211,6 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     repeated = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
     texts = {name: str(pattern.pattern) for name, pattern in PATTERNS.items()}
     assert [name for name, text in texts.items() if repeated.search(text)] == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "length"),
-    [
-        (r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?", 4_000),
-        (r"(?:[a-z]+)+-", 24),
-    ],
-)
-def test_a_slow_pattern_is_found(pattern: str, length: int) -> None:
-    """The first one read `quit-grace` once: 32,000 digits took 24 s."""
-    found = re.compile(pattern)
-    assert any(seconds(found, "fullmatch", text[-length:]) > PATIENCE for text in hostile(found))
 
 
 def test_every_pattern_is_compiled_where_the_tests_find_it() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.store import line, refusal, status
@@ -202,6 +203,22 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
             assert not watch.refused
 
 
+async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
+    async def throttled(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
+
+    async with faulty() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number:03}"))
+        api.faults.append(throttled)
+        async with watching(api) as (seen, watch):
+            await watch.synced.wait()
+            assert (len(seen.names), seen.restarts) == (101, [])
+            assert lists(api) == 3, "one page, the next, and the next again"
+
+
 async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     async with faulty(on_list(lambda _: answered(refused))) as api, watching(api) as (seen, watch):
@@ -209,6 +226,16 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
         assert trouble == ('/api/v1/pods: 403 Forbidden: pods is forbidden: User "me" cannot list')
         await watch.synced.wait()
         assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
+
+
+async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
+    async with faulty() as api:
+        api.faults += [on_watch(stream) for _ in range(100)]
+        began = asyncio.get_running_loop().time()
+        async with watching(api, backoff=Backoff(0.2, 0.2)):
+            await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
+        # Before each but the first, at least half of the backoff.
+        assert asyncio.get_running_loop().time() - began >= 5 * 0.1
 
 
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:

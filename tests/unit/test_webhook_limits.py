@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import json
 import resource
 import socket
 import tracemalloc
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 
 import pytest
-from istio_aux.serving import Closed, Connection, ServingLimits
+from aiohttp import web
+from istio_aux.serving import ServingLimits
 from istio_aux.telemetry import Bounded
 from unit.asynchronous import descriptors, until
-from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
+from unit.hooked import BEGUN, Bare, post, raw, review, serving
 from unit.logged import logging_to
 
 ORDINARY = BEGUN.replace(b"900000", b"25000")
@@ -168,6 +168,17 @@ async def test_what_a_client_that_left_has_sent_does_not_wait_for_a_turn() -> No
         turns._passing.cancel()
 
 
+async def test_an_error_of_ours_is_not_counted_as_a_clients() -> None:
+    async def fail(_request: web.BaseRequest) -> web.StreamResponse:
+        raise RuntimeError
+
+    async with serving() as hook:
+        hook.listener._handler = fail
+        assert (await hook.ask(post(review()))).status == 500
+        await until(lambda: hook.connections == 0, "it is gone")
+        assert hook.reviews("malformed") == 0
+
+
 async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes() -> None:
     async with serving() as hook:
         with ExitStack() as stack:
@@ -227,18 +238,6 @@ async def test_a_refused_client_that_never_stops_sending_is_closed() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with serving() as hook, hook.client() as client:
-        await client.send(BEGUN + b" " * 100_000)
-        await until(lambda: hook.held > 100_000, "it is reading")
-        client.leave()
-        await until(lambda: hook.reviews("malformed") == 1, "it is counted")
-        await until(lambda: hook.held == 0, "its memory is free")
-    assert [r for r in caplog.records if r.exc_info] == []
-
-
 # What clients cost in memory, and that it is given back.
 
 
@@ -292,64 +291,3 @@ async def test_hostile_clients_leave_nothing_behind() -> None:
         await until(lambda: descriptors() == before, "no socket is left")
         assert hook.held == 0
         assert (await hook.ask(post(review()))).status == 200
-
-
-async def answered(hook: Hook) -> None:
-    await hook.ask(post(review()))
-
-
-async def left(hook: Hook) -> None:
-    """The client leaves within its request."""
-    async with hook.client() as client:
-        await client.send(BEGUN + b"{")
-        await hook.server_side(waits_for="request")
-        client.leave()
-
-
-async def closed(hook: Hook) -> None:
-    """It is closed within its request, for another one."""
-    async with hook.client() as client:
-        await client.send(BEGUN + b"{")
-        (await hook.server_side(waits_for="request")).end(Closed.LIMIT)
-        await client.closed()
-
-
-async def refused(hook: Hook) -> None:
-    await hook.ask(BEGUN.replace(b"900000", b"9000000"))
-
-
-async def malformed(hook: Hook) -> None:
-    """More than the one request that is refused."""
-    async with hook.client() as client:
-        await client.send(b"no HTTP\r\n\r\n")
-        await client.send(b"no HTTP\r\n\r\n")
-        await client.closed()
-
-
-async def failed(hook: Hook) -> None:
-    """The client leaves within its handshake."""
-    with raw(hook) as client:
-        client.send(b"\x16\x03\x01\x02\x00")
-        await until(lambda: hook.listener.connections, "it is there")
-
-
-@pytest.mark.parametrize("end", [answered, left, closed, refused, malformed, failed])
-async def test_a_connection_is_freed_without_the_garbage_collector(
-    end: Callable[[Hook], Coroutine[None, None, None]],
-) -> None:
-    """Otherwise memory grows until the next full collection."""
-    async with serving() as hook:
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(5):
-                await end(hook)
-            await until(lambda: hook.connections == 0, "all are gone")
-            await until(lambda: not kept(), "nothing is kept", within=10)
-        finally:
-            gc.enable()
-
-
-def kept() -> list[Connection]:
-    """The connections that the garbage collector has not collected yet."""
-    return [one for one in gc.get_objects() if isinstance(one, Connection)]

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from istio_aux.kube import actions
-from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
-from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease, own_identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
@@ -26,10 +20,8 @@ from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoin
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
-from istio_aux.model.selectors import parse, parse_namespaces
+from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit.controller import QuitController
-from istio_aux.quit.task import Task
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
@@ -40,11 +32,10 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
-from unit.leading import Led
 from unit.quitting import LABELS
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
-from unit.rules.pods import RUNNING, State, document, exited, job, waiting
+from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT, RESTART, raw
 
 
@@ -85,32 +76,6 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
 
 
-@pytest.mark.parametrize("touched", [0, 1], ids=["by version", "by content"])
-async def test_what_a_handler_failed_on_is_brought_again_by_the_next_list(touched: int) -> None:
-    """Also if it has not changed, and if it is gone meanwhile."""
-    seen, telemetry = Seen(trips="bad"), Telemetry()
-    async with ApiServer() as api, Client(api.access()) as client:
-        watches, path = Watches(client, telemetry), "/api/v1/namespaces"
-        watch = watches.add("namespaces", path, Namespace, seen, touched=[seen.apply] * touched)
-        await api.put("namespaces", {"metadata": {"name": "bad"}})
-        async with background(watch.run()):
-
-            async def fail(errors: int) -> None:
-                failed = f"istio_aux_internal_errors_total {errors}.0".encode()
-                await until(lambda: failed in telemetry.render(), "it has failed")
-                seen.trips = ""
-                await until(lambda: api.watches, "the watch is open")
-                await api.forget_history()
-                await api.cut()
-
-            await fail(1)
-            await until(lambda: seen.names == {"bad"}, "it is applied")
-            seen.trips = "bad"
-            await api.remove("namespaces", "", "bad")
-            await fail(2)
-            await until(lambda: not seen.names, "it is deleted")
-
-
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,96 +98,6 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
             assert "Cannot connect" in watches.missing()["pods"]
             await api.start()
             await until(lambda: watches.ready and not watches.dead(), "it lives")
-
-
-# A pod with a proxy as a watch, a list and a read may show it, one after the other.
-
-CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
-DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
-CONTENTS: dict[str, tuple[State, State]] = {
-    "works": (RUNNING, RUNNING), "done": (DONE, RUNNING), "restarts": (DONE, waiting("Restarting")),
-    "lost": (RUNNING, exited(1)), "gone": (DONE, ENDED),
-}  # fmt: skip
-HAPPENS = st.sampled_from([*CONTENTS, "watch", "list", "read", "fails", "restored", "later"])
-
-
-class OnePod:
-    """The truth about a pod, and a controller that follows it by a watch that lists and reads."""
-
-    def __init__(self) -> None:
-        self.now, self.version, self.fails, self.content = 1000.0, 100, False, "works"
-        self.unseen: list[Pod] = []
-        self.quits = self._controller()
-        watches = Watches(CLIENT, Telemetry())
-        self._watch = watches.add("pods", actions.PODS, Pod, self.quits, touched=[self.quits.touch])
-
-    def _controller(self) -> QuitController:
-        telemetry = Telemetry()
-        events = Events(CLIENT, "host")
-        return QuitController(CLIENT, {}, telemetry, events, leadership=Led(), clock=self._clock)
-
-    def _clock(self) -> Moment:
-        if self.fails:
-            raise ZeroDivisionError("a bug")
-        return Moment(self.now, self.now)
-
-    @property
-    def truth(self) -> Pod:
-        main, proxy = CONTENTS[self.content]
-        pod = job({"main": main, "istio-proxy": proxy})
-        return replace(pod, metadata=replace(pod.metadata, resource_version=str(self.version)))
-
-    def happen(self, what: str) -> None:
-        (state,) = self.quits.known.values() or [None]
-        match what:
-            case "watch" if self.unseen:
-                self._watch._apply(self.unseen.pop(0))
-            case "list":  # The watch has skipped what it had not brought.
-                self.unseen.clear()
-                self._watch._apply(self.truth)
-            case "read" if state:
-                facts = self.quits._facts(self.truth)
-                Task(state, "quit").looked(facts, self.quits._scope, self._clock())
-            case "fails":  # While it is told of the next change.
-                self.fails = True
-                self.happen("list")
-                self.fails = False
-            case "restored":  # etcd counts on from an older version, and all is delivered again.
-                self.version -= 20
-                self.happen("list")
-                self._watch._went_back("80", "100")
-                self.happen("list")
-            case "later":
-                self.now += 20
-            case _ if what in CONTENTS:
-                self.content, self.version = what, self.version + 1
-                self.unseen.append(self.truth)
-
-    def decided(self) -> list[object]:
-        """What was decided after two more lists, and what a process decides that sees it first."""
-        for _ in range(2):
-            self.now += 600
-            self.happen("list")
-        fresh = self._controller()
-        fresh.apply(self.truth)
-        both = self.quits.known.values(), fresh.known.values()
-        return [[state.decision for state in states] for states in both]
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(HAPPENS, max_size=15))
-@example(["done", "watch", "restarts", "read", "done", "list"])
-@example(["done", "fails"])
-@example(["done", "watch", "works", "watch", "done", "restored"])
-def test_a_pod_that_has_been_the_same_for_two_lists_is_decided_on_as_it_is(
-    happened: list[str],
-) -> None:
-    """Level, not edge: a read saw what the watch skipped, a handler failed, etcd was restored."""
-    pod = OnePod()
-    for what in happened:
-        pod.happen(what)
-    known, expected = pod.decided()
-    assert known == expected
 
 
 OURS = {"team": "a"}
@@ -299,34 +174,6 @@ async def test_the_status_counts_the_unmeshed_pods_that_it_lists() -> None:
         wired._repair.delete(Key("shop", "bare", "pod-1"), None)
         status = whole(slices)
         assert (len(status.unmeshed_pods), status.unmeshed_total) == (1, 1)
-
-
-async def test_in_a_dry_run_only_pods_that_pod_selector_matches_are_told_of() -> None:
-    """Those of a namespace that is being deleted are not, and nobody counts it."""
-    settings = replace(
-        DEFAULTS, pod_selector=parse("team"), quit=QuitMode.DRY_RUN, repair_policy=REPORT
-    )
-    async with ApiServer() as api, AsyncExitStack() as stack:
-        for name, at in (("shop", None), ("left", "2026-11-28T06:00:00Z")):
-            about = {"name": name, "labels": LABELS | ENABLED, "deletionTimestamp": at}
-            await api.put("namespaces", {"metadata": about})
-        await api.put("pods", raw(name="c-bare", namespace="left", labels={"team": "x"}))
-        for name, labels in (("a", {}), ("b", {"team": "x"})):
-            await api.put("pods", raw(name=f"{name}-bare", labels=labels))
-            done = {"main": exited(0), "istio-proxy": RUNNING}
-            await api.put("pods", raw(done, name=name, restart="Never", labels=labels))
-        wired = Wiring(settings, api.access())
-        await stack.enter_async_context(wired.client)
-        wired._repair.set_injectors(mesh())
-        for name, work in wired.work().items():
-            if name != "injectors":
-                await stack.enter_async_context(background(work()))
-        await until(lambda: len(api.events) > 1, "both are told of")
-        assert {(event["reason"], event["regarding"]["name"]) for event in api.events} == {
-            ("ProxyQuitDryRun", "b"), ("NoSidecar", "b-bare"),
-        }  # fmt: skip
-        assert (api.execs, api.forwards) == ([], [])
-        assert whole(wired.status()).selected_namespaces == ["shop"]
 
 
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:

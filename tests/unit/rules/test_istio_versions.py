@@ -15,10 +15,10 @@ from istio_aux.injector import probe_rules as probing
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.quit.rules import Ignore, Quit, Wait, Way
+from istio_aux.quit.rules import Quit, Way
 from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
-from unit.rules.pods import RUNNING, State, exited, judged, statuses, waiting
+from unit.rules.pods import RUNNING, exited, judged, statuses
 from unit.rules.starting import patched
 from unit.rules.table import decide
 
@@ -27,7 +27,6 @@ REFUSED = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"}
 OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
-LATER = "2026-11-21T08:17:00Z"
 AGENT = (15020, (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY))
 
 
@@ -180,34 +179,3 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)
-
-
-@pytest.mark.parametrize(
-    ("phase", "state"),
-    [("Failed", exited(126)), ("Pending", waiting("CrashLoopBackOff"))],
-    ids=["it may not restart", "it is started again and again"],
-)
-@pytest.mark.parametrize(
-    "repair",
-    [{}, {"deletionTimestamp": LATER}, {"labels": {"cni.istio.io/uninitialized": "true"}}],
-    ids=["not yet", "deleted", "labelled"],
-)
-def test_a_pod_that_istio_cni_repairs_is_left_to_it(
-    phase: str, state: State, repair: dict[str, Any]
-) -> None:
-    """`istio-validation` fails where the pod's traffic is not redirected yet, so its payload has
-    not run: nothing is told to quit, nothing is reported or restarted. The repair of istio-cni
-    deletes or labels the pod, as the admin chose (istio cni/pkg/repair repaircontroller.go).
-    """
-    pod = Istio(World("", world(native="never", cni=True), NEW, "", "", None)).inject(a_pod())
-    pod["metadata"] |= repair
-    pod["status"] = {
-        "phase": phase,
-        "initContainerStatuses": statuses({sidecar.VALIDATION: state}),
-        "containerStatuses": statuses(dict.fromkeys(("istio-proxy", "main"), waiting(""))),
-    }
-    read = pods.decode(msgspec.json.encode(pod))
-
-    assert isinstance(decide(read), Ignore | Wait)
-    assert not decide(read).blocked_by
-    assert report.audit(read, Candidate.of(read), judged(read), Expectation(True, "")) is None

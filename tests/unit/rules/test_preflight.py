@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -110,12 +109,6 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Stat
     assert ("New pods that it selects are refused" in first.what) is (state in away)
 
 
-def test_classic_sidecars_are_a_note_with_the_reason() -> None:
-    _, native = preflight.injectors(mesh(State.LIVE, Capability.CLASSIC), ISTIO)
-
-    assert (native.result, native.what) == ("note", f"{DEFAULT}: because")
-
-
 @pytest.mark.parametrize(
     ("selected", "found"),
     [
@@ -179,14 +172,6 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
 
     assert "\n" not in long.what
     assert (len(long.what), len(long.do)) == (preflight.LONGEST, preflight.LONGEST)
-
-
-def test_a_page_of_the_documents_is_named_where_something_is_to_do() -> None:
-    root = Path(__file__).parents[3]
-    assert preflight.finished(CheckResult("network", Verdict.PROBLEM, "a", "b")).see
-    assert not preflight.finished(CheckResult("network", Verdict.OK, "a")).see
-    pages = [page for _, page in preflight.CHECKS.values() if page]
-    assert [page for page in pages if not (root / page).is_file()] == []
 
 
 def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_command() -> None:

@@ -335,13 +335,6 @@ def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause(
     assert isinstance(story.looked(older, 10), Retry)
 
 
-def test_a_version_that_says_nothing_new_makes_those_before_it_old() -> None:
-    story = Story(pod(version=20))
-    story.state.touch(pod(version=22), NOW)
-    story.watched(pod(main=RUNNING, version=21))
-    assert story.state.decision.action == "quit"
-
-
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
 LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
 DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
@@ -376,24 +369,6 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
     story = Story(TORN)
     assert story.awake(2) == Look()
     assert story.looked(seen, gone=seen is None) == End()
-
-
-KEPT = pod(
-    main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=4,
-    annotations={"istio-aux.io/quit-grace": "soon"},
-)  # fmt: skip
-
-
-def test_a_reported_pod_is_deleted_once_nothing_prevents_it() -> None:
-    """It was reported before: the level counts, not the change."""
-    story = Story(KEPT, policy=DELETE)
-    assert story.awake(2) == Look()
-    reported = story.looked(KEPT)
-    assert isinstance(reported, End)
-    assert reported.outcome is QuitOutcome.REPORTED
-    assert story.state.due(story.scope) is None
-    story.watched(TORN)
-    assert story.state.due(story.scope) == "report"
 
 
 BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))

@@ -71,12 +71,6 @@ def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
     assert bool(result.warnings) == (spare == 1)
 
 
-def test_a_user_container_called_like_the_proxy_does_not_count_as_injected() -> None:
-    """Authors may write that container to customise it (istio: proxy.istio.io/overrides)."""
-    found = document({"istio-proxy": None, "main": RUNNING})
-    assert CONFIG in annotations_of(patched(found))
-
-
 HELD_BY_US, NATIVE_BY_US = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 HELD = {PROXY: {"lifecycle": WAIT}}
@@ -133,14 +127,6 @@ def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> N
     assert after["metadata"]["labels"] == {**(labels or {}), INJECT: "true"}
     assert labelled()[0]["metadata"]["labels"] == {INJECT: "true"}
     assert labelled(**after["metadata"])[1].ops == ()
-
-
-@pytest.mark.parametrize("value", ["true", "false", "", "yes"])
-@pytest.mark.parametrize("source", ["label", "annotation"])
-def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
-    """community-distribution#2040: a label beside the annotation would beat it."""
-    _, made = labelled(**{f"{source}s": {INJECT: value}})
-    assert made == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
 
 
 @pytest.mark.parametrize(
@@ -224,18 +210,6 @@ def test_a_pod_that_is_to_stay_as_istio_made_it_stays(
 ) -> None:
     """An explicit false is also about what hold would have done."""
     assert planned(found, how).ops == ()
-
-
-@pytest.mark.parametrize(
-    "containers", [(PROXY, "main"), ("main", PROXY), ("a", PROXY, "b"), ("a", "b", "c", PROXY)]
-)
-def test_the_proxy_becomes_the_first_and_the_others_keep_their_order(
-    containers: tuple[str, ...],
-) -> None:
-    """The kubelet starts them one after another."""
-    found = patched(injected(*containers))
-    assert names(found) == [PROXY, *(name for name in containers if name != PROXY)]
-    assert found["spec"]["containers"][0]["lifecycle"] == WAIT
 
 
 def test_a_hook_of_somebody_else_is_kept() -> None:
