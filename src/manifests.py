@@ -109,10 +109,7 @@ def webhook_configuration(app: str, model: str) -> str:
 
 
 def labels(app: str, model: str) -> dict[str, str]:
-    """The labels of all objects that the application owns, by which it finds them.
-
-    Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` (juju#21312): it is not used.
-    """
+    """The labels of all objects that the application owns, by which it finds them."""
     return {"istio-aux.io/application": app, "istio-aux.io/model": model}
 
 
@@ -236,16 +233,19 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
 
     `pod_selector` narrows all but the last. A second review of a pod finds nothing to change.
     """
-    own, pods = _not_ours(values.app), values.pod_selector
+    # The label of the model's operator, without which Juju cannot repair any charm; and our own
+    # pods: no unit answers a review of the first one.
+    jujus = _requirement(names.JUJU_PODS[0][0], "DoesNotExist")
+    own = _requirement(APPLICATION, "NotIn", values.app)
     chosen = {
-        f"{number}.{names.START_WEBHOOK}" if number > 1 else names.START_WEBHOOK: (selector, pods)
+        f"{number}.{names.START_WEBHOOK}".removeprefix("1."): (selector, values.pod_selector)
         for number, selector in enumerate(selected(values), 1)
     }
     if values.inject_namespaces:
         named = _requirement(names.NAMESPACE_NAME, "In", *values.inject_namespaces)
         chosen[f"injected.{names.START_WEBHOOK}"] = {"matchExpressions": [named]}, {}
     for name, (namespaces, some) in chosen.items():
-        yield _webhook(name, "/mutate", namespaces, _narrowed(some, *own))
+        yield _webhook(name, "/mutate", namespaces, _narrowed(some, jujus, own))
 
 
 def _webhook(
@@ -299,15 +299,6 @@ def _chosen(applications: tuple[str, ...], own: str | None) -> list[dict[str, An
         return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]
     others = [name for name in applications if name != own]
     return [_requirement(APPLICATION, "In", *others)] if others else None
-
-
-def _not_ours(app: str) -> tuple[dict[str, Any], ...]:
-    return (
-        # The label of the model's operator, without which Juju cannot repair any charm.
-        _requirement(names.JUJU_PODS[0][0], "DoesNotExist"),
-        # Our own pods: no unit answers a review of the first one.
-        _requirement(APPLICATION, "NotIn", app),
-    )
 
 
 def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:

@@ -178,23 +178,17 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     if not inputs.leader or inputs.config is None:
         return ()
     wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
-    found = {namespace.name: namespace for namespace in inputs.namespaces}
-    changes = [
-        (namespace, False) for namespace in found.values() if _is_stray(namespace, owner, wanted)
-    ]
-    reasons: list[str] = []
-    for name in wanted:
-        if name not in found:
-            reasons.append(f"{name}: not found")
-        elif why := _obstacle(found[name].labels, live=live):
+    missing = {*wanted} - {namespace.name for namespace in inputs.namespaces}
+    reasons = [f"{name}: not found" for name in sorted(missing)]
+    for namespace in inputs.namespaces:
+        name, enabled = namespace.name, namespace.name in wanted
+        if enabled and (why := _obstacle(namespace.labels, live=live)):
             reasons.append(f"{name}: {why}")
-        elif INJECTION not in found[name].labels:
-            changes.append((found[name], True))
-    for namespace, enabled in changes:
-        try:
-            _label(client, namespace, owner, enabled=enabled)
-        except ReconcileError as error:  # A conflict, or another operator's webhook.
-            reasons.append(str(error))
+        elif _is_stray(namespace, owner, wanted) or (enabled and INJECTION not in namespace.labels):
+            try:
+                _label(client, namespace, owner, enabled=enabled)
+            except ReconcileError as error:  # A conflict, or another operator's webhook.
+                reasons.append(str(error))
     return tuple(reasons)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -49,9 +48,7 @@ class ApiServer:
         patience: the client's timeout in seconds, by request.
         endpoints: those of the application's Service.
         port: that of the application's Service.
-        raw: the body of a list, by path.
         model: the namespace of the model.
-        labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
     """
 
     def __init__(self) -> None:
@@ -67,9 +64,7 @@ class ApiServer:
         self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
         self.port = 8443
-        self.raw: dict[str, bytes] = {}
         self.model = "kubeflow"
-        self.labelled_by_juju = False
         self._count = 0
         self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
 
@@ -159,8 +154,6 @@ class ApiServer:
         return httpx2.Response(200, json=present)
 
     def _list(self, request: httpx2.Request, path: str) -> httpx2.Response:
-        if path in self.raw:
-            return httpx2.Response(200, content=self.raw[path])
         selector = request.url.params.get("labelSelector")
         wanted = set(selector.split(",")) if selector else set[str]()
         found = [
@@ -168,14 +161,7 @@ class ApiServer:
             for at, o in (self.objects | self._standing()).items()
             if path in self._collections(at) and wanted <= self._selectable(o)
         ]
-        items = [self._versioned(o) for o in found]
-        return httpx2.Response(200, json={"items": items, "metadata": {}})
-
-    @staticmethod
-    def _versioned(found: dict[str, Any]) -> dict[str, Any]:
-        """The object with a version, which is another one when anything else is."""
-        version = hashlib.sha256(json.dumps(found).encode()).hexdigest()
-        return found | {"metadata": {"resourceVersion": version, **found["metadata"]}}
+        return httpx2.Response(200, json={"items": found, "metadata": {}})
 
     @staticmethod
     def _collections(path: str) -> set[str]:
@@ -196,14 +182,11 @@ class ApiServer:
         assert request.url.params["force"] == "true"
         present = self.objects.get(path)
         self._count += 1
-        # Nobody asks it about webhook configurations.
-        if self.labelled_by_juju and body["kind"] != "MutatingWebhookConfiguration":
-            body["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "juju"
         uid = present["metadata"]["uid"] if present else f"uid-{self._count}"
         body["metadata"] |= {"uid": uid, "manager": request.url.params["fieldManager"]}
         self.objects[path] = body
         self.applied.append(copy.deepcopy(body))
-        return httpx2.Response(200 if present else 201, json=self._versioned(body))
+        return httpx2.Response(200 if present else 201, json=body)
 
     def _standing(self) -> dict[str, dict[str, Any]]:
         """What Juju and Kubernetes make: the Service's endpoints and the model's namespace."""

@@ -155,16 +155,3 @@ def test_a_webhook_for_named_applications_leaves_us_out_in_our_own_model_only() 
         for expression in webhook["objectSelector"]["matchExpressions"]
         if expression["key"] == "app.kubernetes.io/name"
     ] == [["web"], ["istio-aux"]]
-
-
-def test_pods_of_namespaces_that_we_label_reach_the_webhook_whatever_is_selected() -> None:
-    values = Values("a", "m", inject_namespaces=("team-a", "team-b"))
-    start, labelled = manifests.render_webhook(values)[0].to_dict()["webhooks"]
-
-    assert labelled["name"] == "injected.start.istio-aux.io"
-    assert labelled["clientConfig"]["service"]["path"] == "/mutate"
-    assert labelled["matchConditions"] == start["matchConditions"]
-    assert labelled["namespaceSelector"]["matchExpressions"] == [
-        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
-    ]
-    assert labelled["objectSelector"] == start["objectSelector"]

@@ -150,7 +150,7 @@ def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_sta
 
     failed = SERVER + failed
     assert unit.configure(inject_namespaces="team-a,team-c") == active(
-        f"; inject-namespaces: team-b: label not removed: {failed}, team-a: {failed}"
+        f"; inject-namespaces: team-a: {failed}, team-b: label not removed: {failed}"
     )
     assert labels(unit.api, "team-c") == OURS
 

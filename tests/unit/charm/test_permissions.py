@@ -35,12 +35,6 @@ def test_missing_trust_blocks_and_names_the_permission(leader: bool, new_unit: U
     assert not new_unit.wakes
 
 
-def test_a_follower_needs_fewer_permissions(unit: Unit) -> None:
-    unit.api.denied = {"patch mutatingwebhookconfigurations", "list clusterroles"}
-
-    assert isinstance(unit.follow(), testing.ActiveStatus)
-
-
 FORBIDDEN = 'serviceaccounts "istio-aux-workload" is forbidden: '
 
 
@@ -56,14 +50,6 @@ FORBIDDEN = 'serviceaccounts "istio-aux-workload" is forbidden: '
             testing.BlockedStatus,
         ),
         ('admission webhook "policy.example" denied the request', testing.WaitingStatus),
-        (
-            f"{FORBIDDEN}exceeded quota: few, requested: count/serviceaccounts=1",
-            testing.WaitingStatus,
-        ),
-        (
-            f"{FORBIDDEN}unable to create content in namespace m because it is being terminated",
-            testing.WaitingStatus,
-        ),
     ],
 )
 def test_only_a_right_that_the_charm_lacks_is_missing_trust(
@@ -146,12 +132,3 @@ def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
     policy = "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/"
     role = "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/"
     assert unit.api.first(role) < unit.api.first(policy)
-
-
-def test_any_other_missing_kind_is_waited_for(new_unit: Unit) -> None:
-    new_unit.api.unknown = {"roles"}
-
-    status = new_unit.configure()
-
-    assert isinstance(status, testing.WaitingStatus)
-    assert status.message.startswith("Role istio-aux-workload: ")

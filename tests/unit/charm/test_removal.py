@@ -164,23 +164,6 @@ OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MOD
 EVERYTHING = {"race_policy": "restart-jobs"}
 
 
-def jobs_policies(unit: Unit) -> list[str]:
-    return [path for path in unit.api.objects if path.endswith("-jobs")]
-
-
-def test_what_juju_labels_as_its_own_is_found_all_the_same(new_unit: Unit) -> None:
-    """Until 3.6.13, Juju's webhook overwrites a label that a charm sets (juju#21312)."""
-    new_unit.api.labelled_by_juju = True
-    new_unit.configure(**EVERYTHING)
-    assert jobs_policies(new_unit)
-
-    new_unit.configure()
-
-    assert not jobs_policies(new_unit)
-    new_unit.remove()
-    assert not new_unit.api.objects
-
-
 def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Unit) -> None:
     """The garbage collector deletes them when nobody runs the charm's last hook."""
     unit.configure(**EVERYTHING)

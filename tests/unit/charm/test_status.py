@@ -167,12 +167,10 @@ def test_certificates_and_token_are_renewed_while_an_option_is_invalid(unit: Uni
     "failure",
     [
         httpx2.Response(429, json={"kind": "Status", "message": "storage is (re)initializing"}),
-        httpx2.Response(405, json={"kind": "Status", "message": "create not allowed"}),
-        httpx2.Response(409, json={"kind": "Status", "message": "the object has been modified"}),
         httpx2.Response(503, text="no healthy upstream"),
         httpx2.ConnectError("connection refused"),
     ],
-    ids=["429", "405", "409", "503 of a proxy", "connection refused"],
+    ids=["429", "503 of a proxy", "connection refused"],
 )
 def test_a_failure_that_passes_is_waited_for(
     failure: httpx2.Response | httpx2.TransportError, unit: Unit
