@@ -142,7 +142,6 @@ class Actions(ops.Object):
         return {"holders": holders, **_listed(page)}
 
     def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
-        """Ask the process that holds the Lease."""
         status = probe.ask(self._transport).status
         if not (status and status.lease_holder):
             raise RefusedError("no unit holds the Lease yet, so none knows stuck pods")
@@ -311,7 +310,6 @@ def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tupl
 
 
 def _bounded(value: Any, key: str = "") -> Any:
-    """Return the value, cut if it would be too large for an argument."""
     encoded, room = str(value).encode(), LARGEST - len(f"{key}=")
     if len(encoded) <= room:
         return value
@@ -319,7 +317,6 @@ def _bounded(value: Any, key: str = "") -> Any:
 
 
 def _pod(parameter: str, value: str) -> tuple[str, str]:
-    """Return namespace and name of a pod that a parameter names."""
     namespace, _, name = value.partition("/")
     if not (DNS_LABEL.fullmatch(namespace) and DNS_SUBDOMAIN.fullmatch(name) and len(name) <= 253):
         raise RefusedError(f"{parameter}: {json.dumps(value)}: expected NAMESPACE/NAME")

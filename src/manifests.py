@@ -164,7 +164,6 @@ def _published(settings: Mapping[str, Any]) -> str:
 
 
 def _context(values: Values) -> dict[str, Any]:
-    """Return every name that is in a template."""
     app, model = values.app, values.model
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
@@ -302,7 +301,6 @@ def _chosen(applications: tuple[str, ...], own: str | None) -> list[dict[str, An
 
 
 def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `selector` AND more requirements."""
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), *more]}
 
 

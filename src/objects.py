@@ -193,7 +193,6 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
 
 
 def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
-    """Return why a namespace with these labels cannot have Istio's, or the empty text."""
     # A label of another client serves as well, and stays theirs.
     if labels.get(DATAPLANE) == "ambient":
         return "is ambient"
@@ -261,7 +260,6 @@ def remove(
 def _delete(
     client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
 ) -> bool:
-    """Delete what the application owns of these kinds, in this order; tell if there was any."""
     labels, deleted = manifests.labels(app, model), False
     for kind in kinds:
         with cluster.tolerating_refusals(left, kind.__name__):

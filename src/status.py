@@ -88,7 +88,6 @@ def _running(inputs: Inputs) -> str:
 
 
 def _unready(inputs: Inputs, notes: Notes) -> str:
-    """Return why the workload is not ready, or the empty text."""
     answer = inputs.answer
     if not (answer and answer.missing):
         return ""

@@ -117,7 +117,6 @@ def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer |
 
 
 def _mesh(requester: Requester, said: Answer | None) -> Mesh | None:
-    """Return the answer, None while it is unknown."""
     if requester.refusal:
         return Mesh(live=False, reason=requester.refusal)
     if requester.application is None or said is None:

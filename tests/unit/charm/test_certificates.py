@@ -343,20 +343,6 @@ def test_a_new_authority_is_stored_trusted_and_served_in_this_order(aging: Unit)
     assert bundle(aging.api) == {new}
 
 
-def test_a_hook_that_fails_after_the_api_server_learned_of_an_authority_loses_nothing(
-    aging: Unit, tmp_path: Path
-) -> None:
-    before = aging.state
-    aging.run()
-    aging.state = before  # Juju drops what the hook wrote.
-
-    for _ in range(5):
-        aging.run()
-        assert handshake(served(aging), trusted(aging.api), "istio-aux.kubeflow.svc", tmp_path)
-
-    assert bundle(aging.api) == {kept(aging).certificate}
-
-
 @pytest.mark.parametrize(
     ("broken", "option"),
     [({"patch mutatingwebhookconfigurations"}, "debug"), (set[str](), "loud")],
