@@ -117,15 +117,8 @@ def deactivate(istio: lab.istio.Istio) -> None:
         client.replace(found)
 
 
-def unready(istio: lab.istio.Istio) -> None:
-    """End the process, whose endpoint is not ready then."""
-    istio.serve(ready=False)
-    die(istio)
-
-
 def unlist(istio: lab.istio.Istio) -> None:
-    """End the process, and take its endpoints away."""
-    die(istio)
+    """Take its endpoints away."""
     with istio.cluster.client() as client:
         service = webhooks.service(istio.revision)
         client.delete(EndpointSlice, service, namespace=istio.namespace)
@@ -140,7 +133,7 @@ def test_without_istio_it_is_absent(injectors: Injectors) -> None:
 CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "no bundle": (lambda istio, _: istio.trust(None), "no-ca-bundle", "has never been up"),
     "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "unknown authority"),
-    "not ready": (lambda istio, _: unready(istio), "no-endpoint", "no ready endpoint"),
+    "not ready": (lambda istio, _: istio.serve(ready=False), "no-endpoint", "no ready endpoint"),
     "no slice": (lambda istio, _: unlist(istio), "no-service", "has no EndpointSlice"),
     "killed": (lambda istio, _: die(istio), "refused", "failed calling webhook"),
     "deactivated": (lambda istio, _: deactivate(istio), "deactivated", "none of its webhooks"),
@@ -191,11 +184,9 @@ def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(
     refusing: str, live: lab.istio.Istio, injectors: Injectors, cluster: lab.Cluster
 ):
     """A dry run asks in namespaces that are selected first."""
-    unready(live)
+    live.serve(ready=False)
     injectors.await_state("no-endpoint")
-    live.start()
     live.serve()
-    live.trust(live.bundle)
 
     injectors.await_state("live")
 

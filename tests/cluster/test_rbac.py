@@ -54,7 +54,7 @@ GRANTED = {
     # By name: see below.
     ("", "configmaps", "get"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
-    ("discovery.k8s.io", "endpointslices", "list"),
+    ("discovery.k8s.io", "endpointslices", "list watch"),
     ("events.k8s.io", "events", "create"),
     ("batch", "jobs", "get"),
     ("batch", "jobs", "get list patch"),
@@ -157,7 +157,7 @@ _UPGRADE = "needed beside `get` since Kubernetes 1.35; the log shows the verb of
 UNUSED: dict[Right, str] = {
     ("namespaces", "list"): _FIRST_LIST,
     ("mutatingwebhookconfigurations", "list"): _FIRST_LIST,
-    ("endpointslices", "list"): "only of an injector that injects nothing: test_injector.py",
+    ("endpointslices", "list"): _FIRST_LIST,
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
     ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",

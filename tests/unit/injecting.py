@@ -69,7 +69,6 @@ class Cluster(ApiServer):
         super().__init__()
         self.version = "v1.36.3"
         self.dry_run: DryRun = chain("never")
-        self._works: DryRun | None = None  # What istiod answers when it is back.
         self.kubelets: list[str] = []
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -115,11 +114,7 @@ class Cluster(ApiServer):
         await self.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
 
     async def publish(self, *, ready: bool = True, service: str = "istiod") -> None:
-        """Give istiod's Service an endpoint; of one that is not ready no dry run is answered."""
-        if not ready:
-            self._works, self.dry_run = self.dry_run, dead
-        elif self._works:
-            self.dry_run, self._works = self._works, None
+        """Give istiod's Service an endpoint."""
         labels = {"kubernetes.io/service-name": service}
         where = {"name": f"{service}-0", "namespace": "istio-system", "labels": labels}
         endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}

@@ -29,7 +29,7 @@ from istio_aux.model.owners import FoundJob, Job
 from istio_aux.model.pod import Metadata, OwnerReference, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
-from istio_aux.model.webhooks import Configuration, ControlPlane, Namespace
+from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
 from istio_aux.repair import suspension
 from istio_aux.repair.candidate import Candidate
 from istio_aux.settings import DEFAULTS
@@ -81,6 +81,11 @@ HOOK = {
     "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["*"]}],
     **selecting("namespaceSelector", "objectSelector"),
 }  # fmt: skip
+SLICE = {
+    "metadata": {**NAMED, "labels": {"kubernetes.io/service-name": "istiod"}},
+    "endpoints": [{"addresses": ["10.0.0.1"]}],
+    "ports": [{"name": "https-webhook", "port": 15017}],
+}
 BY_ADMINS = 100 << 10
 """Bytes for what only admins write, which may have long certificates and selectors."""
 BASES: dict[str, tuple[type[Any], Document, int]] = {
@@ -91,6 +96,7 @@ BASES: dict[str, tuple[type[Any], Document, int]] = {
     "pod without sidecar": (Pod, pod({"main": RUNNING}, owner=JOB), 4096),
     "Job": (Job, {"metadata": NAMED, "spec": {"podFailurePolicy": {"rules": [{}]}}}, 4096),
     "namespace": (Namespace, {"metadata": {**NAMED, "labels": ENABLED}}, 4096),
+    "EndpointSlice": (EndpointSlice, SLICE, 4096),
     "configuration": (Configuration, {"metadata": NAMED, "webhooks": [HOOK]}, BY_ADMINS),
     "another's configuration": (
         Configuration, {"metadata": NAMED, "webhooks": [{**HOOK, "name": "another"}]}, 4096
@@ -217,6 +223,7 @@ class Process:
         self.store = self.wiring._repair._store
         self.injectors = self.wiring._injectors
         self.watches = {name: watch for name, (watch, _) in self.wiring._watches._watches.items()}
+        self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod")).watch
         self.wiring._repair.set_injectors(mesh())
 
     async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:
@@ -237,7 +244,7 @@ class Process:
             await self.store.learn(owner, left)
             return remove
         names = {Pod: "pods", Namespace: "namespaces", Configuration: "injectors"}
-        watch, key = self.watches[names[kind]], key_of(found)
+        watch, key = self.watches[names.get(kind, "slices")], key_of(found)
         watch._apply(found)
         await self.store.catch_up()
         self.wiring._events._queue.clear()  # It is bounded, whatever is in it.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
+import msgspec
 import pytest
 from istio_aux.injector.rules import (
     ControlPlanes,
+    Facts,
     Injector,
     NativeCheck,
     Probe,
-    Probes,
     can_be_probed,
     evaluate,
-    explained,
     targets,
 )
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
-from istio_aux.model.webhooks import Configuration, ServiceReference
+from istio_aux.model.webhooks import Configuration, EndpointSlice, Service
 from unit.rules.mesh import (
     DEFAULT,
     ORIGINAL,
@@ -32,26 +33,47 @@ from unit.rules.mesh import (
 )
 from unit.rules.table import row
 
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
 WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
 INJECTS = Probe(injected=True, native=WORKS)
+
+
+def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
+    """A slice as it comes over the wire."""
+    body = {
+        "metadata": {
+            "name": f"{service}-x7k2p",
+            "namespace": "istio-system",
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "endpoints": list(found),
+        "ports": [{"name": "https-webhook", "port": 15017, "protocol": "TCP"}],
+        **fields,
+    }
+    return msgspec.json.decode(json.dumps(body), type=EndpointSlice)
 
 
 ACTIVE = recorded(DEFAULT)
 OTHER = recorded(REVISED)
 BUNDLE = target(ACTIVE).ca_bundle or ""
-LIVE = {target(ACTIVE): INJECTS, target(OTHER): INJECTS}
+LIVE = Facts(
+    slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
+    probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
+)
+
+
 UNHEARD = Probe(injected=False, why="no connection within 1 s", reached=False)
-REFUSED = Probe(injected=False, why="connection refused")
-ISTIOD = ServiceReference(namespace="istio-system", name="istiod")
+UNSEEN = frozenset({Service("istio-system", "istiod")})
 
 
-def probed(answer: Probe) -> Probes:
-    """An active configuration whose endpoint has answered like that."""
-    return {target(ACTIVE): answer}
+def but(**facts: Any) -> Facts:
+    """What makes an injector live, with something else."""
+    return msgspec.structs.replace(LIVE, **facts)
 
 
-def one(configuration: Configuration, probes: Probes = LIVE) -> Injector:
-    [found] = evaluate([configuration], probes)
+def one(configuration: Configuration, facts: Facts = LIVE) -> Injector:
+    [found] = evaluate([configuration], facts)
     return found
 
 
@@ -71,34 +93,36 @@ def without_bundle(value: str | None) -> Configuration:
 
 
 @pytest.mark.parametrize(
-    ("state", "configuration", "probes", "why"),
+    ("state", "configuration", "facts", "why"),
     [
         (State.LIVE, ACTIVE, LIVE, "it injects"),
         (State.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
         (State.DEACTIVATED, each_webhook(DEFAULT, rules=None), LIVE, "none of its webhooks"),
         (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
         (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
-        (State.NO_SERVICE, ACTIVE, probed(explained(REFUSED, ISTIOD, [])),
-         "Service istio-system/istiod has no EndpointSlice"),
-        (State.NO_ENDPOINT, ACTIVE, probed(explained(REFUSED, ISTIOD, [False, False])),
-         "Service istio-system/istiod has no ready endpoint"),
-        (State.REFUSED, ACTIVE, probed(explained(REFUSED, ISTIOD, [False, True])),
+        (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
+        (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
+        (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
+        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been probed yet"),
+        (State.REFUSED, ACTIVE,
+         but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
          "connection refused"),
-        (State.NOT_PROBED, ACTIVE, {}, "it has not been probed yet"),
-        (State.REFUSED, ACTIVE, probed(REFUSED), "connection refused"),
-        (State.NOT_PROBED, ACTIVE, probed(UNHEARD), "no connection"),
+        (State.NOT_PROBED, ACTIVE, but(probes={target(ACTIVE): UNHEARD}), "no connection"),
         (State.NO_SERVICE, each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE}), LIVE,
          "it names neither Service nor URL"),
+        (State.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "it injects"),
+        (State.LIVE, ACTIVE, but(slices=(), unseen=UNSEEN), "it injects"),
+        (State.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been probed"),
     ],
 )  # fmt: skip
 def test_the_first_check_that_fails_is_the_state(
-    state: State, configuration: Configuration, probes: Probes, why: str
+    state: State, configuration: Configuration, facts: Facts, why: str
 ) -> None:
     """A ready istiod is not yet live. A probe that reached no injector shows nothing.
 
     istio#3716.
     """
-    found = one(configuration, probes)
+    found = one(configuration, facts)
 
     assert (found.state, found.live) == (state, state is State.LIVE)
     assert why in found.why
@@ -130,18 +154,21 @@ def test_an_injector_behind_a_url_is_live_by_its_probe_alone(more: dict[str, str
     """There is no Service. A vendor that runs istiod for its users needs no caBundle."""
     body = {"url": "https://istiod.example.com:15017/inject", **more}
     configuration = each_webhook(DEFAULT, clientConfig=body)
+    probed = {target(configuration): INJECTS}
 
-    assert one(configuration).state is State.NOT_PROBED
-    assert one(configuration, {target(configuration): INJECTS}).live
+    assert one(configuration, but(slices=())).state is State.NOT_PROBED
+    assert one(configuration, but(slices=(), probes=probed)).live
 
 
 def test_control_planes_are_judged_one_by_one() -> None:
     """Sorted by the names of their configurations, whatever order they were found in."""
-    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], LIVE | {target(OTHER): REFUSED})
+    facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
+
+    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts)
 
     assert [(each.configuration, each.revision, each.state) for each in found] == [
         (DEFAULT, "default", State.LIVE),
-        (REVISED, REVISION, State.REFUSED),
+        (REVISED, REVISION, State.NO_ENDPOINT),
     ]
 
 
@@ -161,19 +188,19 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
     """A vendor's may lead to different Services, one of which is not there."""
 
     def edit(body: dict[str, Any]) -> None:
-        body["webhooks"][1]["clientConfig"] = {"caBundle": BUNDLE}
+        body["webhooks"][1]["clientConfig"]["service"]["name"] = "gone"
         if reverse:
             body["webhooks"].reverse()
 
     found = one(edited(DEFAULT, edit))
 
     assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
-    assert found.why == "it names neither Service nor URL"
+    assert "istio-system/gone" in found.why
 
 
 def test_only_one_that_could_be_live_is_worth_asking() -> None:
-    found = map(target, (ACTIVE, without_bundle(None)))
-    assert [can_be_probed(each) for each in found] == [True, False]
+    found = (LIVE, but(probes={}), but(slices=[endpoints("istiod", GONE)]))
+    assert [can_be_probed(target(ACTIVE), facts) for facts in found] == [True, True, False]
 
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN

@@ -90,6 +90,16 @@ def test_an_endpoint_counts_when_it_may_be_connected_to(
     assert found.ready is ready
 
 
+def test_a_slice_says_whose_endpoints_it_lists() -> None:
+    def service(**labels: str) -> str:
+        metadata = {"name": "x", "namespace": "istio-system", "labels": labels or None}
+        return str(msgspec.convert({"metadata": metadata}, EndpointSlice).service)
+
+    key = "kubernetes.io/service-name"
+    assert service(**{key: "istiod"}) == "istio-system/istiod"
+    assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
+
+
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}

@@ -19,7 +19,8 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield from _all("get list watch", "", "pods", "to see which pods are finished")
     yield from _all("list watch", "", "namespaces", "to know which are selected")
     yield from _all("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
-    yield Right("list", "discovery.k8s.io", "endpointslices", "to see whether istiod is there")
+    istiod = "to see whether istiod is there"
+    yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
     yield Right("list", "", "nodes", "to know whether sidecars can be native")
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from istio_aux.injector import probe_rules
 from istio_aux.injector.probe_rules import Question, refusal
-from istio_aux.injector.rules import NativeCheck, Probe, explained
+from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
@@ -140,8 +140,6 @@ class InjectorProbe:
         if found.native.capability is Capability.NATIVE:
             native = await self._possible(found.native)
             found = msgspec.structs.replace(found, native=native)
-        if found.reached and not found.injected:
-            found = await self._explained(found)
         if trusted and not found.reached and found != NOWHERE:
             self._failures += 1  # Another round asks in further namespaces.
             self._count("unreachable")
@@ -168,16 +166,6 @@ class InjectorProbe:
                 names.add(question.namespace)
                 self._last = question
                 yield question
-
-    async def _explained(self, found: Probe) -> Probe:
-        """See `rules.explained`; without the right to see endpoints, what the dry run said."""
-        if not (service := self._target.service):
-            return found
-        try:
-            async with asyncio.timeout(DEADLINE):
-                return explained(found, service, await actions.endpoints(self._client, service))
-        except UNANSWERED:
-            return found
 
     def _failed(self, error: Exception, why: str) -> None:
         """Count a probe that the API server did not answer.

@@ -9,7 +9,7 @@ import msgspec
 from istio_aux.injector.injection import Hook, Policies
 from istio_aux.model.answers import Injector, State
 from istio_aux.model.policy import Capability
-from istio_aux.model.webhooks import ClientConfig, Configuration, ServiceReference, Webhook
+from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
 _ORDER = {state: place for place, state in enumerate(State)}
 
@@ -33,14 +33,19 @@ class Probe(msgspec.Struct, frozen=True):
     native: NativeCheck = NOT_CHECKED  # Whether a pod that asks for a native sidecar gets one.
     # Whether the question reached the injector. If not, nothing is known about it.
     reached: bool = True
-    away: State = State.REFUSED  # What its Service shows of an injector that was reached in vain.
 
 
 _NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
-Probes = Mapping[ClientConfig, Probe]
-"""The last result for each endpoint."""
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known about what is behind the webhooks."""
+
+    # EndpointSlices of the webhooks' Services; others do no harm.
+    slices: Sequence[EndpointSlice] = ()
+    # Services whose slices cannot be read; only the probe counts for them.
+    unseen: frozenset[Service] = frozenset()
+    probes: Mapping[ClientConfig, Probe] = {}  # The last result for each endpoint.
 
 
 class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +98,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(
-    configurations: Iterable[Configuration], probes: Probes, *, root: str | None = None
+    configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
 ) -> tuple[Injector, ...]:
     """Decide for each injector whether it is live; at least one, sorted by configuration.
 
@@ -106,7 +111,7 @@ def evaluate(
         webhooks = _webhooks(configuration, root)
         targets = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
         if targets:
-            active.append(_worst(configuration, [_check(target, probes) for target in targets]))
+            active.append(_worst(configuration, [_check(target, facts) for target in targets]))
         elif webhooks:
             why = "none of its webhooks is called for new pods"
             deactivated.append(_worst(configuration, [Injector(state=State.DEACTIVATED, why=why)]))
@@ -127,23 +132,9 @@ def targets(
     return tuple(dict.fromkeys(clients))
 
 
-def can_be_probed(target: ClientConfig) -> bool:
-    """Whether a probe could show that an endpoint is live: its configuration is complete."""
-    return _incomplete(target) is None
-
-
-def explained(found: Probe, service: ServiceReference, ready: Sequence[bool]) -> Probe:
-    """Say of an injector that injects nothing that its Service leads nowhere, if that is so.
-
-    ``ready`` says of each EndpointSlice of the Service whether it has a ready endpoint.
-    """
-    if any(ready):
-        return found
-    where = f"Service {service.namespace}/{service.name}"
-    away, lacks = (
-        (State.NO_ENDPOINT, "ready endpoint") if ready else (State.NO_SERVICE, "EndpointSlice")
-    )
-    return msgspec.structs.replace(found, why=f"{where} has no {lacks}", away=away)
+def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
+    """Whether a probe could show that an endpoint is live: everything visible is well."""
+    return _visible(target, facts) is None
 
 
 def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
@@ -182,20 +173,20 @@ def least(checks: Iterable[NativeCheck]) -> NativeCheck:
     )
 
 
-def _check(target: ClientConfig, probes: Probes) -> Injector:
-    if problem := _incomplete(target):
+def _check(target: ClientConfig, facts: Facts) -> Injector:
+    if problem := _visible(target, facts):
         return problem
-    probe = probes.get(target, _NOT_PROBED)
+    probe = facts.probes.get(target, _NOT_PROBED)
     if not probe.injected:
-        return Injector(state=probe.away if probe.reached else State.NOT_PROBED, why=probe.why)
+        return Injector(state=State.REFUSED if probe.reached else State.NOT_PROBED, why=probe.why)
     native = probe.native
     return Injector(
         state=State.LIVE, why="it injects", native=native.capability, native_why=native.why
     )
 
 
-def _incomplete(target: ClientConfig) -> Injector | None:
-    """Return why the API server cannot call it, or None."""
+def _visible(target: ClientConfig, facts: Facts) -> Injector | None:
+    """Return why the API server cannot call it, or None. Of a URL nothing is visible."""
     if not target.ca_bundle and not target.url:
         why = "no caBundle: its istiod has never been up"
         return Injector(state=State.NO_CA_BUNDLE, why=why)
@@ -203,6 +194,13 @@ def _incomplete(target: ClientConfig) -> Injector | None:
     if target.ca_bundle and not target.anchors:
         why = "its caBundle holds no certificate that can be read"
         return Injector(state=State.UNREADABLE, why=why)
-    if target.service or target.url:
+    if target.service is None:
+        leads = "it names neither Service nor URL"
+        return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
+    service = Service(target.service.namespace, target.service.name)
+    slices = [part for part in facts.slices if part.service == service]
+    if service in facts.unseen or any(part.ready for part in slices):
         return None
-    return Injector(state=State.NO_SERVICE, why="it names neither Service nor URL")
+    if not slices:
+        return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
+    return Injector(state=State.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")

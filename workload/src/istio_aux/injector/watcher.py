@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from istio_aux.injector.probe import InjectorProbe, Rhythm, probes
 from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import (
     ControlPlanes,
+    Facts,
     Injector,
     can_be_probed,
     evaluate,
@@ -32,10 +34,11 @@ from istio_aux.kube.errors import (
     UNANSWERED,
     ApiError,
     Backoff,
+    InvalidNameError,
     jittered,
 )
 from istio_aux.kube.objects import Key
-from istio_aux.kube.watch import Collection
+from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
 from istio_aux.model.answers import State
 from istio_aux.model.election import Since
@@ -45,10 +48,13 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import UNDECODABLE
 from istio_aux.model.webhooks import (
+    SERVICE,
     ClientConfig,
     Configuration,
     ControlPlane,
+    EndpointSlice,
     Namespace,
+    Service,
     sorted_before,
 )
 from istio_aux.model.wish import Wish
@@ -57,7 +63,8 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 SETTLE = 0.5
-"""Seconds to wait for first answers before publishing: a new injector is not news by itself."""
+"""Seconds to wait for first answers before publishing: a new injector, or the first list of a new
+Service, is not news by itself."""
 
 DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
 
@@ -112,6 +119,13 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
             self._changed(key.name)
 
 
+class Slices(NamedTuple):
+    """The EndpointSlices of one Service and their watch. A cluster may have thousands of others."""
+
+    parts: Collection[EndpointSlice]
+    watch: Watch[EndpointSlice]
+
+
 class Watcher:
     """Watches what is behind Istio's webhooks.
 
@@ -159,6 +173,7 @@ class Watcher:
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
         self._read_planes: set[ControlPlane] = set()  # Whose policy was read, or could not be.
+        self._slices: dict[Service, Slices] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
@@ -169,9 +184,7 @@ class Watcher:
         self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
         self._read_planes &= planes
         self._reconfiguration.set()
-        for probe in self._probes.values():
-            probe.changed.set()
-        self._news.set()
+        self._ask_again()
         names = sorted_before(self._ours or "", self.configurations.values())
         if names == self.called_before:
             return
@@ -183,6 +196,13 @@ class Watcher:
             self._ours, ", ".join(names) or "none of Istio's configurations",
             extra={"event": "order", "before": names},
         )  # fmt: skip
+
+    def _ask_again(self, behind: Service | None = None) -> None:
+        """Ask the injectors behind a Service, or all of them, now."""
+        for target, probe in self._probes.items():
+            if behind in {None, _service(target)}:
+                probe.changed.set()
+        self._news.set()
 
     def shown(self) -> list[Injector]:
         """Return what `/status` shows; nothing until it is known."""
@@ -221,33 +241,54 @@ class Watcher:
             while True:
                 self._news.clear()
                 self._reconcile()
-                answered = all(probe.result for probe in self._probes.values())
-                if not answered and clock() < deadline:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(deadline):
-                            await self._news.wait()
+                if not self._settled and clock() < deadline:
+                    await self._wait(deadline - clock())
                     continue
                 self._publish()
-                await self._news.wait()
+                # A watch that fails reports nothing.
+                await self._wait(self._rhythm.other if self._unlisted else None)
                 deadline = clock() + SETTLE
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            self._probes.clear()
-            self._tasks.clear()
+            for each in (self._slices, self._probes, self._tasks):
+                each.clear()
+
+    async def _wait(self, pause: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._news.wait()
+
+    @property
+    def _settled(self) -> bool:
+        return not self._unlisted and all(probe.result for probe in self._probes.values())
+
+    @property
+    def _unlisted(self) -> frozenset[Service]:
+        """Services whose endpoints are unknown, perhaps for good."""
+        slices = self._slices.items()
+        return frozenset(service for service, it in slices if not it.watch.synced.is_set())
 
     def _reconcile(self) -> None:
-        """Probe the injectors behind the webhooks, and stop all other probes.
+        """Watch the Services behind the webhooks and probe their injectors; stop all others.
 
         Raises:
-            Exception: a probe ended.
+            Exception: a watch or probe ended.
         """
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        found = targets(self.configurations.values(), root=self._root)
-        wanted = [target for target in found if can_be_probed(target)]
+        aims = targets(self.configurations.values(), root=self._root)
+        services = dict.fromkeys(filter(None, map(_service, aims)))
+        for gone in [service for service in self._slices if service not in services]:
+            del self._slices[gone]
+            self._tasks.pop(gone).cancel()
+        for service in [service for service in services if service not in self._slices]:
+            slices = self._slices[service] = self._watch(service)
+            self._start(service, slices.watch.run())
+        facts = self._facts()
+        wanted = [target for target in aims if can_be_probed(target, facts)]
         for gone in [target for target in self._probes if target not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
         for new in [target for target in wanted if target not in self._probes]:
@@ -257,6 +298,18 @@ class Watcher:
     def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[part] = asyncio.create_task(work)
         task.add_done_callback(lambda _task: self._news.set())
+
+    def _watch(self, service: Service) -> Slices:
+        parts = Collection[EndpointSlice](partial(self._ask_again, service), kept.endpoints)
+        watch = Watch(
+            self._client,
+            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+            EndpointSlice, parts,
+            selection={"labelSelector": f"{SERVICE}={service.name}"},
+            restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
+            backoff=Backoff(first=0.25, longest=5.0),
+        )  # fmt: skip
+        return Slices(parts, watch)
 
     def _probe(self, target: ClientConfig) -> InjectorProbe:
         return InjectorProbe(
@@ -294,16 +347,26 @@ class Watcher:
                 async with asyncio.timeout(pause):
                     await self._reconfiguration.wait()
 
+    def _facts(self) -> Facts:
+        return Facts(
+            slices=[each for slices in self._slices.values() for each in slices.parts.values()],
+            unseen=self._unlisted,
+            probes={target: it.result for target, it in self._probes.items() if it.result},
+        )
+
     def _publish(self) -> None:
-        configurations, before = self.configurations.values(), self.control_planes
-        probes = {target: it.result for target, it in self._probes.items() if it.result}
+        facts, configurations, before = (
+            self._facts(),
+            self.configurations.values(),
+            self.control_planes,
+        )
         probed = all(
-            target in probes or not can_be_probed(target)
+            target in facts.probes or not can_be_probed(target, facts)
             for target in targets(configurations, root=self._root)
         )
         read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
         planes = ControlPlanes(
-            injectors=evaluate(configurations, probes, root=self._root),
+            injectors=evaluate(configurations, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
             known=before.known or (probed and read),
@@ -344,6 +407,19 @@ def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
             "start: %s: %s", capability, why,
             extra={"event": "capability", "capability": capability, "why": why},
         )  # fmt: skip
+
+
+def _service(target: ClientConfig) -> Service | None:
+    """Return the Service to watch. The API server does not check its names."""
+    if not target.service:
+        return None
+    try:
+        return Service(
+            actions.namespace_name(target.service.namespace),
+            actions.object_name(target.service.name),
+        )
+    except InvalidNameError:
+        return None
 
 
 async def read_policy(

@@ -23,7 +23,6 @@ from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
-from istio_aux.model.webhooks import SERVICE, EndpointSlice, ServiceReference
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
@@ -318,13 +317,6 @@ async def list_kept(
                 raise UnreadableError(f"cannot read {page.unreadable[0]}")
             items += map(keep, page.items)
     return items
-
-
-async def endpoints(client: Client, service: ServiceReference) -> list[bool]:
-    """Whether each EndpointSlice of a Service has a ready endpoint."""
-    path = collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
-    selection = {"labelSelector": f"{SERVICE}={object_name(service.name)}"}
-    return await list_kept(client, path, EndpointSlice, selection, lambda found: found.ready)
 
 
 async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:

@@ -10,6 +10,7 @@ to judge, and nothing is guessed about it:
     a Job                   why it is not suspended (`brief`)    texts are shortened
     a namespace             `labels`                             not selected; what Istio does there
                                                                  is unknown
+    an EndpointSlice        `endpoints`: whether one is ready    nothing
     a webhook configuration `configuration`: Istio's webhooks    what Istio does is unknown
     an injection policy     all of it                            unknown
 
@@ -30,9 +31,13 @@ from istio_aux.model.selectors import TOO_MANY
 from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
     REVISION,
+    SERVICE,
     ClientConfig,
     Configuration,
+    Endpoint,
+    EndpointSlice,
     Namespace,
+    Port,
     Rule,
     Webhook,
 )
@@ -106,3 +111,16 @@ def configuration(found: Configuration) -> Configuration:
     if rest > MOST_OF_ISTIO or size([*bundles]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
     return Configuration(metadata=meta, webhooks=webhooks)
+
+
+def endpoints(found: EndpointSlice) -> EndpointSlice:
+    """Whose endpoints they are, and whether one is ready."""
+    meta = found.metadata
+    return EndpointSlice(
+        metadata=Metadata(
+            name=meta.name, namespace=meta.namespace, uid=meta.uid,
+            labels={SERVICE: found.service.name} if found.service else None,
+        ),
+        endpoints=(Endpoint(addresses=("",)),) if found.ready else (),
+        ports=(Port(),),
+    )  # fmt: skip

@@ -29,9 +29,9 @@ _DEACTIVATED = ("istio.io/deactivated", "never-match")
 pkg/util/common.go)."""
 
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
-SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice: the Service that has it.
+SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
-revision_label = text_label(REVISION)
+revision_label, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")
 
@@ -53,6 +53,16 @@ class ControlPlane(NamedTuple):
         """Name of the ConfigMap with its injection policy (istio pkg/kube/inject/watcher.go)."""
         suffix = "" if self.revision == _DEFAULT else f"-{self.revision}"
         return f"istio-sidecar-injector{suffix}"
+
+
+class Service(NamedTuple):
+    """Which Service."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class Address(NamedTuple):
@@ -210,6 +220,12 @@ class EndpointSlice(Struct, frozen=True):
     metadata: Metadata = Metadata()
     endpoints: tuple[Endpoint, ...] | None = None
     ports: tuple[Port, ...] | None = None
+
+    @property
+    def service(self) -> Service | None:
+        """The Service that it belongs to, or None without a label."""
+        name = _service.get(self.metadata)
+        return Service(self.metadata.namespace, name) if name else None
 
     @property
     def ready(self) -> bool:
