@@ -200,7 +200,9 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     lab.until(lambda: not is_up(unit), what="the rock's check to fail")
 
     def reconcile() -> None:
-        workload.run(unit, of_answers(workload.layer(CONFIG.settings | NAMES), url))
+        layer = of_answers(workload.layer(CONFIG.settings | NAMES), url)
+        unit.add_layer(workload.SERVICE, layer, combine=True)
+        unit.replan()
         workload.check(unit, ready=True)
 
     reconcile()
