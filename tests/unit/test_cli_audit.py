@@ -237,6 +237,20 @@ def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age
 # As users run it, and `explain` of a cluster's pods.
 
 
+async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free_them(
+    ask: Ask,
+) -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(api, "audit")
+    _, held, left_out, _ = shown.out.split("\n\n")
+    assert held.startswith("2 pods are kept by istio-proxy since ")
+    assert left_out.startswith(
+        "no installation looks after 4 of these pods (24 GPUs): istio-aux is"
+    )
+    assert left_out.splitlines()[-1].startswith("free the 2 stuck ones: `istio-aux quit -")
+
+
 async def test_audit_takes_the_settings_of_a_file(ask: Ask, tmp_path: Path) -> None:
     """A vault agent is ignored, a grace period runs, and a namespace is not selected."""
     config = tmp_path / "config.yaml"

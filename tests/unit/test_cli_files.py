@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from istio_aux.cli import main, report
+from istio_aux.cli import main
 from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
@@ -417,13 +415,3 @@ def test_a_table_fits_the_width_that_is_known(
     screen.close()
     longest = max(map(len, lines))
     assert (longest > 600) if width is None else (width - 2 <= longest <= width)
-
-
-def test_an_encoding_that_lacks_a_character_is_no_error() -> None:
-    """`LC_ALL=en_US.ISO-8859-1`: there is no ellipsis in it."""
-    buffer = io.BytesIO()
-    stream = io.TextIOWrapper(buffer, encoding="latin-1")
-    with redirect_stdout(stream):
-        report.write("ü…")
-    assert buffer.getvalue() == b"\xfc?\n"
-    stream.detach()

@@ -323,16 +323,6 @@ def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
     assert "{{" not in shown
 
 
-def test_each_word_of_the_glossary_is_one_of_the_code_or_the_documents() -> None:
-    rows = table((pages.DOCS / "glossary.md").read_text())
-    known = [word.strip() for row in rows for word in row[0].split(",")]
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workload/src").rglob("*.py")]
-    files += [file for file in DOCUMENTS if file.name != "glossary.md"]
-    said = "\n".join(file.read_text() for file in files)
-    assert known
-    assert [word for word in known if not re.search(rf"\b{word}", said, re.IGNORECASE)] == []
-
-
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
@@ -407,17 +397,3 @@ def shown_texts() -> list[str]:
 @pytest.mark.parametrize("said", sorted(templates()))
 def test_the_reference_has_every_text_of_a_status(said: str) -> None:
     assert [text for text in shown_texts() if re.search(said, text)], said
-
-
-@pytest.mark.parametrize("text", shown_texts())
-def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) -> None:
-    """Or that src/config.py, src/certificates.py or src/relations/istio.py says."""
-    elsewhere = {
-        "expected on, dry-run or off",
-        "waiting for the leader's certificate authority",
-        "certificate authority cannot be read; ",
-        "two control planes: the injectors of both count until one of these relations is removed",
-        "Kubernetes API server: ",
-        "[0-9]+ blocked",  # Made of a number and a kind of pods.
-    }
-    assert any(re.search(each, text) for each in elsewhere | templates())

@@ -15,11 +15,9 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
-from istio_aux.telemetry import Telemetry
 from lab.istio import World
 from unit.asynchronous import until
 from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, silence, watching
-from unit.logged import counted
 from unit.store import refusal
 from unit.test_injector_watcher import injector, told
 
@@ -175,39 +173,6 @@ async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(code
         asked = len(api.dry_runs)
         await asyncio.sleep(5 * QUICK.other)
         assert len(api.dry_runs) == asked
-
-
-async def test_one_probe_that_gets_no_answer_says_nothing_of_a_live_injector_and_two_do() -> None:
-    """A machine may be busy for a moment."""
-    states: list[State] = []
-    telemetry = Telemetry()
-    async with (
-        Cluster() as api,
-        watching(
-            api,
-            telemetry,
-            rhythm=OFTEN,
-            changed=lambda mesh: states.append(mesh.injectors[0].state),
-        ) as watcher,
-    ):
-        await api.lead()
-        await told(watcher, State.LIVE)
-        states.clear()
-        working = api.dry_run
-
-        def once(_pod: dict[str, Any]) -> web.Response:
-            api.dry_run = working
-            return refusal(504, "Timeout", "request did not complete within 2s")
-
-        api.dry_run, asked = once, len(api.dry_runs)
-        await until(lambda: len(api.dry_runs) > asked + 3, "it is asked again")
-        assert states == []
-        assert counted(telemetry, 'istio_aux_injector_probes_total{outcome="unreachable"}') == 1
-
-        api.dry_run = lambda _pod: refusal(504, "Timeout", "request did not complete within 2s")
-        found = await told(watcher, State.NOT_PROBED)
-        assert "did not complete within 2s" in found.why
-        assert watcher.control_planes.live(found.configuration) is None
 
 
 async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is(

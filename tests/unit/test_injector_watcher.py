@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import logging
-from typing import Any
 
 import pytest
 from istio_aux.injector.rules import Injector
@@ -14,9 +12,8 @@ from istio_aux.model.answers import State
 from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import DryRun
 from unit.asynchronous import until
-from unit.injecting import BUNDLE, Cluster, chain, dead, silence, watching
+from unit.injecting import Cluster, watching
 
 NAME = "istio-sidecar-injector"
 N, U = Capability.NATIVE, Capability.UNKNOWN
@@ -70,35 +67,6 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
             watcher.recall({NAME: Since(State.REFUSED, then)})
             await told(watcher, State.LIVE)
             assert since(watcher) > then
-
-
-async def test_control_planes_are_reported_one_by_one() -> None:
-    """One that says nothing keeps the other from nothing but being the whole truth."""
-    canaries = {"istio.io/rev": "canary"}
-    of: dict[str, DryRun] = {"meshed": chain("never"), "canaries": silence}
-    async with Cluster() as api, watching(api) as watcher:
-        api.dry_run = lambda pod: of[pod["metadata"]["namespace"]](pod)
-        await api.put("namespaces", {"metadata": {"name": "canaries", "labels": canaries}})
-        await api.publish(service="istiod-canary")
-        more: dict[str, Any] = {"revision": "canary", "service": "istiod-canary"}
-        more["namespaceSelector"] = {"matchLabels": canaries}
-        await api.configure("canary", **more)
-        await api.lead()
-
-        await told(watcher, State.LIVE, NAME)
-        found = await told(watcher, State.NOT_PROBED, "canary")
-        live = [watcher.control_planes.live(name) for name in (NAME, "canary")]
-        assert (found.revision, live) == ("canary", [True, None])
-        of["canaries"] = dead
-        renewed = base64.b64encode(base64.b64decode(BUNDLE) + b"# renewed").decode()
-        await api.configure("canary", bundle=renewed, **more)
-        await told(watcher, State.REFUSED, "canary")
-        assert watcher.control_planes.live("canary") is False
-        await until(lambda: watcher.control_planes.known, "it is known")
-        of["canaries"] = silence
-        await api.configure("canary", **more)
-        await told(watcher, State.NOT_PROBED, "canary")
-        assert watcher.control_planes.known, "what was known once stays known"
 
 
 @pytest.fixture

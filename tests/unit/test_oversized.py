@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +24,7 @@ from istio_aux.kube.objects import (
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
-from unit.store import line, managed
+from unit.store import line, managed, refusal
 from unit.watching import (
     answered,
     faulty,
@@ -162,6 +161,22 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
             await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
 
 
+async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        api.faults.append(expired)
+        return refusal(410, "Expired", "too old")
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(expired)
+        for number in range(60):
+            await api.put("pods", pod(f"pod-{number}"))
+        with pytest.raises(ApiError, match="410 Expired"):
+            await actions.list_all(client, "/api/v1/pods", Pod, {}, limit=2)
+        assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
+
+
 async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
     async def send(request: web.Request) -> web.StreamResponse | None:
         if "watch" not in request.query:
@@ -239,20 +254,6 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(levels: i
             await until(lambda: seen.names == {"a", "deep"}, "both are there")
             await watch.synced.wait()
             assert watch.unreadable == {}
-
-
-async def test_others_go_on_while_a_tenant_fills_lists_with_what_is_slow_to_read() -> None:
-    """However much of it is in one page."""
-    async with faulty() as api:
-        for index in range(12):
-            await api.put("pods", pod(f"slow-{index}", managedFields=managed(9000) * 2))
-        longest, last = 0.0, time.process_time()
-        async with watching(api) as (seen, _):
-            while len(seen.there) < 12:
-                await asyncio.sleep(0)
-                now = time.process_time()
-                longest, last = max(longest, now - last), now
-    assert longest < 0.5, "CPU seconds until the loop came back"
 
 
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:

@@ -12,10 +12,9 @@ from istio_aux.cli import main
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.selectors import parse, parse_namespaces
-from unit import quitting, repairing
+from unit import quitting
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import REPORT
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
@@ -91,20 +90,6 @@ STEP = {"step": "train"}
 NO = {INJECT: "false"}
 STEPS = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
 SELECTED = {**ENABLED, "team": "a"}
-
-
-async def test_inject_selector_counts_where_the_namespace_or_the_application_is_selected() -> None:
-    async with repairing.cluster(policy=REPORT, options=STEPS) as world:
-        await world.pod("step", labels=STEP, annotations=NO)
-        await world.pod("says-nothing")
-        await world.found("says-nothing")
-        await world.relabel("shop", SELECTED)
-        await world.found("step", "says-nothing")
-        await world.relabel("shop", ENABLED)
-        await world.found("says-nothing")
-        await world.pod("web-0", labels={**STEP, **WEB}, annotations=NO)
-        world.repair.set_applications(applications("shop/web")[0])
-        await world.found("says-nothing", "web-0")
 
 
 @pytest.mark.parametrize(("selector", "value"), [("step", "true"), ("", None), ("!step", None)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from aiohttp import web
 from istio_aux.cli.cluster import AuditRequest, audit_pods
 from istio_aux.cli.installation import Installation
@@ -13,8 +12,7 @@ from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.quit.recorder import RESOURCES
 from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
-from unit.apiserver import proxy_quits
-from unit.quitting import ENDED, FAST, cluster, freeing
+from unit.quitting import FAST, cluster, freeing
 from unit.rules.pods import RUNNING, exited
 from unit.test_quit_controller import settled
 
@@ -35,29 +33,6 @@ async def test_what_a_freed_pod_kept_is_counted_without_a_series_for_what_tenant
         kept = {each: world.count(f'{KEPT}{{resource="{each}"}}') for each in RESOURCES}
         assert kept == {"gpu": 8, "cpu": 0.5, "memory": 2**30}
         assert world.telemetry.render().count(b"resource=") == before
-
-
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        {"main": {"terminated": {"exitCode": 0}}, "details": details(HELD)},
-        {"details": details({**HELD, "cpu": "many"})},
-    ],
-    ids=["no time", "no quantity"],
-)
-async def test_of_a_pod_of_which_something_is_unknown_nothing_is_counted(
-    unknown: dict[str, Any],
-) -> None:
-    async with cluster() as world:
-
-        async def free(socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
-            await proxy_quits(socket, _namespace, pod)
-            await world.pod(pod, proxy=ENDED, phase="Succeeded", **unknown)
-
-        world.api.on_exec = free
-        await world.pod("job", **unknown)
-        await world.ended("exited")
-        assert world.count(KEPT) == 0
 
 
 async def test_a_process_that_led_when_it_told_the_proxy_and_leads_no_more_counts_nothing() -> None:

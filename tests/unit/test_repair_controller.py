@@ -111,27 +111,6 @@ async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
         await until(lambda: world.repair.finished, "all is decided again")
 
 
-async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
-    """istio#15873: also where the controller has no pod at all for a moment."""
-    async with cluster() as world:
-        world.api.injects = False
-        await world.pod("web-0", owner=STATEFUL)
-        await until(lambda: world.restarts("stopped") == 1, "it is given up")
-        why = "web-0, made after web-0 was evicted, has no sidecar either"
-        note = f"no further pod of StatefulSet/web is restarted: {why}"
-        told = await until(lambda: world.events("RestartStopped"), "the owner is told")
-        assert told == [("web-0", note)]
-        assert world.unmeshed["web-0"].endswith(why)
-        await until(lambda: world.repair.finished, "nothing is left to do")
-        world.repair.lead(True)  # As before: that changes nothing.
-        await world.pod("web-1", owner=STATEFUL)
-        await world.found("web-0", "web-1")
-        await world.pod("marker", SIDECAR, owner_uid="another")
-        await world.known(3)
-        assert world.api.evictions == ["web-0"]
-        assert world.restarts("stopped") == 1
-
-
 # Pods of training jobs that have no sidecar: their Job is suspended and resumed.
 
 

@@ -38,17 +38,15 @@ class Trainer(ApiServer):
     Attributes:
         kinds: of the objects that there are, a pod's controller first.
         made: how often the pod was made.
-        anew: whether the pod's controller is made again with the pod, and has another UID.
     """
 
     def __init__(self, *kinds: str) -> None:
         super().__init__()
-        self.kinds, self.made, self.anew = kinds, 0, False
+        self.kinds, self.made = kinds, 0
 
-    async def fill(self, **more: dict[str, Any]) -> None:
-        """Make the objects; `more` has further fields of the object of a kind."""
+    async def fill(self) -> None:
+        """Make the objects."""
         for kind, above in zip(self.kinds, (*self.kinds[1:], None), strict=True):
-            plural = KIND[kind]
             body = {
                 "metadata": {
                     "name": NAMES[kind], "namespace": "training", "uid": f"uid-of-{kind}",
@@ -56,13 +54,12 @@ class Trainer(ApiServer):
                 },
                 "spec": {"suspend": False}, "status": {},
             }  # fmt: skip
-            await self.put(plural, merged(body, more.get(kind, {})))
+            await self.put(KIND[kind], body)
         await self.operate()
 
     def _owner(self, kind: str) -> dict[str, Any]:
         api, _ = APIS[KIND[kind]]
-        found = self.get(KIND[kind], "training", NAMES[kind])
-        uid = found["metadata"]["uid"] if found else f"uid-of-{kind}"
+        uid = f"uid-of-{kind}"
         return {
             "apiVersion": api, "kind": kind, "name": NAMES[kind], "uid": uid, "controller": True,
         }  # fmt: skip
@@ -97,9 +94,6 @@ class Trainer(ApiServer):
                 await self.remove("pods", "training", "worker")
         elif not self.get("pods", "training", "worker"):
             self.made += 1
-            if self.anew:
-                made = {"metadata": {"uid": f"made-{self.made}"}}
-                await self.put(KIND[self.kinds[0]], merged(self.object(self.kinds[0]), made))
             owner = APIS[KIND[self.kinds[0]]]
             labels = {
                 "batch.kubernetes.io/job-name": NAMES["Job"],
@@ -121,34 +115,24 @@ class Trainer(ApiServer):
 
 
 @asynccontextmanager
-async def process(api: Trainer, *, allowed: bool = True) -> AsyncGenerator[SuspendedJobs]:
-    """A process that leads, and that may suspend Jobs of these objects if it is ``allowed``."""
-    async with Client(api.access()) as client:
+async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
+    """These objects, and a process that leads, and may suspend Jobs."""
+    async with api, Client(api.access()) as client:
         recorder = RepairRecorder(Telemetry(), Events(client, "host"))
         jobs = SuspendedJobs(
-            client, Telemetry(), recorder, allowed=allowed, leadership=Led(), limits=FAST
+            client, Telemetry(), recorder, allowed=True, leadership=Led(), limits=FAST
         )
         jobs.lead(True)
+        await api.fill()
         try:
-            yield jobs
+            yield api, jobs
         finally:
             await jobs.stop(0)
 
 
-@asynccontextmanager
-async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
-    """These objects, and such a process."""
-    async with api, process(api) as jobs:
-        await api.fill()
-        yield api, jobs
-
-
-sets = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "kinds", [("Job", "JobSet"), ("Job", "JobSet", "TrainJob")], ids=lambda kinds: kinds[-1]
 )
-
-
-@sets
 async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...]) -> None:
     """Its controller resumes what is below it: nothing else is written to."""
     async with filled(Trainer(*kinds)) as (api, jobs):
@@ -186,12 +170,6 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
         why = await suspend(api, jobs, "worker")
         assert why == f"its TrainJob is not suspended: {because}"
         assert not [path for path in api.requests if path.startswith("PATCH")]
-
-
-async def test_a_job_is_not_suspended_alone_when_its_set_is_gone() -> None:
-    async with filled(Trainer("Job", "JobSet")) as (api, jobs):
-        await api.remove("jobsets", "training", "train")
-        assert await suspend(api, jobs, "worker") == "its Job is gone"
 
 
 async def test_owners_that_name_each_other_are_read_three_times_at_most() -> None:

@@ -38,13 +38,6 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
         assert seen.told == []
 
 
-async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
-    async with faulty() as api, watching(api, stream=300, relist=600):
-        await until(lambda: api.watches, "the watch is open")
-        assert 270 <= int(follows(api)[0]["timeoutSeconds"]) <= 330
-        assert follows(api)[0]["allowWatchBookmarks"] == "true"
-
-
 async def test_what_was_there_before_and_what_comes_after_arrive() -> None:
     """kuma#10085, kubexit#8: what happened while nobody looked is told like everything else."""
     async with ApiServer() as api:

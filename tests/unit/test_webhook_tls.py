@@ -68,26 +68,6 @@ async def test_with_tls_1_2_only_suites_with_forward_secrecy_and_authentication_
     assert re.match(r"ECDHE-.*(GCM|CHACHA20)", chosen[0]), chosen
 
 
-async def test_a_name_that_is_not_ascii_is_served_like_any_other(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """Python's sni_callback logs a traceback for it."""
-    async with serving() as hook:
-        hook.trust.check_hostname = False
-        # Nine bytes of a name become others of which the last is not ASCII.
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = hook.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        hello = outgoing.read().replace(b"localhost", b"localhos\xff")
-        client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
-        await client.send(hello)
-        assert (await client._reader.readexactly(1)) == b"\x16"
-        await client.close()
-        await until(lambda: hook.connections == 0, "it is gone")
-    assert capfd.readouterr().err == ""
-
-
 # The pair of files.
 
 

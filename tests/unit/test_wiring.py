@@ -22,7 +22,6 @@ from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Namespace
-from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
 from istio_aux.telemetry import Telemetry
@@ -32,11 +31,10 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
-from unit.quitting import LABELS
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
 from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import REPORT, RESTART, raw
+from unit.rules.unmeshed import RESTART, raw
 
 
 class Seen:
@@ -155,25 +153,6 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
         assert whole(wired.status()).holders == []
         late = DEFAULTS.quit_limits.blocked_after
         assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
-
-
-async def test_the_status_counts_the_unmeshed_pods_that_it_lists() -> None:
-    """It is made in slices, and pods come and go between them."""
-    async with ApiServer() as api, AsyncExitStack() as stack:
-        await api.put("namespaces", {"metadata": {"name": "shop", "labels": LABELS | ENABLED}})
-        await api.put("pods", raw(name="bare"))
-        wired = Wiring(replace(DEFAULTS, repair_policy=REPORT), api.access())
-        await stack.enter_async_context(wired.client)
-        wired._repair.set_injectors(mesh())
-        for name, work in wired.work().items():
-            if name != "injectors":
-                await stack.enter_async_context(background(work()))
-        await until(lambda: wired._repair.count(Sidecar.MISSING), "it is found")
-        slices = wired.status()
-        next(slices)
-        wired._repair.delete(Key("shop", "bare", "pod-1"), None)
-        status = whole(slices)
-        assert (len(status.unmeshed_pods), status.unmeshed_total) == (1, 1)
 
 
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:

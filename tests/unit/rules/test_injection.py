@@ -318,35 +318,6 @@ def test_without_the_labels_of_the_namespace_nothing_is_known() -> None:
 
 
 # With enableNamespacesByDefault (istio mutatingwebhook.yaml) there is a fifth webhook.
-SYSTEM = "kubernetes.io/metadata.name notin (kube-system,kube-public,kube-node-lease)"
-AUTO = Hook(
-    DEFAULT,
-    "auto.sidecar-injector.istio.io",
-    OURS,
-    parse(f"!istio-injection,!{REV},{SYSTEM}"),
-    parse(f"!{INJECT},!{REV}"),
-)
-
-
-@pytest.mark.parametrize(
-    ("namespace", "labels", "webhook"),
-    [
-        row("a namespace without labels", {}, {}, "auto"),
-        row("a pod that asks has its own webhook", {}, TRUE, "object"),
-        row("a pod that opts out", {}, FALSE, ""),
-        row("a word of no meaning is not auto's", {}, MAYBE, ""),
-        row("a name that is excluded", {"kubernetes.io/metadata.name": "kube-public"}, {}, ""),
-    ],
-)
-def test_where_namespaces_are_enabled_by_default_nobody_has_to_ask(
-    namespace: dict[str, str], labels: dict[str, str], webhook: str
-) -> None:
-    answer = expected(pod(labels), namespace, (AUTO, *HOOKS), POLICIES)
-
-    assert answer.webhook.removesuffix(".sidecar-injector.istio.io") == webhook
-    assert answer.expected is bool(webhook)
-
-
 @pytest.mark.parametrize(
     ("fields", "verdict"),
     [

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.policy import Capability, Peers, StartPolicy
-from istio_aux.start import review
-from istio_aux.start.review import Outcome
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
 from msgspec.structs import replace
 from unit.rules.starting import annotations_of, patched, planned
@@ -70,16 +67,3 @@ def test_its_ports_count_as_before() -> None:
 def test_the_reason_says_what_was_made_native() -> None:
     assert planned(Case(name="").pod, HOW).reason.endswith("; made native: vault-agent")
     assert planned(Case(name="", spec={"hostNetwork": True}).pod, HOW).ops == ()
-
-
-@pytest.mark.parametrize(
-    ("annotations", "counted"), [(ASKED, Outcome.SIDECARS), ({}, Outcome.NATIVE)]
-)
-def test_what_was_done_is_counted(annotations: dict[str, str], counted: Outcome) -> None:
-    pod = Case(name="", annotations=annotations).pod
-    asked = {
-        "apiVersion": review.API_VERSION, "kind": review.KIND,
-        "request": {"uid": "u", "kind": {"kind": "Pod"}, "object": pod},
-    }  # fmt: skip
-
-    assert review.answer(json.dumps(asked).encode(), HOW).outcome is counted

@@ -99,6 +99,7 @@ def test_our_webhook_exists_and_is_called_first(
 def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: State) -> None:
     """Istio's recorded webhooks have failurePolicy Fail, so pods are refused while it is away."""
     first, *more = preflight.injectors(mesh(state), ISTIO)
+    assert first.what.startswith(DEFAULT)
 
     if state is State.LIVE:
         assert (first.result, verdicts(more)) == ("ok", [("native sidecars", "ok")])

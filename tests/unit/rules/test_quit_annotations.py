@@ -152,13 +152,6 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     assert isinstance(graced(pod, policy, 5), Quit)
 
 
-def test_without_a_time_the_grace_period_is_over() -> None:
-    """`explain` of a file cannot know the time of the file, nor that of an exit without one."""
-    timeless: State = {"terminated": {"exitCode": 0}}
-    assert isinstance(decide(annotated(DONE), QuitPolicy(grace=5), None), Quit)
-    assert isinstance(graced(annotated({"main": timeless}), QuitPolicy(grace=5), 0), Quit)
-
-
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
 GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 
@@ -207,10 +200,3 @@ def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     decision = graced(annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5), now)
     assert isinstance(decision, Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
-
-
-def test_an_endless_policy_ends_after_a_day() -> None:
-    """No number of seconds breaks the decision."""
-    decision = graced(annotated(DONE), QuitPolicy(grace=1e300), 0)
-    assert isinstance(decision, Wait), decision
-    assert decision.until == moment(FINISHED_AT, 24 * 3600)

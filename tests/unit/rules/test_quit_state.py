@@ -372,3 +372,13 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
 
 
 BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
+
+
+def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
+    story = Story(BLOCKED)
+    story.watched(BLOCKED, after(45))
+    assert story.awake(45) == Sleep(15.0), "from when it was first seen"
+    lasting = [story.state.trouble(story.scope, after(seconds)) for seconds in (45, 60)]
+    assert [pod.lasting for _, pod in filter(None, lasting)] == [False, True]
+    assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
+    assert story.state.due(story.scope) is None

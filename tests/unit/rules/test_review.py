@@ -252,14 +252,6 @@ def nested(levels: int, innermost: str = "{}") -> str:
     return '{"f:a":' * levels + innermost + "}" * levels
 
 
-@pytest.mark.parametrize("innermost", ["{}", '{"v:[]":{}}', '{"k:{\\"a\\":1}":{}}'])
-def test_a_pod_with_managed_fields_is_started_like_any_other(innermost: str) -> None:
-    """Also with many more levels than the API server's own have, which are 13."""
-    answer = review.answer(buried(nested(400, innermost)), StartPolicy())
-    assert answer.outcome is Outcome.HOLD
-    assert answer.warnings == ()
-
-
 @pytest.mark.parametrize("sibling", ["", '"x":{},', '"[[[":[],'])
 def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_again(
     sibling: str,

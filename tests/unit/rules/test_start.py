@@ -212,6 +212,13 @@ def test_a_pod_that_is_to_stay_as_istio_made_it_stays(
     assert planned(found, how).ops == ()
 
 
+@pytest.mark.parametrize("lifecycle", [None, {}, {"postStart": None, "preStop": None}])
+def test_an_empty_lifecycle_counts_as_none(lifecycle: dict[str, Any] | None) -> None:
+    """However the JSON spells it."""
+    found = patched(injected(details={PROXY: {"lifecycle": lifecycle}}))
+    assert found["spec"]["containers"][0]["lifecycle"]["postStart"] == WAIT["postStart"]
+
+
 def test_a_hook_of_somebody_else_is_kept() -> None:
     """The mesh may have given the proxy another way to wait (Helm global.proxy.lifecycle)."""
     own = {
