@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})
 PLAIN = json.dumps(HANGING)
 NEW = document({"main": None}, phase=None)
 COMMANDS = [
-    "", "explain", "mutate", "serve", "audit", "check", "quit", "restart-unmeshed",
+    "", "explain", "mutate", "serve", "audit", "check", "quit", "completion", "restart-unmeshed",
     "resume-jobs",
 ]  # fmt: skip
 EXAMPLE = str(Path(__file__).parents[2] / "examples/pods.yaml")
@@ -269,6 +270,33 @@ def test_help_has_examples_and_fits_a_terminal_of_eighty_columns(shown, command:
 
 def test_the_version_is_that_of_the_package(shown) -> None:
     assert shown("--version").startswith("istio-aux 0.")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("istio-aux au", {"audit "}),
+        ("istio-aux audit --ho", {"--holders "}),
+        ("istio-aux explain -o ", {"text", "json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(
+    line: str, expected: set[str], tmp_path: Path
+) -> None:
+    asked = {
+        "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line,
+        "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out"),
+    }  # fmt: skip
+    subprocess.run([*PROGRAM], env={**os.environ, **asked}, check=True)
+    assert expected <= {*(tmp_path / "out").read_text().split("\n")}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(run: Run, shell: str) -> None:
+    shown = run("completion", shell, columns=None)
+    assert (shown.status, shown.err) == (0, "")
+    assert "_ARGCOMPLETE" in shown.out
+    assert "istio-aux" in shown.out
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback() -> None:

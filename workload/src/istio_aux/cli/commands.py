@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
     """
+    if "_ARGCOMPLETE" in os.environ:  # A shell asks what may come next.
+        import argcomplete  # noqa: PLC0415 - no other call needs it
+
+        argcomplete.autocomplete(parser())
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -97,6 +101,13 @@ def _serve(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     return serve.serve(args.config, args.kubeconfig)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
+
+    report.write(shellcode(["istio-aux"], shell=args.shell).strip())
+    return 0
 
 
 def _ask(place: str) -> _Run:
@@ -167,7 +178,7 @@ def parser() -> argparse.ArgumentParser:
         command = add(name, formatter_class=layout, help=summary, description=about, epilog=epilog)
         command.set_defaults(run=run, parser=command)
         for each in arguments.split():
-            flags = [each] if each == "targets" else [*_SHORT.get(each, "").split(), f"--{each}"]
+            flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
             given = _ARGUMENTS.get(each) or _option(each)
             command.add_argument(*flags, **{**given, **changes.get(each, {})})
     return root
@@ -235,6 +246,7 @@ _VALUES = {
     "inject-selector": "SELECTOR",
     "sidecars": "NAME=HOW,...",
 }
+_POSITIONAL = {"targets", "shell"}
 _SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
@@ -243,6 +255,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
         nargs="*",
     ),
+    "shell": {"choices": ["bash", "zsh", "fish"]},
     "file": {
         "action": "append",
         "dest": "files",
@@ -333,6 +346,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
+    "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _ask("once:restart_unmeshed"),
         f"limit timeout yes namespace all-namespaces output {_CLUSTER}",

@@ -85,6 +85,16 @@ the settings of that. Results:
 Exit status: 1 if there is a problem, something is unknown or the API server
 does not answer; 2 if settings or credentials cannot be used.""",
     ),
+    "completion": (
+        "print what makes a shell complete the commands and their options",
+        """\
+examples:
+  istio-aux completion fish > ~/.config/fish/completions/istio-aux.fish
+  source <(istio-aux completion bash)
+  source <(istio-aux completion zsh)
+
+The last two are lines of ~/.bashrc and of ~/.zshrc; in zsh after compinit.""",
+    ),
     "quit": (
         "free the pods that hang: tell the proxies of finished pods to exit, once",
         """\
