@@ -192,16 +192,6 @@ def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
     )
 
 
-def await_payload(client: Client, workload: Workload, namespace: str) -> Seen:
-    """The workload once its payload has ended as it was written to; its sidecars may run on."""
-
-    def ended() -> Seen | None:
-        seen = look(client, workload, namespace)
-        return seen if codes(seen.outcome) == workload.codes else None
-
-    return until(ended, what=f"the payload of {namespace}/{workload.name} to end")
-
-
 def await_ends(
     client: Client,
     places: Sequence[tuple[str, ...]],

@@ -14,31 +14,28 @@ import lab.juju
 import pytest
 from istio_aux.quit.rules import KATIB_FIX
 from lab import katib, workloads
-from lab.deployed import REQUESTED, SELECTED, await_selected, await_sidecar, list_stuck
+from lab.deployed import REQUESTED, SELECTED, await_selected, list_stuck
 from lab.fixtures import new_namespaces
 from lab.outcome import Seen, look
 from lab.workloads import Workload
 from lightkube import Client
-from lightkube.resources.core_v1 import Namespace
 
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 PLACES = {
     "plain": {},
-    "injected": {"istio-injection": "enabled"},
     "selected": SELECTED,
     "native": {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED},
 }
 # By name: where, and `waitAllProcesses` in Katib's configuration.
 TRIALS = {
     "plain": ("plain", None),
-    "without-istio-aux": ("injected", "false"),
     "classic-waits-for-all": ("selected", None),
     "classic": ("selected", "false"),
     "native-waits-for-all": ("native", "true"),
     "native": ("native", "false"),
 }
 COMPLETE = ("plain", "classic", "native")
-HANGING = ("without-istio-aux", "classic-waits-for-all", "native-waits-for-all")
+HANGING = ("classic-waits-for-all", "native-waits-for-all")
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +46,6 @@ def places(
     with new_namespaces(client, *PLACES) as names:
         for place in ("selected", "native"):
             await_selected(client, names[place], PLACES[place])
-        client.patch(Namespace, names["injected"], {"metadata": {"labels": PLACES["injected"]}})
-        await_sidecar(client, names["injected"])
         yield names
 
 
@@ -112,19 +107,7 @@ def test_a_trial_completes_with_its_metric_stored(
     assert set(codes.values()) == {0}
 
 
-def test_without_istio_aux_a_trial_hangs_though_its_collector_has_reported(
-    stored: Mapping[str, str], client: Client, places: Mapping[str, str]
-) -> None:
-    def reported() -> bool:
-        return ended(client, places, "without-istio-aux") == {katib.TRAINING: 0, katib.COLLECTOR: 0}
-
-    lab.until(reported, what="the collector to report")
-    [pod] = seen(client, places, "without-istio-aux").pods
-
-    assert pod["status"]["phase"] == "Running"
-
-
-@pytest.mark.parametrize("trial", HANGING[1:])
+@pytest.mark.parametrize("trial", HANGING)
 def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the_setting(
     stored: Mapping[str, str],
     client: Client,

@@ -1,7 +1,4 @@
-"""Kubeflow's jobs that were there before Istio, with the real training operator: they survive.
-
-Why a job waits until all its pods are gone before it is resumed is shown here, too.
-"""
+"""Kubeflow's jobs that were there before Istio, with the real training operator: they survive."""
 
 from __future__ import annotations
 
@@ -16,25 +13,15 @@ from istio_aux.repair.suspension import MARK
 from lab import outcome, served
 from lab.fixtures import make_namespace
 from lab.outcome import Seen, await_end, look
-from lab.trainer import TFJob
 from lab.workloads import TRAIN, Workload, container, template, training_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
-from lightkube.types import PatchType
 
 NAME, REVISION = "training-race", "late"
 TENSORFLOW, PYTORCH = (template(container(TRAIN, name=n)) for n in ("tensorflow", "pytorch"))
 JOBS = (
     Workload("early-tf", training_job("TFJob", Worker=(2, TENSORFLOW)), "Succeeded", (0, 0)),
     Workload("early-pytorch", training_job("PyTorchJob", Master=(1, PYTORCH)), "Succeeded", (0,)),
-)
-STUBBORN = container("trap '' TERM; sleep 600", name="tensorflow")
-# It is resumed while its pod still ends.
-IMPATIENT = Workload(
-    "impatient",
-    training_job("TFJob", Worker=(1, template(STUBBORN, terminationGracePeriodSeconds=3))),
-    ends="",
-    codes=(),
 )
 
 
@@ -44,12 +31,12 @@ def client(cluster: lab.Cluster, trainer: None) -> Iterator[Client]:
     with cluster.client() as client:
         labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
         make_namespace(client, NAME, labels)
-        for job in (*JOBS, IMPATIENT):
+        for job in JOBS:
             client.create(job.in_namespace(NAME))
 
         def running() -> bool:
-            seen = [look(client, job, NAME) for job in (*JOBS, IMPATIENT)]
-            return [len(each.pods) for each in seen if each.running] == [2, 1, 1]
+            seen = [look(client, job, NAME) for job in JOBS]
+            return [len(each.pods) for each in seen if each.running] == [2, 1]
 
         lab.until(running, what="the pods of all jobs to run")
         yield client
@@ -68,32 +55,6 @@ def true_of(job: Seen) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def impatient(client: Client) -> set[str]:
-    """The conditions of a TFJob that is resumed as soon as its pods are on their way out."""
-
-    def suspend(value: bool) -> None:
-        client.patch(
-            TFJob, IMPATIENT.name, {"spec": {"runPolicy": {"suspend": value}}},
-            namespace=NAME, patch_type=PatchType.MERGE,
-        )  # fmt: skip
-
-    def ending() -> bool:
-        seen = look(client, IMPATIENT, NAME)
-        leaving = all("deletionTimestamp" in pod["metadata"] for pod in seen.pods)
-        return "Suspended" in true_of(seen) and leaving
-
-    suspend(True)
-    lab.until(ending, what="its pod to be deleted")
-    suspend(False)
-    conditions = lab.until(
-        lambda: true_of(look(client, IMPATIENT, NAME)) - {"Created", "Suspended"},
-        what=f"{IMPATIENT.name} to fail or to run",
-    )
-    client.delete(TFJob, IMPATIENT.name, namespace=NAME)
-    return conditions
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp(NAME)
 
@@ -107,9 +68,7 @@ def kept(client: Client) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def reported(
-    cluster: lab.Cluster, client: Client, impatient: set[str], folder: Path
-) -> Iterator[Mapping[str, Seen]]:
+def reported(cluster: lab.Cluster, client: Client, folder: Path) -> Iterator[Mapping[str, Seen]]:
     """The jobs once Istio has come, and restarts are the policy, though not for jobs."""
     istio = lab.istio.install(cluster, "istio-late", revision=REVISION)
 
@@ -169,8 +128,3 @@ def test_its_pods_are_replaced_and_it_succeeds_when_jobs_may_be_restarted(
     assert not after.owner["spec"]["runPolicy"].get("suspend")
     replicas = after.owner["status"]["replicaStatuses"].values()
     assert not any(each.get("failed") for each in replicas)
-
-
-def test_a_tfjob_that_is_resumed_before_its_pods_are_gone_fails(impatient: set[str]) -> None:
-    """Which is why `repair.suspension` waits for them."""
-    assert impatient == {"Failed"}

@@ -13,7 +13,6 @@ from lab.fixtures import new_namespaces
 from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
-from lightkube.resources.core_v1 import Namespace
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +26,21 @@ def client(
 
 
 @pytest.fixture(scope="module")
-def namespaces(client: Client, istio_aux: lab.juju.App) -> Iterator[tuple[str, str, str]]:
-    """A plain one, one that istio-aux looks after, and one with sidecars and without istio-aux."""
-    with new_namespaces(client, "plain", "meshed", "alone") as names:
+def namespaces(client: Client, istio_aux: lab.juju.App) -> Iterator[tuple[str, str]]:
+    """A plain one, and one with sidecars that istio-aux looks after."""
+    with new_namespaces(client, "plain", "meshed") as names:
         await_selected(client, names["meshed"])
-        injected = {"metadata": {"labels": {"istio-injection": "enabled"}}}
-        client.patch(Namespace, names["alone"], injected)
-        yield names["plain"], names["meshed"], names["alone"]
+        yield names["plain"], names["meshed"]
 
 
 @pytest.fixture(scope="module")
 def ends(
-    request: pytest.FixtureRequest, client: Client, namespaces: tuple[str, str, str]
+    request: pytest.FixtureRequest, client: Client, namespaces: tuple[str, str]
 ) -> Mapping[str, tuple[Seen, Seen]]:
-    """Each of the file's `WORKLOADS` at its end, without sidecars and beside them; the first one
-    also runs where nobody frees it."""
+    """Each of the file's `WORKLOADS` at its end, without sidecars and beside them."""
     workloads: Sequence[Workload] = request.module.WORKLOADS
-    plain, meshed, alone = namespaces
+    plain, meshed = namespaces
     for workload in workloads:
-        for namespace in (plain, meshed):
+        for namespace in namespaces:
             client.create(workload.in_namespace(namespace))
-    client.create(workloads[0].in_namespace(alone))
-
     return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in workloads}

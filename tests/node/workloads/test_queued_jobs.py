@@ -16,9 +16,8 @@ import lab.juju
 import pytest
 from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
-from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
-from lab.outcome import Seen, await_end, await_payload, look
+from lab.outcome import Seen, await_end, look
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
@@ -40,7 +39,7 @@ WORKLOADS = (
     queued("a-queued-job-fails", "sleep 1; exit 3", (3,)),
     queued("the-last-queued-job-succeeds", "sleep 1", (0,)),
 )
-FIRST, *_, LAST = WORKLOADS
+FIRST = WORKLOADS[0]
 EARLY = queued("an-early-queued-job", TRAIN, (0,), backoffLimit=2)
 
 
@@ -54,9 +53,9 @@ def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
+def ends(client: Client, namespaces: tuple[str, str]) -> Mapping[str, tuple[Seen, Seen]]:
     """Each Job at its end, without a sidecar and beside one."""
-    plain, meshed, _ = namespaces
+    plain, meshed = namespaces
     for namespace in namespaces:
         kueue.make_queue(client, namespace)
         client.create(FIRST.in_namespace(namespace))
@@ -85,21 +84,6 @@ def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
 
     assert outcome.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, [(0, 0)])
-
-
-def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_frees_it(
-    client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
-) -> None:
-    """kuma#10085: nobody after it in the queue is admitted."""
-    alone = namespaces[2]
-
-    hanging = await_payload(client, FIRST, alone)
-    assert not hanging.over
-    assert look(client, LAST, alone).owner["spec"]["suspend"] is True
-
-    client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
-
-    assert await_end(client, LAST, alone).outcome == ends[LAST.name][0].outcome
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ import lab.juju
 import pytest
 from istio_aux.repair.suspension import MARK
 from lab import jobsets, outcome, served
-from lab.deployed import SELECTED
 from lab.fixtures import make_namespace
 from lab.istio import PROXY
-from lab.outcome import Seen, await_end, await_payload, look
+from lab.outcome import Seen, await_end, look
 from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
@@ -57,22 +56,6 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
 
     assert outcome.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
-
-
-def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
-    client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
-) -> None:
-    """kuma#10085: its payload ended long ago."""
-    [trainjob, *_], alone = WORKLOADS, namespaces[2]
-
-    hanging = await_payload(client, trainjob, alone)
-    assert not hanging.over
-    assert hanging.outcome.conditions == ()
-    assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None, None]
-
-    client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
-
-    assert await_end(client, trainjob, alone).outcome == ends[trainjob.name][0].outcome
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,9 @@ from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected, await_sidecar
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
-from lab.outcome import Seen, await_end, look
+from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
-from lightkube.resources.core_v1 import Namespace
 
 CONTROLLERS = argo.install
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
@@ -30,10 +29,8 @@ PLACES = {
     "plain": {},
     "meshed": SELECTED,
     "meshed-with-shell": {"istio.io/rev": SHELL, **OURS},
-    "alone": {"istio-injection": "enabled"},
-    "alone-with-shell": {"istio.io/rev": SHELL},
 }
-MESHED, ALONE = ("meshed", "meshed-with-shell"), ("alone", "alone-with-shell")
+MESHED = ("meshed", "meshed-with-shell")
 STEP = {"pipelines.kubeflow.org/v2_component": "true"}
 
 
@@ -51,10 +48,9 @@ FAILS = Workload(
 ASK = "wget -qO- 127.0.0.1:15021/healthz/ready || exit 3; echo 5 >/tmp/result"
 
 
-def pipeline(name: str, end: str, codes: tuple[int, ...]) -> Workload:
-    """A step as Kubeflow Pipelines writes it (pipelines argocompiler/argo.go)."""
-    metadata = {"labels": STEP, "annotations": {INJECT: "false"}}
-    return Workload(name, argo.workflow(ASK, metadata=metadata), end, codes)
+# As Kubeflow Pipelines writes it (pipelines argocompiler/argo.go).
+REFUSED = {"labels": STEP, "annotations": {INJECT: "false"}}
+PIPELINE = Workload("a-pipeline", argo.workflow(ASK, metadata=REFUSED), "Succeeded", (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +64,6 @@ def places(
             argo.allow(client, name)
         for place in MESHED:
             await_selected(client, names[place], PLACES[place])
-        for place in ALONE:
-            client.patch(Namespace, names[place], {"metadata": {"labels": PLACES[place]}})
-            await_sidecar(client, names[place])
         yield names
     shell.remove()
 
@@ -91,12 +84,12 @@ def store(client: Client, places: Mapping[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, Mapping[str, Seen]]:
-    """Each Workflow at its end, by its name and its place; and in `alone` once `wait` has ended."""
+    """Each Workflow at its end, by its name and its place."""
     for place, namespace in places.items():
         client.create(uploads(store, place).in_namespace(namespace))
         client.create(FAILS.in_namespace(namespace))
     # The pod of a single step has the name of its Workflow.
-    injected = {(places[place], uploads("", "").name) for place in (*MESHED, *ALONE)}
+    injected = {(places[place], uploads("", "").name) for place in MESHED}
     lab.until(
         lambda: injected <= argo.signalled(client, PROXY),
         what="Argo to signal each proxy during its upload",
@@ -104,22 +97,12 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
     release = argo.release(store)
     release["metadata"]["namespace"] = places["plain"]
     client.create(workloads.Pod.from_dict(release))
-
-    def seen() -> dict[str, dict[str, Seen]]:
-        found = {
-            workload.name: {
-                place: look(client, workload, namespace) for place, namespace in places.items()
-            }
-            for workload in (uploads(store, ""), FAILS)
+    return {
+        workload.name: {
+            place: await_end(client, workload, namespace) for place, namespace in places.items()
         }
-        there = all(
-            len(outcome.codes(each.outcome)) == 2 if place == "alone" else each.over
-            for workload in found.values()
-            for place, each in workload.items()
-        )
-        return found if there else {}
-
-    return lab.until(seen, what="all of them to end")
+        for workload in (uploads(store, ""), FAILS)
+    }
 
 
 def uploaded(client: Client, places: Mapping[str, str]) -> str:
@@ -165,36 +148,6 @@ def test_its_proxy_ends_after_the_upload_whatever_argo_does_when_the_step_ends(
     assert SIGNALLED_WITH in pod["metadata"]["annotations"]
 
 
-def test_without_istio_aux_argo_ends_a_proxy_that_has_a_shell_during_the_upload(
-    client: Client, places: Mapping[str, str], ends: Mapping[str, Mapping[str, Seen]]
-) -> None:
-    """The artifact is lost, and with it the step."""
-    cut = ends[uploads("", "").name]["alone-with-shell"]
-
-    assert cut.outcome.conditions == (("Error", ""),)
-    assert "/plain: " in uploaded(client, places)
-    assert SIGNALLED_WITH not in cut.pods[0]["metadata"]["annotations"]
-
-
-@pytest.mark.parametrize("workload", [uploads("", ""), FAILS], ids=lambda workload: workload.name)
-def test_without_istio_aux_a_step_hangs_beside_a_proxy_that_has_no_shell(
-    client: Client,
-    places: Mapping[str, str],
-    ends: Mapping[str, Mapping[str, Seen]],
-    workload: Workload,
-) -> None:
-    """istio.io#5073, kuma#10085: its containers ended long ago."""
-    hanging = ends[workload.name]["alone"]
-    assert not hanging.over
-    assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None]
-
-    client.patch(Namespace, places["alone"], {"metadata": {"labels": SELECTED}})
-
-    assert (
-        await_end(client, workload, places["alone"]).outcome == ends[workload.name]["plain"].outcome
-    )
-
-
 @pytest.fixture
 def chosen(
     client: Client, places: Mapping[str, str], istio_aux: lab.juju.App
@@ -207,28 +160,14 @@ def chosen(
     istio_aux.configure(inject_selector="")
 
 
-def test_without_istio_aux_a_step_of_kubeflow_pipelines_has_no_mesh(
-    client: Client, places: Mapping[str, str]
-) -> None:
-    """pipelines#14468: its annotation refuses the sidecar."""
-    step = pipeline("a-pipeline-without-a-sidecar", "Failed", (0, 3))
-    client.create(step.in_namespace(places["alone"]))
-
-    ended = await_end(client, step, places["alone"])
-
-    assert outcome.describes(step, ended.outcome), ended.outcome
-    assert outcome.proxies(ended.pods) == []
-
-
 def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_sidecar(
     client: Client, chosen: Mapping[str, str]
 ) -> None:
     """argo-workflows#1282: it starts after its proxy, which ends after `wait` has reported."""
-    step = pipeline("a-pipeline", "Succeeded", (0, 0))
-    client.create(step.in_namespace(chosen["meshed"]))
+    client.create(PIPELINE.in_namespace(chosen["meshed"]))
 
-    ended = await_end(client, step, chosen["meshed"])
+    ended = await_end(client, PIPELINE, chosen["meshed"])
 
-    assert outcome.describes(step, ended.outcome), ended.outcome
+    assert outcome.describes(PIPELINE, ended.outcome), ended.outcome
     assert argo.results(ended.owner) == ["5"]
     assert [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(ended.pods)] == [(0, 0)]
