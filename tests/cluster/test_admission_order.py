@@ -15,7 +15,7 @@ from istio_aux.model.annotations import STARTED_WITH
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
-from lab.hooks import Hooks, mutating, patching
+from lab.hooks import mutating
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import Programs, Stages, metric
@@ -174,16 +174,15 @@ LATER = {make.__name__: make for make in (replace, remove, annotate, contain)}
 
 
 @pytest.fixture(scope="module")
-def later(cluster: lab.Cluster, served: Scene) -> Iterator[Hooks]:
+def later(cluster: lab.Cluster, served: Scene) -> Iterator[None]:
     """Webhooks that are called after ours, for pods that ask for one by label `lab.test/later`."""
-    answers = {name: patching(make) for name, make in LATER.items()}
     asked = {name: {"objectSelector": {"matchLabels": {"lab.test/later": name}}} for name in LATER}
-    with mutating(cluster, "later", answers, asked) as hooks:
+    with mutating(cluster, "later", LATER, asked) as calls:
         lab.until(
-            lambda: ask(cluster, served, "annotate") and hooks.calls["annotate"],
+            lambda: ask(cluster, served, "annotate") and calls["annotate"],
             what="the later webhooks to be called",
         )
-        yield hooks
+        yield
 
 
 def ask(cluster: lab.Cluster, scene: Scene, later: str) -> creation.Creation:

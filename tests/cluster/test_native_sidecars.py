@@ -14,7 +14,7 @@ import pytest
 from lab import creation, meshed, workloads
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.hooks import mutating, patching
+from lab.hooks import mutating
 from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
 from lab.workload import PROGRAM
@@ -161,7 +161,7 @@ def added(pod: dict[str, Any]) -> Sequence[dict[str, Any]]:
 def injector(cluster: lab.Cluster, namespace: str) -> Iterator[None]:
     """A webhook that is called after Istio's, and adds a sidecar."""
     ours = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
-    with mutating(cluster, INJECTOR, {INJECTOR: patching(added)}, {INJECTOR: ours}):
+    with mutating(cluster, INJECTOR, {INJECTOR: added}, {INJECTOR: ours}):
         yield
 
 

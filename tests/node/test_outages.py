@@ -8,31 +8,26 @@ import lab.juju
 import pytest
 from chaos import outages
 from chaos.outages import Stage
-from chaos.storm import Storm, make
+from chaos.storm import make
 
-# By day the API server restarts, then the only unit is killed; at night others are, too.
-SHORT, LONG = make(seed=156, seconds=8, jobs=3), make(seed=0, seconds=16, jobs=5)
-BY_NIGHT = pytest.mark.nightly("a short storm; test_charm.py and test_istiod_away.py")
+# The API server restarts, then the only unit is killed.
+STORM = make(seed=156, seconds=8, jobs=3)
 
 
-@pytest.mark.parametrize(
-    "storm", [SHORT, pytest.param(LONG, marks=BY_NIGHT)], ids=["short", "long"]
-)
 @pytest.mark.usefixtures("trainer")
 def test_every_job_ends_as_without_a_sidecar_whatever_is_killed(
     cluster: lab.Cluster,
     istio: lab.istio.Istio,
     istio_aux: lab.juju.App,
     selected: str,
-    storm: Storm,
 ) -> None:
     """kuma#10085: also what finishes while the workload or its unit is away."""
-    report = outages.play(storm, Stage(cluster, istio_aux, istio, selected))
+    report = outages.play(STORM, Stage(cluster, istio_aux, istio, selected))
     # Hooks may fail while the API server is down; they are tried again.
     istio_aux.settle(failing=True)
 
     assert report.good, report
     assert report.outages.keys() >= {"api-server", "unit"}
-    assert sum(report.jobs.values()) == len(storm.jobs)
+    assert sum(report.jobs.values()) == len(STORM.jobs)
     assert report.meshed > 0
     assert istio_aux.status()[0] == "active", istio_aux.status()
