@@ -213,6 +213,27 @@ def test_forwarded_frames_make_a_result(frames: list[bytes], text: str) -> None:
     assert forwarded(*OPENED, *frames) == said(text)
 
 
+@pytest.mark.parametrize(
+    ("frames", "finished"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param([DATA + OK[:-3]], False, id="no body yet"),
+        pytest.param([DATA + OK], True, id="all of it"),
+        pytest.param([DATA + OK.lower().replace(b"http", b"HTTP")], True, id="any spelling"),
+        pytest.param([DATA + b"HTTP/1.1 200 OK\r\n\r\nOK"], False, id="no length: to the end"),
+        pytest.param([DATA + b"x" * OUTPUT], False, id="much, and no end of the head"),
+        pytest.param([ERROR + REFUSED], True, id="an error"),
+    ],
+)
+def test_an_answer_is_over_when_its_length_or_the_node_says_so(
+    frames: list[bytes], *, finished: bool
+) -> None:
+    channels = ForwardChannels()
+    for frame in (*OPENED, *frames):
+        channels.feed(frame)
+    assert channels.finished is finished
+
+
 def test_an_answer_that_is_no_http_is_no_status() -> None:
     result = forwarded(*OPENED, DATA + b"SSH-2.0\r\n\r\n" + b"x" * OUTPUT)
     assert not result.well

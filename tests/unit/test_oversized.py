@@ -173,7 +173,7 @@ async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
         for number in range(60):
             await api.put("pods", pod(f"pod-{number}"))
         with pytest.raises(ApiError, match="410 Expired"):
-            await actions.list_all(client, "/api/v1/pods", Pod, {}, limit=2)
+            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of, limit=2)
         assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
 
 
