@@ -164,12 +164,8 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
         yield f"quit: {inputs.config.quit}"
     unlisted = status.stuck_total - len(status.stuck_pods)
     yield _some(_names(status.stuck_pods) + [""] * unlisted, "stuck: ")
-    # The others may be well in a moment. The image of an earlier revision says no total.
-    lost = status.lost_total or sum(pod.lasting for pod in status.lost_pods)
-    yield _count(lost, "lost their proxy")
-    if not status.holders:
-        blocked = status.blocked_total or sum(pod.lasting for pod in status.blocked_pods)
-        yield _count(blocked, "blocked")
+    yield _count(status.lost_total, "lost their proxy")
+    yield "" if status.holders else _count(status.blocked_total, "blocked")
     yield _count(status.unmeshed_total, "without sidecar")
     yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
     more = len(status.holders[_LONGEST_LIST:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
 import socket
 import ssl
 import tempfile
@@ -84,11 +83,6 @@ class Client:
 
     def resume(self) -> None:
         self._transport.resume_reading()
-
-    @property
-    def has_data(self) -> bool:
-        """Whether anything has come that was not read yet."""
-        return bool(select.select([self._writer.get_extra_info("socket")], [], [], 0)[0])
 
     @property
     def tls(self) -> ssl.SSLObject:

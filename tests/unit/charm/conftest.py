@@ -120,6 +120,8 @@ class Workload:
             "stuck-pods": [TROUBLED | pod for pod in self.stuck],
             "lost-pods": [TROUBLED | pod for pod in self.lost],
             "blocked-pods": [TROUBLED | pod for pod in self.blocked],
+            "lost-total": len(self.lost),
+            "blocked-total": len(self.blocked),
             "holders": msgspec.to_builtins(whole(group(self.held))),
             "called-before-us": self.called_before,
             "injectors": self.injectors,

@@ -264,8 +264,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
             "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
         ),
-        # Containers that end a little apart.
-        ({"blocked": [{**PODS[0], "lasting": False}, PODS[1]]}, "; 1 blocked"),
         ({"unmeshed_total": 612}, "; 612 without sidecar"),
         (
             {"suspended": JOBS},
@@ -286,7 +284,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
     ],
     ids=[
         "pods",
-        "a pod for a moment",
         "unmeshed pods",
         "jobs",
         "a holder",
