@@ -162,12 +162,6 @@ def _by_the_wall(held: Any) -> Any:
     return aged
 
 
-def _touched(_: Any) -> Any:
-    return lambda self, pod: (
-        state.touch(pod, self._clock()) if (state := self._states.get(pod.metadata.key)) else None
-    )
-
-
 def _not_after_errors(adopt: Any) -> Any:
     return lambda *args: None if sys.exc_info()[0] else adopt(*args)
 
@@ -268,14 +262,6 @@ BREAKS = {
     ),
     "the version of a kubelet never ages": _break(
         0, "kubelet upgrades", {_TOLD, NOT_FREED}, actions, "read_kubelet", _once
-    ),
-    "a decision on what only a read saw stays": _break(
-        107,
-        "missing rights, power cuts, reboots, failing payloads",
-        NOT_FREED,
-        QuitController,
-        "touch",
-        _touched,
     ),
     "what a handler failed on does not come again": _break(
         4, "defects", {NOT_FREED, GIVEN_UP, _KEPT}, _FanOut, "_each", _swallows

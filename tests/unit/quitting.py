@@ -151,7 +151,6 @@ async def at_work(
         spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
         jobs = Watch(
             client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS,
-            touched=running.touch,
         )  # fmt: skip
         async with background(spaces.run()), background(jobs.run()), background(events.run()):
             world = World(api, running, telemetry)

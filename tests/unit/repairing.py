@@ -190,7 +190,7 @@ async def at_work(
         )  # fmt: skip
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
-            selection=NOT_TERMINAL, touched=repair.touch,
+            selection=NOT_TERMINAL,
         )  # fmt: skip
         world = World(cast("Cluster", api), repair, telemetry, namespaces, pods.synced)
         repair.set_injectors(known or mesh())

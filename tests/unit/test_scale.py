@@ -79,7 +79,6 @@ async def kept(count: float) -> int:
         watches = Watches(client, telemetry)
         watch = watches.add(
             "pods", actions.PODS, Pod, quit_, repair, selection=actions.NOT_TERMINAL,
-            touched=[repair.touch],
         )  # fmt: skip
         async with background(watch.run()), background(repair.run(watch.synced)):
             unmeshed = int(SHARES["unmeshed"] * count)

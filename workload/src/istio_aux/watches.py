@@ -135,16 +135,11 @@ class Watches:
         *handlers: Handler[T],
         need: Need = Need.ALWAYS,
         selection: Mapping[str, str] | None = None,
-        touched: Sequence[Callable[[T], None]] = (),
     ) -> Watch[T]:
-        """Add a collection; the handlers receive each change in this order.
-
-        For ``touched`` see `Watch`.
-        """
-        fan_out = _FanOut(handlers, touched, self._telemetry)
+        """Add a collection; the handlers receive each change in this order."""
         watch = Watch(
-            self._client, path, kind, fan_out, selection=selection,
-            restarted=self._count_restart, touched=fan_out.touch if touched else None,
+            self._client, path, kind, _FanOut(handlers, self._telemetry),
+            selection=selection, restarted=self._count_restart,
         )  # fmt: skip
         self._watches[name] = watch, need
         return watch
@@ -209,14 +204,10 @@ class _FanOut(Generic[T]):
     """Passes changes to several handlers; one that raises does not stop the others."""
 
     handlers: Sequence[Handler[T]]
-    touched: Sequence[Callable[[T], None]]
     telemetry: Telemetry
 
     def apply(self, resource: T) -> None:
         self._each([handler.apply for handler in self.handlers], key_of(resource), resource)
-
-    def touch(self, resource: T) -> None:
-        self._each(self.touched, key_of(resource), resource)
 
     def delete(self, key: Key, last: T | None) -> None:
         self._each([handler.delete for handler in self.handlers], key, key, last)

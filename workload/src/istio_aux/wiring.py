@@ -120,7 +120,6 @@ class Wiring:
             "pods", actions.PODS, Pod, *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
             selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
-            touched=[handler.touch for handler in handlers],
         ).synced  # fmt: skip
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:

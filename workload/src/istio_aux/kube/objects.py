@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
 from istio_aux.model.documents import Work, cutting, shallow
@@ -43,16 +42,6 @@ S = TypeVar("S")
 def key_of(resource: Resource) -> Key:
     """Return the key of an object."""
     return resource.metadata.key
-
-
-def content(resource: Resource) -> int:
-    """Return a hash of all that was decoded of an object but its resourceVersion.
-
-    Its key is random in each process (PYTHONHASHSEED), so a tenant cannot choose two equal ones.
-    """
-    fields = structs.asdict(cast("msgspec.Struct", resource))
-    fields["metadata"] = structs.replace(resource.metadata, resource_version="")
-    return hash(_encoder.encode(fields))
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -132,7 +121,6 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     why: str = ""  # Why the object cannot be decoded, or empty.
 
 
-_encoder = msgspec.json.Encoder()
 _raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
 
 _TOO_LONG = f"longer than {LONGEST >> 20} MiB"

@@ -25,7 +25,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
-from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, content, key_of
+from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ RELIST = 600.0
 
 BATCH = 50  # Objects after which other tasks get a turn.
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
-_UNKNOWN = ""  # Instead of what was seen of an object: a list delivers it again.
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
@@ -49,7 +48,7 @@ class HandlerError(Exception):
 
 
 class Handler(Protocol[T_contra]):
-    """Receives changes of one collection. Both methods are idempotent."""
+    """Receives the objects of one collection. Each list brings all: both methods are idempotent."""
 
     def apply(self, resource: T_contra) -> None:
         """The object exists and looks like this."""
@@ -111,7 +110,6 @@ class Watch(Generic[T]):
         *,
         selection: Mapping[str, str] | None = None,
         restarted: Callable[[str], None] = lambda _reason: None,
-        touched: Callable[[T], None] | None = None,
         silence: float = SILENCE,
         stream: float = STREAM,
         relist: float = RELIST,
@@ -120,9 +118,7 @@ class Watch(Generic[T]):
         """Prepare to watch the collection at ``path``; no request is sent before `run`.
 
         ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
-        reason, one of a few words, whenever a stream ended. ``touched`` is called instead of the
-        handler when only the resourceVersion differs of what ``kind`` declares. Each of them may
-        raise `HandlerError`.
+        reason, one of a few words, whenever a stream ended.
         """
         self.synced = asyncio.Event()
         self._alive_at: float | None = None
@@ -131,15 +127,14 @@ class Watch(Generic[T]):
         self.unreadable: dict[Key, str] = {}
         self._client, self.path, self._handler = client, path, handler
         self._selection = dict(selection or {})
-        self._restarted, self._touched = restarted, touched
+        self._restarted = restarted
         self._silence, self._stream_seconds, self._relist = silence, stream, relist
         # Two of them: a watch that fails after each complete list must not list without a pause.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
         self._kind, self._events = kind, EventReader(kind)
         self._version = ""
-        # What was seen last of each object: its version, or with ``touched`` a hash of its content.
-        self._known: dict[Key, str | int] = {}
+        self._known = set[Key]()
         self._furthest = 0  # Objects of the longest list that failed.
 
     @property
@@ -179,7 +174,7 @@ class Watch(Generic[T]):
         return reason
 
     async def _list(self) -> None:
-        """List the whole collection in pages; deliver what is new, changed or gone."""
+        """List the whole collection in pages; deliver all of it, and what is gone."""
         version, listed = "", set[Key]()
         async for page in actions.pages(
             self._client, self.path, self._kind, self._selection, restarted=listed.clear
@@ -210,8 +205,6 @@ class Watch(Generic[T]):
             raise self._went_back(version, before)
 
     def _went_back(self, version: str, before: str) -> _WentBackError:
-        """Make the next list deliver everything: an old version may have other content now."""
-        self._known = dict.fromkeys(self._known, _UNKNOWN)
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
@@ -286,15 +279,11 @@ class Watch(Generic[T]):
             raise self._went_back(self._version, before)
 
     def _apply(self, resource: T) -> None:
-        key, touched = key_of(resource), self._touched
+        key = key_of(resource)
         self.unreadable.pop(key, None)
-        seen = content(resource) if touched else resource.metadata.resource_version
-        apply = touched if self._known.get(key) == seen else self._handler.apply
-        if apply:
-            self._known[key] = _UNKNOWN
-            with suppress(HandlerError):
-                apply(resource)
-                self._known[key] = seen
+        self._known.add(key)
+        with suppress(HandlerError):
+            self._handler.apply(resource)
 
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
@@ -308,11 +297,10 @@ class Watch(Generic[T]):
 
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
-        if self._known.pop(key, None) is not None:
-            try:
+        if key in self._known:
+            with suppress(HandlerError):
                 self._handler.delete(key, last)
-            except HandlerError:
-                self._known[key] = _UNKNOWN
+                self._known.discard(key)
 
 
 def _now() -> float:

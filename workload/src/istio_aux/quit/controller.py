@@ -115,22 +115,12 @@ class QuitController:
             state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left = False
         state.decide_on(self._facts(resource), self._scope, self._clock())
-        in_time = state.version == resource.metadata.version
-        state.by_watch = in_time and not depends_on_kubelet(resource)
         # A native proxy needs no quit. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
         if why and state.concerns(self._scope):
             self._recorder.held(state, why)
         self._steer(state)
-
-    def touch(self, pod: Pod) -> None:
-        """A pod has a newer version, and is as the watch brought it last."""
-        if state := self._states.get(pod.metadata.key):
-            if state.by_watch:
-                state.touch(pod, self._clock())
-            else:  # A read has seen another state since, perhaps one that the watch has skipped.
-                self.apply(pod)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:
         """A pod is gone, or has left the selection.

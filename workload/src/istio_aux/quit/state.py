@@ -23,7 +23,7 @@ from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key, Pod
+from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
@@ -84,7 +84,6 @@ class PodState:
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: float | None = None  # When `version` was seen, by the monotonic clock.
-    by_watch: bool = False  # The decision is on what the watch brought last, and nothing else.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
@@ -93,7 +92,6 @@ class PodState:
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
-        self.by_watch = False
         before = None if self.asks else self.asks_for
         if before == "quit" and self.first_seen:
             seen = self.first_seen
@@ -124,11 +122,6 @@ class PodState:
         if self.task:
             self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
         return decision
-
-    def touch(self, pod: Pod, now: Moment) -> None:
-        """A newer version of the pod says what the last one said."""
-        if (version := pod.metadata.version) >= self.version:  # A read may have seen a newer one.
-            self.version, self.seen = version, now.monotonic
 
     def waited(self, now: Moment) -> float | None:
         """Seconds since the payload ended, if this process saw that."""

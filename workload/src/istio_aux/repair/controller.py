@@ -106,10 +106,6 @@ class RepairController:
         """The pod exists and looks like this."""
         self._store.apply(resource)
 
-    def touch(self, pod: Pod) -> None:
-        """The pod has a newer version, and nothing else of it that counts has changed."""
-        self._store.touch(pod)
-
     def delete(self, key: Key, _last: Pod | None) -> None:
         """The pod is gone, or finished."""
         self._store.delete(key)

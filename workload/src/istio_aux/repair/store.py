@@ -19,7 +19,7 @@ from msgspec import structs
 from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.objects import Key, key_of
+from istio_aux.kube.objects import Key
 from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
@@ -248,11 +248,6 @@ class PodStore:
             stored.version, stored.created = candidate.version, candidate.created
             stored.finished, stored.common = candidate.finished, alike(candidate.packed())
             self._decide(stored)
-
-    def touch(self, pod: Pod) -> None:
-        """The pod has a newer version, which an eviction names; nothing else has changed."""
-        if stored := self.pods.get(key_of(pod)):
-            stored.version = pod.metadata.resource_version
 
     def delete(self, key: Key) -> None:
         """The pod is gone, or finished."""
