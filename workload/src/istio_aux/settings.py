@@ -171,25 +171,22 @@ def matching(
     return read
 
 
-# apimachinery pkg/util/validation: IsDNS1123Label for namespaces, containers and Juju applications;
-# IsDNS1123Subdomain for most other names, whose parts may be longer.
-_PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-LABEL = rf"(?![^/]{{64}}){_PART}"
-SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
+_LABEL = selectors.DNS_LABEL.pattern
+_SUBDOMAIN = rf"(?!.{{{selectors.LONGEST_NAME + 1}}}){selectors.DNS_SUBDOMAIN.pattern}"
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 _path = matching(r".+", "the path of a file", lambda match: Path(match[0]))
-namespace = matching(LABEL, "the name of a namespace", lambda match: match[0])
+namespace = matching(_LABEL, "the name of a namespace", lambda match: match[0])
 _configuration = matching(
-    SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]
+    _SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]
 )
 _lease = matching(
-    rf"({LABEL})/({SUBDOMAIN})",
+    rf"({_LABEL})/({_SUBDOMAIN})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
     lambda match: (match[1], match[2]),
 )
 _application = matching(
-    rf"({LABEL})/({LABEL})",
+    rf"({_LABEL})/({_LABEL})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
     lambda match: Application(match[1], match[2]),
 )

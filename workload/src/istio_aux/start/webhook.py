@@ -231,9 +231,6 @@ class AdmissionWebhook:
         """Read the body. What it holds is counted in `serving`."""
         if (request.content_length or 0) > self._body:
             raise self._too_large()
-        expect = request.headers.get("Expect", "").lower()
-        if expect == "100-continue" and request.version > (1, 0):
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = bytearray()
         while part := await request.content.readany():
             body += part
