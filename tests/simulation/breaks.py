@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from istio_aux.injector import watcher
 from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.lease import Lease
-from istio_aux.kube.watch import HandlerError
+from istio_aux.kube.watch import Watch
 from istio_aux.model import kubelet
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.controller import QuitController
@@ -29,7 +29,7 @@ from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.tasks import Slots
-from istio_aux.watches import Watches, _FanOut
+from istio_aux.watches import Watches
 from istio_aux.wiring import Wiring
 from msgspec import structs
 
@@ -198,12 +198,16 @@ def _rarely(backoff: Any) -> Any:
     return lambda first, longest: backoff(longest if longest > 300 else first, longest)
 
 
-def _swallows(each: Any) -> Any:
-    def silent(*args: Any) -> None:
-        with suppress(HandlerError):
-            each(*args)
+def _once_each(apply: Any) -> Any:
+    seen = dict[object, str]()
 
-    return silent
+    def new(self: object, found: Any) -> None:
+        what, version = (id(self), found.metadata.key), found.metadata.resource_version
+        if seen.get(what) != version:
+            seen[what] = version
+            apply(self, found)
+
+    return new
 
 
 class Break(NamedTuple):
@@ -264,7 +268,7 @@ BREAKS = {
         0, "kubelet upgrades", {_TOLD, NOT_FREED}, actions, "read_kubelet", _once
     ),
     "what a handler failed on does not come again": _break(
-        4, "defects", {NOT_FREED, GIVEN_UP, _KEPT}, _FanOut, "_each", _swallows
+        4, "defects", {NOT_FREED, GIVEN_UP, _KEPT}, Watch, "_apply", _once_each
     ),
     "a policy is forgotten when it cannot be read": _break(
         29,
