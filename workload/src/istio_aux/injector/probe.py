@@ -257,11 +257,8 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-
-    def version(node: actions.Node) -> tuple[str, str]:
-        return node.metadata.name, node.status.node_info.kubelet_version
-
-    return dict(await actions.list_kept(client, actions.NODES, actions.Node, {}, version))
+    nodes = await actions.list_kept(client, actions.NODES, actions.Node, {}, lambda node: node)
+    return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 
 async def check_kubelets(client: Client) -> NativeCheck | None:

@@ -15,18 +15,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from istio_aux.injector import injection
+from istio_aux.injector import injection, rules
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
 from istio_aux.injector.probe import InjectorProbe, Rhythm, probes
 from istio_aux.injector.probe_rules import questions
-from istio_aux.injector.rules import (
-    ControlPlanes,
-    Facts,
-    Injector,
-    can_be_probed,
-    evaluate,
-    targets,
-)
+from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -279,8 +272,8 @@ class Watcher:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        aims = targets(self.configurations.values(), root=self._root)
-        services = dict.fromkeys(filter(None, map(_service, aims)))
+        targets = rules.targets(self.configurations.values(), root=self._root)
+        services = dict.fromkeys(filter(None, map(_service, targets)))
         for gone in [service for service in self._slices if service not in services]:
             del self._slices[gone]
             self._tasks.pop(gone).cancel()
@@ -288,7 +281,7 @@ class Watcher:
             slices = self._slices[service] = self._watch(service)
             self._start(service, slices.watch.run())
         facts = self._facts()
-        wanted = [target for target in aims if can_be_probed(target, facts)]
+        wanted = [target for target in targets if rules.can_be_probed(target, facts)]
         for gone in [target for target in self._probes if target not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
         for new in [target for target in wanted if target not in self._probes]:
@@ -355,18 +348,15 @@ class Watcher:
         )
 
     def _publish(self) -> None:
-        facts, configurations, before = (
-            self._facts(),
-            self.configurations.values(),
-            self.control_planes,
-        )
+        facts, before = self._facts(), self.control_planes
+        configurations = self.configurations.values()
         probed = all(
-            target in facts.probes or not can_be_probed(target, facts)
-            for target in targets(configurations, root=self._root)
+            target in facts.probes or not rules.can_be_probed(target, facts)
+            for target in rules.targets(configurations, root=self._root)
         )
         read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
         planes = ControlPlanes(
-            injectors=evaluate(configurations, facts, root=self._root),
+            injectors=rules.evaluate(configurations, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
             known=before.known or (probed and read),
