@@ -152,16 +152,6 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
         assert [path for path in asked if not any(each in path for each in places)] == []
 
 
-async def test_the_namespace_is_the_kubeconfigs_unless_all_are_asked_for(cluster: Cluster) -> None:
-    async with cluster:
-        await cluster.pod("own", namespace="default")
-        await cluster.pod("elsewhere", namespace="other", labels={"team": "a"})
-        assert outcomes(await cluster.quits("-o", "json")) == {"own": "would-free"}
-        everywhere = await cluster.quits("-A", "--yes", "-l", "team=a", "-o", "json")
-        assert outcomes(everywhere) == {"elsewhere": "freed"}
-        assert cluster.told == {"elsewhere"}
-
-
 async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster: Cluster) -> None:
     """One that waits for its grace period is not told."""
     async with cluster:
@@ -240,22 +230,6 @@ async def test_a_pod_is_named_in_a_namespace(cluster: Cluster) -> None:
     async with cluster:
         shown = await cluster.quits("a", "-A")
         assert shown == (1, "", "a: expected no name with -A\n")
-
-
-async def test_missing_rights_are_said_at_once(cluster: Cluster) -> None:
-    """A dry run says that, too: it shows nothing that --yes could not do."""
-    async with cluster:
-        await cluster.pod("mnist-0")
-        cluster.api.allows = False
-        why = "this account may not create pods/exec or pods/portforward in namespace training\n"
-        for more, outcome in (((), "would-free"), (("--yes",), "stuck")):
-            shown = await cluster.quits("-n", "training", "-o", "json", *more)
-            assert (shown.status, shown.err, outcomes(shown)) == (1, why, {"mnist-0": outcome})
-        assert cluster.told == set()
-        cluster.api.refuse("/pods", 403, "Forbidden", "pods is forbidden")
-        shown = await cluster.quits("-n", "training", "--yes")
-        assert shown[:2] == (1, "")
-        assert shown.err.endswith("403 Forbidden: pods is forbidden\n")
 
 
 async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(

@@ -82,12 +82,6 @@ def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
     assert heard(*frames) == said(text)
 
 
-@given(some.lists(some.binary(max_size=50)))
-def test_no_frame_whatever_is_in_it_is_an_error_or_success(frames: list[bytes]) -> None:
-    result = heard(*(frame for frame in frames if frame[:1] != b"\x03"))
-    assert result == said("no exit code: cut")
-
-
 async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     pod = Key("training", "job", "u-1")
@@ -246,11 +240,6 @@ def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(whole)]
     parts = [DATA + whole[a:b] for a, b in pairwise(edges)]
     assert forwarded(*parts, OPENED[1]) == said("HTTP 200: OK")
-
-
-@given(some.lists(some.binary(max_size=50)))
-def test_no_frames_whatever_is_in_them_are_an_error_of_ours(frames: list[bytes]) -> None:
-    assert forwarded(*frames).text
 
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:

@@ -19,7 +19,7 @@ from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import until
-from unit.injecting import ENABLED, Cluster, chain, dead, watching
+from unit.injecting import ENABLED, Cluster, chain, watching
 from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 
@@ -54,24 +54,6 @@ async def test_the_injection_policy_is_read_again_and_again() -> None:
         await api.remove("configmaps", "istio-system", NAME)
 
         await until(lambda: not seen.control_planes.policies, "the policy is not known")
-
-
-@pytest.mark.parametrize("endpoint", ["not ready", "none", "dead"])
-async def test_a_process_that_starts_while_istiod_is_away_knows_whom_it_injects(
-    endpoint: str,
-) -> None:
-    """Configurations, labels and the injection policy stay, so pods without a sidecar are found."""
-    async with Cluster() as api:
-        api.dry_run = dead
-        await api.put_policy("policy: enabled")
-        await api.lead(ready=endpoint == "dead")
-        if endpoint == "none":
-            await api.remove("endpointslices", "istio-system", "istiod-0")
-        async with watching(api) as watcher:
-            await until(lambda: watcher.control_planes.known, "what is there is known")
-            found = watcher.control_planes
-            assert (found.any_live, found.policies) == (False, {OURS: InjectionPolicy("enabled")})
-            assert [hook.configuration for hook in found.hooks] == [NAME]
 
 
 async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:

@@ -1,8 +1,7 @@
 """What a process keeps of an object that says much: never more than of another, or a little more.
 
 The fields are those of the decoded types, so that a new one is among them. All that is left in
-memory is counted, also in caches, tasks and reports, once the caches are full. The table of objects
-of 1.5 MB: `PYTHONPATH=tests .tox/unit/bin/python -m unit.test_kept 1500000`.
+memory is counted, also in caches, tasks and reports, once the caches are full.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -331,14 +329,3 @@ def test_a_controller_that_no_object_can_be_is_none(part: str) -> None:
     body["metadata"]["ownerReferences"][0][part] = "a" * 1000
     decision = decide(pods.convert(body))
     assert "the pod has no controller that would make a new one" in decision.reason
-
-
-async def main(size: int) -> None:
-    """Print the table."""
-    for name in BASES:
-        for path, length, left in await table(name, size):
-            print(f"{name:24} {path or '(usual)':72} {length:9,} {left:9,}", flush=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))

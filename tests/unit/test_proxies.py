@@ -14,6 +14,7 @@ from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from unit.apiserver import ApiServer
 from unit.screens import Run
+from unit.test_access import kubeconfig
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,16 +84,7 @@ def test_the_environment_names_a_proxy_and_its_exceptions(
     """As for every program in Go (golang.org/x/net http/httpproxy)."""
     monkeypatch.setenv("HTTPS_PROXY", "proxy:3128")
     monkeypatch.setenv("NO_PROXY", exceptions)
-    path = tmp_path / "kubeconfig"
-    path.write_text(
-        json.dumps(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-                "clusters": [{"name": "c", "cluster": {"server": server}}],
-            }
-        )
-    )
+    path = kubeconfig(tmp_path, cluster={"server": server})
     assert access.load(path).proxy == ("http://proxy:3128" if used else None)
 
 

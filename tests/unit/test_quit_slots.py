@@ -89,24 +89,6 @@ def test_a_pod_that_answers_is_attempted_in_the_promised_time_whatever_hangs(
     assert max(found.values()) <= PROMISED
 
 
-def test_a_slot_is_held_until_the_attempt_ends_unless_it_is_given_back() -> None:
-    async def play() -> None:
-        slots, clock = Slots(1, LIMITS.slot), asyncio.get_running_loop().time
-
-        async def attempt(after: float | None) -> float:
-            async with slots.take("team", "node") as slot:
-                began = clock()
-                if after is not None:
-                    slot.give_back_after(after, 10)
-                await asyncio.sleep(10)
-                return began
-
-        began = await asyncio.gather(*map(attempt, (None, 3, 3)))
-        assert began == [0, 10, 13]
-
-    in_virtual_time(play)
-
-
 def test_a_free_slot_goes_to_the_namespace_that_has_used_the_least() -> None:
     async def play() -> None:
         slots, order = Slots(1, LIMITS.slot), list[str]()

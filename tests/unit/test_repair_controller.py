@@ -293,28 +293,6 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         assert (found.revision, found.root_namespace) == ("default", "istio-system")
 
 
-@pytest.mark.parametrize(
-    ("labels", "reason", "entry"),
-    [
-        ({"istio-injection": "disabled"}, 'label istio-injection: "disabled"', "bank/web"),
-        ({"istio.io/dataplane-mode": "ambient"}, 'dataplane-mode: "ambient"', "bank/*"),
-    ],
-)
-async def test_a_namespace_that_forbids_injection_is_reported(
-    labels: dict[str, str], reason: str, entry: str
-) -> None:
-    async with cluster() as world:
-        ask(world, entry)
-        await world.relabel("bank", labels)
-        await world.pod("web-0", namespace="bank", labels=WEB)
-        await world.known(1)
-        await until(lambda: said(world).meshed is False, "it is seen")
-        assert f"bank/{said(world).name}" == entry
-        assert said(world).live is False
-        assert reason in said(world).live_reason
-        assert (world.unmeshed, world.api.evictions) == ({}, [])
-
-
 async def test_changes_of_the_file_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,14 +152,6 @@ def test_what_costs_too_much_closes_those_that_have_waited_longest(
     assert closed(connections) == [first]
 
 
-def test_one_that_alone_costs_too_much_is_closed(connections: Connections[Peer]) -> None:
-    (peer,) = accept(connections, "a")
-
-    connections.hold(peer, MIB + 1)
-
-    assert closed(connections) == [peer]
-
-
 @pytest.mark.parametrize(
     ("file", "text", "bytes_"),
     [
@@ -216,16 +208,6 @@ async def answered(host: str, port: int) -> int:
         session.get(f"http://{host}:{port}/livez") as got,
     ):
         return got.status
-
-
-@pytest.mark.parametrize("sent", [b"", GET[:9]], ids=["silent", "requests that never end"])
-async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
-    async with opened() as (listener, host, port):
-        with ExitStack() as stack:
-            for _ in range(100):
-                stack.enter_context(socket.create_connection((host, port))).send(sent)
-            assert await answered(host, port) == 200
-            assert len(listener.connections) <= 8
 
 
 async def test_how_many_connections_there_are_follows_from_the_memory(

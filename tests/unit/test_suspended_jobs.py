@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -223,17 +222,6 @@ async def test_a_job_is_resumed_once_jobs_may_be_listed_again(
         assert len(refused) > 3
         warned = [r for r in caplog.records if "403" in r.getMessage()]
         assert bool(warned) is allowed
-
-
-async def test_without_a_training_operator_nothing_is_listed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with kubeflow() as world:
-        world.api.served = False
-        world.process(search=0.02)
-        await until(lambda: world.api.requests.count("GET /apis/kubeflow.org/v1") > 1, "a search")
-        assert lists(world.api) == 0
-        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 # What goes wrong with one Job, or with one request, keeps no other one waiting.

@@ -19,7 +19,6 @@ from istio_aux.injector.injection import (
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import parse
-from istio_aux.model.webhooks import ControlPlane
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
@@ -250,13 +249,6 @@ def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
     answer = expected(pod(labels, annotations), ENABLED, HOOKS, policies)
 
     assert answer.expected is verdict, answer.reason
-
-
-def test_a_policy_of_the_same_revision_elsewhere_says_nothing() -> None:
-    """There may be several control planes, each with a default revision."""
-    policies = {ControlPlane("kubeflow", "default"): OFF}
-
-    assert expected(pod(), ENABLED, HOOKS, policies).expected is None
 
 
 def test_configurations_are_called_in_the_order_of_their_names_and_webhooks_as_listed() -> None:

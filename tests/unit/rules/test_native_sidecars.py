@@ -62,8 +62,3 @@ def test_its_ports_count_as_before() -> None:
     made = annotations_of(patched(found.pod, how))
 
     assert made["traffic.sidecar.istio.io/includeInboundPorts"] == "8200"
-
-
-def test_the_reason_says_what_was_made_native() -> None:
-    assert planned(Case(name="").pod, HOW).reason.endswith("; made native: vault-agent")
-    assert planned(Case(name="", spec={"hostNetwork": True}).pod, HOW).ops == ()

@@ -10,7 +10,6 @@ import pytest
 from istio_aux.injector.injection import InjectionPolicy, hooks_of
 from istio_aux.injector.probe_rules import (
     Question,
-    classic,
     created,
     kubelets_assured,
     of_kubelets,
@@ -194,10 +193,3 @@ def test_a_dry_run_shows_what_a_pod_gets(
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"spec": 3}', b"\xff"])
 def test_an_answer_that_is_no_pod_shows_no_sidecar(body: bytes) -> None:
     assert "a dry run is not a pod" in created(body).why
-
-
-def test_a_reason_is_one_line_of_bounded_length() -> None:
-    found = classic("a\nb " + "x" * 10_000)
-
-    assert found.why.startswith("a b x")
-    assert len(found.why) <= 400 + len("…")

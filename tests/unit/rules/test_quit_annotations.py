@@ -85,14 +85,6 @@ def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list
     assert len(decision.reason) < 300
 
 
-@pytest.mark.parametrize("value", ["dind", "main,dind"])
-def test_a_container_that_is_named_is_waited_for_and_not_ignored(value: str) -> None:
-    """What the author waits for counts more than what anybody ignores."""
-    pod = annotated(quit_after=value, sidecars="dind=ignore")
-    policy = QuitPolicy(sidecars=parse("dind=ignore"))
-    assert waiting_for(pod, policy).reason == "not finished: dind (running)"
-
-
 @pytest.mark.parametrize("value", ["dind=ignore", "nobody=native , dind=ignore"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
     """Names of no container are ignored there (kubernetes#25908)."""

@@ -13,7 +13,6 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import review
 from istio_aux.start.peers import PEERS
 from istio_aux.start.review import Outcome
-from unit.rules.mesh import RECORDS
 from unit.rules.pods import document
 from unit.steps import steps
 
@@ -226,15 +225,6 @@ def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
     with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
         review.answer(body, StartPolicy())
     assert "\n" not in str(caught.value)
-
-
-def test_a_pod_of_a_namespace_that_istio_ignores_is_left_alone() -> None:
-    """Another client asked in the API server's name: no webhook of ours selects kube-system."""
-    found = json.loads((RECORDS / "inject-kube-system.json").read_text())["request"]
-    sent = response(answer(found).body, found["request"]["uid"])
-    assert "patch" not in sent
-    why = "namespace kube-system: Istio gives its pods no sidecar"
-    assert sent["auditAnnotations"] == {"reason": why}
 
 
 def buried(*values: str, **pod: Any) -> bytes:

@@ -33,7 +33,7 @@ from istio_aux.repair.rollout import (
 from msgspec import structs
 from unit.rules.pods import RUNNING
 from unit.rules.restart_story import LIMITS, Story, bare, going, meshed
-from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
+from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, unmeshed
 
 NOW = Moment(1000.0, 1e9)
 DELETED = datetime(2026, 11, 21, 8, 17, tzinfo=UTC).timestamp()
@@ -320,20 +320,6 @@ def test_a_pod_as_its_rollout_sees_it(
     found = unmeshed(**fields)
     expected = {"name": found.metadata.name, "uid": "pod-1", **expected}
     assert replica(Candidate.of(found), decide(found, *context)) == Replica(**expected)
-
-
-@pytest.mark.parametrize(
-    ("containers", "ready"), [({"main": RUNNING, "istio-proxy": RUNNING}, True), (None, False)]
-)
-def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
-    containers: Any, ready: bool
-) -> None:
-    """It may be over before it is Ready, or before anybody looks."""
-    for phase in ("Pending", "Running", "Succeeded"):
-        pod = job(containers, phase=phase, ready=False)
-        assert replica(Candidate.of(pod), decide(pod)).ready is ready
-    for other in (unmeshed(containers, ready=False), job(containers, deleting=True)):
-        assert not replica(Candidate.of(other), decide(other)).ready
 
 
 OLD = bare("old", created=5.0)
