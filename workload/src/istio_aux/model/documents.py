@@ -51,7 +51,7 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
     Raises:
         ValueError: there are more than ``most`` tokens.
     """
-    return whole(_cutting(body, deepest, most))
+    return whole(cutting(body, deepest, most))
 
 
 def whole(work: Work[T]) -> T:
@@ -63,12 +63,8 @@ def whole(work: Work[T]) -> T:
             return done.value
 
 
-def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
-    """Do what `shallow` does for a text of any size, and yield now and then."""
-    return _cutting(body, deepest, sys.maxsize)
-
-
-def _cutting(body: bytes, deepest: int, most: int) -> Work[bytes]:
+def cutting(body: bytes, deepest: int = DEEPEST, most: int = sys.maxsize) -> Work[bytes]:
+    """Do what `shallow` does, and yield now and then; a text may be of any size."""
     kept: list[bytes] = []
     depth = start = cut = 0  # ``cut`` is the depth at which the part that is left out begins.
     number = position = paused = 0

@@ -73,11 +73,10 @@ class Recalled:
 
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
-        if key in self:
-            known = self.failures.get(key), self.replaced.get(key)
-            self._failures.pop(key, None)
-            self._replaced.pop(key, None)
-            yield from filter(None, known)
+        known = self.failures.get(key), self.replaced.get(key)
+        self._failures.pop(key, None)
+        self._replaced.pop(key, None)
+        yield from filter(None, known)
 
     @property
     def failures(self) -> dict[str, Failure]:
@@ -95,7 +94,6 @@ class Recalled:
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
-_NONE: Mapping[str, float] = {}
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
@@ -159,7 +157,7 @@ class PodOwner:
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
     reported: bool = False  # Whether it was reported that its restarts have stopped.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
-    gone: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    gone: dict[str, float] = field(default_factory=dict[str, float])
     # Whether the next leader hears of its restart. It must not before the pods were read: a new pod
     # that this process has not seen would count as the result of a restart that never was.
     announced: bool = True
@@ -364,5 +362,4 @@ class PodStore:
             stored.owner = owner = self.owners.setdefault(new.key, new)
             if owner is not new:
                 owner.pods.append(stored)
-            if stored.key.name in owner.gone:
-                owner.gone = {n: since for n, since in owner.gone.items() if n != stored.key.name}
+            owner.gone.pop(stored.key.name, None)

@@ -62,9 +62,7 @@ class _Suspension:
     reason: str = "it was just suspended"
     failures: int = 0  # In a row.
     reported: bool = False  # Whether it was reported that its pods are late.
-    marked: bool = (
-        False  # Whether it was read with our mark: the request to suspend it has arrived.
-    )
+    marked: bool = False  # Whether it was read with our mark: the request has arrived.
     task: asyncio.Task[None] | None = None
 
     @property

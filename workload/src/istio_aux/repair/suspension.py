@@ -175,10 +175,12 @@ def allowed(pods: Iterable[Sibling], since: datetime, limits: SuspensionLimits) 
 
 def own(api: JobApi, job: Job, pods: Iterable[Sibling]) -> list[Sibling]:
     """Return the pods with the label of the Job that it controls and deletes when suspended."""
+    uid = job.metadata.uid
     return [
         pod
         for pod in pods
-        if (api.makes_jobs or _controls(job, pod)) and not (api.keeps_finished and pod.finished)
+        if (api.makes_jobs or (uid and pod.owner and pod.owner.uid == uid))
+        and not (api.keeps_finished and pod.finished)
     ]
 
 
@@ -303,7 +305,3 @@ def _may_fail(job: Job) -> bool:
     policies = (job.spec.pod_failure_policy, *of_sets)
     rules = [rule for policy in policies if policy for rule in policy.rules or ()]
     return any(rule.action == "FailJob" for rule in rules)
-
-
-def _controls(job: Job, pod: Sibling) -> bool:
-    return pod.owner is not None and pod.owner.uid == job.metadata.uid and bool(pod.owner.uid)
