@@ -48,21 +48,19 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         policy = self.settings.quit_policy
         return policy if sidecars is None else msgspec.structs.replace(policy, sidecars=sidecars)
 
-    def scope(self, namespace: str, labels: Labels | None) -> QuitScope:
-        """What it may do in a namespace, which counts as selected if its labels are None."""
-        options = self.settings.pod_options
+    def left_out(self, pod: Pod, labels: Labels | None) -> str | None:
+        """Why it does nothing about a pod, whatever its containers do, and what changes that.
+
+        A namespace whose labels are None counts as selected.
+        """
+        options, namespace = self.settings.pod_options, pod.metadata.namespace
         selected = labels is None or options.namespaces.matches(labels)
-        return QuitScope(
-            policy=self.settings.quit_policy, limits=self.settings.quit_limits,
+        scope = QuitScope(
             mode=self.settings.quit, options=options, applications=self.applications,
             namespaces={namespace} if selected else set(),
         )  # fmt: skip
-
-    def left_out(self, pod: Pod, labels: Labels | None) -> str | None:
-        """Why it does nothing about a pod, whatever its containers do, and what changes that."""
-        chosen = self.settings.pod_selector.matches(pod.labels)
-        scope = self.scope(pod.metadata.namespace, labels)
-        why = scope.left_out(pod.metadata.namespace, application_of(pod.metadata), chosen=chosen)
+        chosen = options.pods.matches(pod.labels)
+        why = scope.left_out(namespace, application_of(pod.metadata), chosen=chosen)
         return f"{why}: {' and '.join(self._remedies(pod, labels, chosen))}" if why else None
 
     def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[str]:
