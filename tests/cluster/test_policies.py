@@ -144,20 +144,14 @@ SELECTED = "only in namespaces that the option namespace-selectors matches"
 NEVER = "never attaches, proxies or changes a pod"
 INTRUDER = {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}
 REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
-    "no command": (execute("meshed"), COMMANDS),
     "a shell": (execute("meshed", "sh", "-c", " ".join(QUIT)), COMMANDS),
-    "the agent alone": (execute("meshed", "pilot-agent"), COMMANDS),
-    "the agent's configuration": (
-        execute("meshed", "pilot-agent", "request", "GET", "config_dump"), COMMANDS),
     "one word more": (
         execute("meshed", "pilot-agent", "request", "POST", "quitquitquit", "--debug-port=22"),
         COMMANDS),
     "another port": (
         execute("meshed", "pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),
         COMMANDS),
-    "a command in one word": (execute("meshed", " ".join(QUIT)), COMMANDS),
     "the payload's container": (execute("meshed", *QUIT, container="main"), CONTAINERS),
-    "an init container": (execute("meshed", *QUIT, container="istio-init"), CONTAINERS),
     "a sidecar that is told by a POST": (
         execute("meshed", "/bin/kill", "1", container="helper"), CONTAINERS),
     # It would be the first container, or the one that an annotation says.
@@ -389,19 +383,14 @@ METADATA = [
     [
         *((kind, {"metadata": more}) for kind in JOBS for more in METADATA),
         ("set", {"spec": {"replicatedJobs": []}}),
-        ("set", {"spec": {"ttlSecondsAfterFinished": 1}}),
         ("set", {"spec": {"runPolicy": {"suspend": True}}}),
         ("batch", {"spec": {"parallelism": 1}}),
-        ("batch", {"spec": {"backoffLimit": 0}}),
-        ("batch", {"spec": {"activeDeadlineSeconds": 1}}),
         ("batch", {"spec": {"ttlSecondsAfterFinished": 1}}),
         ("training", {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}}),
-        ("training", {"spec": {"xgbReplicaSpecs": None}}),
         ("training", {"spec": {"added": "x"}}),
         ("training", {"spec": {"suspend": True}}),
         ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}}),
         ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}}),
-        ("training", {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 1}}}),
     ],
     ids=str,
 )  # fmt: skip

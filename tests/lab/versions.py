@@ -1,7 +1,7 @@
 """What Kubernetes before the lab's newest one lacks, and what is true of the product there.
 
 A test that cannot run on an older one has the mark of its difference, whose reason says what
-happens instead. `make matrix` makes a table of them; `cluster/test_versions.py` asks an API server.
+happens instead. `make matrix` makes a table of them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ CONTAINER_RESTARTS = Difference(
     "restart policy and restart rules of a single container",
     35,
     "1.34 drops them unless its gate ContainerRestartRules is on, others refuse the pod",
-    "cluster/test_versions.py, oracle/",
+    "oracle/",
 )
 RESTART_ALL = Difference(
     "restart of all containers by a rule",
     36,
     "the API server refuses the pod, or drops the rule",
-    "cluster/test_versions.py, oracle/",
+    "oracle/",
 )
 WEBSOCKETS = Difference(
     "WebSocket from the API server to the kubelet",
