@@ -9,7 +9,7 @@ from benchmarks import burst, burst_report
 from benchmarks.burst_numbers import CLASSIC, NATIVE
 
 
-@pytest.mark.nightly("unit/test_burst.py")
+@pytest.mark.nightly("a benchmark: test_endings.py plays such Jobs")
 def test_the_burst_benchmark_measures_both_kinds_of_sidecars(cluster: lab.Cluster) -> None:
     """With a few Jobs: each proxy is told, by istio-aux or by the kubelet."""
     bursts = burst.measure(cluster, burst.QUICK)
