@@ -61,4 +61,4 @@ def done(**fields: Any) -> Pod:
 
 def blockers(decision: rules.Action) -> tuple[str, ...]:
     """What blocks the pod, as `/status` shows it."""
-    return tuple(map(str, decision.blocked_by))
+    return decision.blocked_by

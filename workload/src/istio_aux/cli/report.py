@@ -181,7 +181,7 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
         left_out=judged.left_out,
         state=state,
         since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
-        by=tuple(map(str, by)),
+        by=tuple(by),
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )

@@ -14,7 +14,7 @@ from istio_aux.model.annotations import SIDECARS
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
-from istio_aux.quit.rules import Way
+from istio_aux.quit.rules import ANNOTATION, Way
 from istio_aux.quit.state import PodState, Trouble
 from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
 from istio_aux.telemetry import Recorder, Telemetry
@@ -129,9 +129,9 @@ class QuitRecorder(Recorder):
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
                 decision = state.decision
-                by, kept = ", ".join(map(str, decision.blocked_by)), decision.action == "wait"
+                by, kept = ", ".join(decision.blocked_by), decision.action == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                if kept and decision.blocked_by[0].kind == "container" and not decision.fix:
+                if kept and not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
                     note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"
                 if self._event_once(state, "Normal", event, note):

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import pairwise
-from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -43,27 +42,18 @@ KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector
 _KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 FINISHED = "every payload container is finished"
-
-
-class Blocker(NamedTuple):
-    """What keeps a pod from completing although a part of its payload is finished."""
-
-    name: str
-    kind: Literal["container", "annotation"] = "container"
-
-    def __str__(self) -> str:
-        """``logger``, ``annotation istio-aux.io/quit-grace``."""
-        return self.name if self.kind == "container" else f"{self.kind} {self.name}"
+ANNOTATION = "annotation "  # No container has a name with a space.
 
 
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
 
-    ``blocked_by`` are usually sidecars that never end. ``fix`` is the setting that unblocks the
+    ``blocked_by`` keeps a pod from completing although a part of its payload is finished: usually
+    sidecars that never end, or `ANNOTATION` and its key. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
     """
 
-    blocked_by: tuple[Blocker, ...] = ()
+    blocked_by: tuple[str, ...] = ()
     fix: str = ""
 
     @property
@@ -136,8 +126,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is kept by {_listed(holders)}"
-        by = tuple(map(Blocker, holders))
-        return _fixed(Ignore(reason=reason, blocked_by=by), facts)
+        return _fixed(Ignore(reason=reason, blocked_by=tuple(holders)), facts)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
@@ -252,15 +241,15 @@ def _stays(facts: PodFacts) -> Iterator[str]:
         yield f"{target} does not run: {facts.containers[target].why}"
 
 
-def _blockers(facts: PodFacts) -> tuple[Blocker, ...]:
+def _blockers(facts: PodFacts) -> tuple[str, ...]:
     """What keeps the pod although a container is finished: other containers, or an annotation."""
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if facts.unfinished:
-        return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished else ()
-    problems = (Blocker(each.annotation, "annotation") for each in facts.overrides.problems)
+        return tuple(facts.unfinished) if facts.partly_finished else ()
+    problems = (f"{ANNOTATION}{each.annotation}" for each in facts.overrides.problems)
     stays = facts.sidecars and any(_stays(facts))
-    return (*problems, *([Blocker(facts.target)] if stays else []))
+    return (*problems, *([facts.target] if stays else []))
 
 
 def _holders(facts: PodFacts) -> dict[str, str]:
@@ -281,7 +270,7 @@ def _holders(facts: PodFacts) -> dict[str, str]:
 
 def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:
     """The decision with `KATIB_FIX`, if a collector waits for the proxy after the training."""
-    by = {blocker.name for blocker in decision.blocked_by}
+    by = {*decision.blocked_by}
     training, collectors = _katib(facts.pod)
     if not training or by & training or not by & collectors:
         return decision

@@ -199,7 +199,7 @@ class PodState:
         lasting = begins is None or now.monotonic >= begins
         if decision.blocked_by:
             return "blocked", TroubledPod(
-                *self.key, reason, self.since, by=tuple(map(str, decision.blocked_by)),
+                *self.key, reason, self.since, by=decision.blocked_by,
                 requests=self.requests, fix=decision.fix, lasting=lasting,
             )  # fmt: skip
         if isinstance(decision, Report):

@@ -24,22 +24,18 @@ from istio_aux.repair.candidate import Candidate
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
 
-class RepairDecision(Reasoned, frozen=True, tag_field="action"):
-    """What to do about a pod."""
-
-
-class Skip(RepairDecision, frozen=True, tag="ignore"):
+class Skip(Reasoned, frozen=True):
     """Do nothing: the pod needs no sidecar, or must not be touched."""
 
 
-class ReportUnmeshed(RepairDecision, frozen=True, tag="report"):
+class ReportUnmeshed(Reasoned, frozen=True):
     """Do not restart the pod, which has no sidecar; the reason says why not."""
 
     unmeshed: bool  # Whether it should have one; False: that is not known.
     waits: bool = False  # Whether it is decided again as soon as the injector is live.
 
 
-class Restart(RepairDecision, frozen=True, tag="restart"):
+class Restart(Reasoned, frozen=True):
     """Replace the pod, only in the version that was seen.
 
     It is evicted, never deleted: that would bypass PodDisruptionBudgets.
