@@ -289,6 +289,18 @@ async def test_a_kubeconfig_that_changes_is_followed_and_a_broken_one_is_not(
     assert caplog.text.count("no kubeconfig") == 1
 
 
+def test_an_authority_without_key_usage_and_key_identifiers_is_trusted_on_every_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Go, and so kubectl, asks for neither; from Python 3.13 on a context is strict by itself."""
+    made = ssl.create_default_context()
+    made.verify_flags |= ssl.VERIFY_X509_STRICT
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: made)
+    flags = access.load(kubeconfig(tmp_path)).tls.verify_flags
+    assert not flags & ssl.VERIFY_X509_STRICT
+    assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
 def test_neither_pod_nor_kubeconfig_says_what_to_give() -> None:
     with pytest.raises(AccessError, match="--kubeconfig"):
         access.in_cluster({})
