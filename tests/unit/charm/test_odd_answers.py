@@ -14,6 +14,7 @@ import pytest
 from ops import testing
 
 from .conftest import Unit
+from .test_others_webhooks import PATH
 
 
 def undecodable() -> httpx2.Response:
@@ -39,7 +40,8 @@ REQUESTS: dict[str, Callable[[Unit], Any]] = {
     "list endpointslices": lambda unit: unit.api.objects.clear(),
     "list peerauthentications": lambda _: None,
     "list jobs": lambda _: None,
-    "patch peerauthentications": lambda _: None,
+    "get peerauthentications": lambda _: None,
+    "patch peerauthentications": lambda unit: unit.api.objects.pop(PATH),
     "patch clusterroles": lambda _: None,
     "delete validatingadmissionpolicies": lambda unit: unit.configure(race_policy="restart-jobs"),
 }
