@@ -63,6 +63,7 @@ def ended(condition: str) -> dict[str, Any]:
         row("of a CronJob", job(CRONJOB)),
         row("of a trial of Katib", job(TRIAL)),
         row("whose rules fail one index", job(podFailurePolicy=rules(("FailIndex", STOPPED)))),
+        row("that names its controller", job(managedBy="kubernetes.io/job-controller")),
         row("that ignores disruptions", job(podFailurePolicy=rules(("Ignore", DISRUPTED)))),
         row("that counts exit codes", job(podFailurePolicy=rules(("Count", STOPPED)))),
     ],

@@ -135,6 +135,7 @@ def test_wait(row: Row) -> None:
 
 @table(
     Row("a pod that is meant to run forever", done(restart="Always"), "restartPolicy Always"),
+    Row("a pod without a restartPolicy", done(restart=None), "restartPolicy Always"),
     Row(
         "a native sidecar, with one payload container",
         job({"main": exited(0)}, sidecars={"istio-proxy": RUNNING}),

@@ -32,6 +32,8 @@ NOTHING: dict[str, Any] = {}
         row("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
         row("the annotation turns the status server off", "0", NOTHING, 0),
         row("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
+        row("the last port there is", "65535", NOTHING, 65535),
+        row("an annotation just over the last port", "65536", NOTHING, 15020),
         row("an annotation that is no number", "high", NOTHING, 15020),
         row("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
         row("a bad annotation leaves it to ProxyConfig", "x", configured('{"statusPort":1}'), 1),

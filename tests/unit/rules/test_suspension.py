@@ -71,6 +71,7 @@ def noted(time: str) -> dict[str, Any]:
     [
         row("that runs", job("Created", "Running")),
         row("that was just created", job()),
+        row("that names its operator", job(policy={"managedBy": "kubeflow.org/training-operator"})),
         row("whose status says null", job(policy={"suspend": None})),
         row("that we resumed a day ago", job(**noted("2026-11-20T09:00:00Z"))),
         row("that we resumed more than a day from now", job(**noted("2026-11-22T09:00:01Z"))),

@@ -46,6 +46,7 @@ def test_a_control_plane_behind_a_url_has_no_namespace() -> None:
     ("fields", "covers"),
     [
         row("Istio's own", {}, True),
+        row("every operation", {"operations": ["*"]}, True),
         row("another operation", {"operations": ["UPDATE"]}, False),
         row("another group", {"apiGroups": ["apps"]}, False),
         row("another version", {"apiVersions": ["v2"]}, False),
