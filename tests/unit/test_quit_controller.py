@@ -11,9 +11,9 @@ from istio_aux.model import sidecars
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
-from unit.apiserver import proxy_quits
+from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import until
-from unit.quitting import ENDED, FAST, JOB, World, cluster
+from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster
 from unit.rules.pods import RUNNING, exited
 
 EXEC = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
@@ -260,6 +260,19 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
         assert not gone(world)
         assert world.told == []
+
+
+async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
+    def told() -> list[str]:
+        return sorted(event["regarding"]["name"] for event in api.events)
+
+    async with ApiServer() as api:
+        for process in ("first", "second"):
+            async with at_work(api, limits=SOON) as world:
+                await torn(world)
+                await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
+                await until(lambda: process in told(), "what came later is told")  # noqa: B023 - at once
+        assert told() == ["first", "job", "second"]
 
 
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,8 @@ from istio_aux.model.documents import whole
 from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from istio_aux.repair.rollout import Sidecar
 from unit.asynchronous import background, until
-from unit.repairing import SIDECAR, World, at_work, cluster, mesh
-from unit.rules.mesh import INJECT
+from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.rules.pods import exited
 from unit.rules.training import document
 from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS
@@ -47,6 +48,20 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
 
 
+async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
+    """`istioctl install` moves the webhooks to a configuration of another name."""
+    async with Cluster() as api:
+        for marker in ("first-process", "second-process"):
+            async with at_work(api, policy=REPORT, known=mesh(State.NO_ENDPOINT)) as world:
+                await world.pod("web")
+                await until(lambda: "web" in world.unmeshed, "it is found")
+                for name in (DEFAULT, ORIGINAL, DEFAULT):
+                    await rename(world, name)
+                await world.pod(marker)
+                await until(functools.partial(has_been_told, world, marker), "what came later is")
+        assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
+
+
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
@@ -58,6 +73,16 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
         assert note.endswith("not restarted: it is a Job's, and race-policy is not restart-jobs")
+
+
+async def rename(world: World, configuration: str) -> None:
+    """Istio's webhooks are in a configuration of this name from now on."""
+    world.repair.set_injectors(mesh(named=configuration))
+    await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
+
+
+def has_been_told(world: World, pod: str) -> bool:
+    return pod in [name for name, _ in world.events("NoSidecar")]
 
 
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
