@@ -132,7 +132,7 @@ def test_a_sidecar_stays_if_its_job_would_count_its_exit_code(
     assert became(made)[1] == expected
 
 
-def test_check_names_jobs_that_count_the_exit_codes_of_native_sidecars(
+def test_explain_and_check_name_jobs_that_count_the_exit_codes_of_native_sidecars(
     cluster: lab.Cluster, client: lightkube.Client, namespace: str, program: Program
 ) -> None:
     """cloud-sql-proxy#1803: the proxy of its pod is native in any case."""
@@ -144,6 +144,8 @@ def test_check_names_jobs_that_count_the_exit_codes_of_native_sidecars(
         run = [PROGRAM, *argv, "--config", program.config, "--kubeconfig", cluster.kubeconfig]
         return subprocess.run(run, capture_output=True, text=True, check=False).stdout
 
+    why = "istio-proxy: a rule of podFailurePolicy that names no container counts its exit code"
+    assert why in said("explain", "-n", namespace, "job/explained")
     assert f"{namespace}/explained" in said("check", "-o", "json")
 
 

@@ -106,7 +106,7 @@ def audited(pod: Pod) -> report.Finding | str | None:
     """What `audit` says about it."""
     expectation = mesh.expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
     return report.audit(
-        pod, Candidate.of(pod), expectation, judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
+        pod, Candidate.of(pod), judged(pod, NOW, quit_policy=QuitPolicy(grace=30)), expectation
     )
 
 

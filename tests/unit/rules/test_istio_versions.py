@@ -176,6 +176,6 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     told = (decided.status_port, decided.ways) if isinstance(decided, Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
-    finding = report.audit(over, Candidate.of(over), Expectation(True, ""), judged(over))
+    finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)

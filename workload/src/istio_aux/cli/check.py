@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
-from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -24,9 +23,8 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
-from istio_aux.kube.objects import Key, Reader, Unreadable
+from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model.election import LeaseRecord
-from istio_aux.model.owners import Job, counts_exits
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
@@ -167,18 +165,9 @@ async def _pods(
             _, number = left_out.get(name, (why, 0))
             left_out[name] = why, number + 1
     native = mesh.native.capability is Capability.NATIVE
-    jobs = await _counting(client) if native else []
-    counting = [str(job) for job in jobs if found.selects(namespaces.get(job.namespace, {}))]
+    jobs = [*(await cluster.counting(client)).values()] if native else []
+    counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
     return [*preflight.unselected(left_out), *preflight.counting(sorted(counting))]
-
-
-async def _counting(client: Client) -> list[Key]:
-    """The Jobs that count exit codes of native sidecars; none if they cannot be read."""
-    with suppress(KubeError):
-        pages = actions.pages(client, actions.collection("batch/v1", "jobs"), Job, {})
-        jobs = [job async for page in pages for job in page.items]
-        return [job.metadata.key for job in jobs if counts_exits(job.spec.pod_failure_policy)]
-    return []
 
 
 async def _admission(

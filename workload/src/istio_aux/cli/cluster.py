@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from istio_aux.cli import report, workloads
-from istio_aux.cli.installation import Installation, Installations, Labels, installations
-from istio_aux.injector.watcher import survey
+from istio_aux.cli.installation import Installation, Installations, Judgement, Labels, installations
+from istio_aux.injector.watcher import Survey, survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -20,6 +21,7 @@ from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model import kept
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
+from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
@@ -27,6 +29,7 @@ from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import as_admitted
+from istio_aux.start.native_sidecars import COUNTED
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -70,12 +73,12 @@ class Chosen(ClusterRequest, frozen=True, kw_only=True):
 def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod and its `Judgement`.
+    ``show`` gets each pod, its `Judgement`, and a ``note`` about how it starts.
     What has no pods, and what cannot be read, is one line on stderr.
     """
 
     async def work(access: Access) -> int:
-        known, kubelets = dict[str, Labels | None](), dict[str, Kubelet]()
+        known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
         async with Client(access, patient=True) as client:
             found = await find(client, chosen.config)
             status = told(found)
@@ -88,14 +91,28 @@ def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None])
                     labels, gaps = await _namespaces(client, where)
                     unlabelled(found, gaps)
                     known[where] = labels.get(where)
+                    jobs |= await counting(client, where)
                 kubelet = await kubelet_of(client, each, kubelets)
                 judged = found.judge(
                     each, known[where], system_clock(), chosen.sidecars, kubelet=kubelet
                 )
-                show(each, judged)
+                owner = controller(each)
+                native = [sidecar.name for sidecar in each.native_sidecars]
+                counted = native and owner and owner.uid in jobs
+                show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
         return status
 
     return run(credentials, work)
+
+
+async def counting(client: Client, namespace: str = "") -> dict[str, str]:
+    """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
+    path, found = actions.collection("batch/v1", "jobs", namespace), dict[str, str]()
+    with suppress(KubeError):
+        async for page in actions.pages(client, path, Job, {}):
+            jobs = (job for job in page.items if counts_exits(job.spec.pod_failure_policy))
+            found |= {job.metadata.uid: str(job.metadata.key) for job in jobs}
+    return found
 
 
 async def find(client: Client, config: Installation | None) -> Installations:
@@ -188,10 +205,7 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
             owners.update(each.uid for each in pod.metadata.owner_references or ())
             kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
             judged = found.judge(pod, its_labels, now, kubelet=kubelet)
-            ours = judged.installation
-            options, asked = ours.settings.pod_options, ours.applications
-            new = as_admitted(Candidate.of(pod), its_labels, options, asked, mesh.expected)
-            outcome = report.audit(pod, *new, judged)
+            outcome = _audited(pod, its_labels, judged, mesh)
             if isinstance(outcome, str):
                 unknown[outcome] += 1
             elif outcome:
@@ -215,6 +229,14 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
         len(labels) if selects else None, number, installations=found,
     )  # fmt: skip
+
+
+def _audited(
+    pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
+) -> report.Finding | str | None:
+    options, asking = judged.installation.settings.pod_options, judged.installation.applications
+    new, expectation = as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)
+    return report.audit(pod, new, judged, expectation)
 
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:

@@ -120,8 +120,8 @@ class QuitVerdict(msgspec.Struct, frozen=True):
     seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
-def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanation:
-    """Explain one pod, which was judged.
+def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "") -> Explanation:
+    """Explain one pod, which was judged; a ``note`` adds to how it starts.
 
     ``start`` says how a pod of a template starts, which does not exist yet.
     """
@@ -131,7 +131,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanatio
         reason = f"{PROXY} is told to exit once every payload container is finished"
     if isinstance(decision, Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
-    notes = filter(None, (start or effective_start(pod), *bad_values(pod)))
+    notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
     return Explanation(
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
@@ -141,7 +141,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None) -> Explanatio
 
 
 def audit(
-    pod: Pod, new: Candidate, expectation: Expectation, judged: Judgement
+    pod: Pod, new: Candidate, judged: Judgement, expectation: Expectation
 ) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
@@ -243,8 +243,8 @@ def audit_text(
     """
     moment, rows = now or datetime.now(UTC), list[Sequence[str]]()
     for (namespace, owner, state, reason), pods in _by_owner(findings, "state"):
-        oldest = age(min(filter(None, (pod.created for pod in pods)), default=None), moment)
-        since = minute(min(filter(None, (pod.since for pod in pods)), default=None))
+        oldest = age(_first(pod.created for pod in pods), moment)
+        since = minute(_first(pod.since for pod in pods))
         rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
     counted = Counter(finding.state for finding in findings)
     counts = [
@@ -260,7 +260,7 @@ def audit_text(
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(
         terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
-        _most([each.text for each in audit.holders()], "holders", terminal),
+        _holders(audit.holders(), terminal),
         _left_out(findings, terminal),
         [summary],
     )
@@ -268,8 +268,7 @@ def audit_text(
 
 def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
     """What each of the first holders holds."""
-    lines = _most([each.text for each in holders], "holders", terminal)
-    return "\n".join(lines) or "no pod is stuck or blocked"
+    return "\n".join(_holders(holders, terminal)) or "no pod is stuck or blocked"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
@@ -335,6 +334,10 @@ def _by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, s
     return groups.items()
 
 
+def _first(times: Iterable[datetime | None]) -> datetime | None:
+    return min(filter(None, times), default=None)
+
+
 def _counts(counts: Mapping[str, int], kinds: Iterable[str]) -> str:
     return ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
 
@@ -342,6 +345,10 @@ def _counts(counts: Mapping[str, int], kinds: Iterable[str]) -> str:
 def _sections(*parts: Sequence[str]) -> str:
     """Join the parts that are not empty, with an empty line between."""
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _holders(holders: Iterable[Holder], terminal: Terminal) -> list[str]:
+    return _most([each.text for each in holders], "holders", terminal)
 
 
 def _left_out(findings: Iterable[Finding], terminal: Terminal) -> list[str]:
