@@ -38,6 +38,22 @@ def named(name: str, script: str) -> dict[str, Any]:
     return container(script, name=name)
 
 
+# The number of tries that its index has had is all that a pod of a Job knows of the others.
+TRIES = {
+    "name": "TRIES",
+    "valueFrom": {
+        "fieldRef": {
+            "fieldPath": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+        }
+    },
+}
+# The client speaks first: a proxy finds out from that which protocol it is. A connection may end
+# before its first word.
+ANSWER, GREET = "read -r hello && echo welcome", "echo hello; read -r welcome"
+LISTEN = f"until nc -l -p $MASTER_PORT -e sh -c '{ANSWER}'; do usleep 200000; done"
+ASK = f"until nc $MASTER_ADDR $MASTER_PORT -e sh -c '{GREET}'; do usleep 200000; done"
+
+
 def a_job(
     name: str,
     ends: str,
@@ -67,15 +83,39 @@ def a_pod(
 
 
 UPLOADER = container(UPLOAD, name="uploader")
+BY_INDEX = {"completionMode": "Indexed", "completions": 1, "parallelism": 1}
+FAILURE_POLICY = {
+    "rules": [
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [RETRY]}},
+    ]
+}
 JOBS = (
     a_job("a-job-succeeds", "Complete", (0,), container(OK)),
     a_job("a-job-fails", "Failed", (3,), container(FAIL)),
+    a_job("a-job-on-failure-succeeds", "Complete", (0,), container(OK), restart="OnFailure"),
+    # The Job controller deletes the pod that has used up its tries.
+    a_job(
+        "a-job-on-failure-gives-up", "Failed", (), container(FAIL),
+        restart="OnFailure", spec={"backoffLimit": 1},
+    ),
     a_job(
         "a-job-on-failure-succeeds-in-its-second-try", "Complete", (0,), container(fails_once()),
         restart="OnFailure", spec={"backoffLimit": 4}, restarts=1,
     ),
+    a_job(
+        "a-job-succeeds-with-its-second-pod", "Complete", (0, 3),
+        container('sleep 1; [ "$TRIES" -gt 0 ] || exit 3', env=[TRIES]),
+        spec={"backoffLimit": 6, "backoffLimitPerIndex": 1, **BY_INDEX},
+    ),
     a_job("a-job-with-two-payloads-succeeds", "Complete", (0, 0), container(OK), UPLOADER),
+    a_job("a-job-with-two-payloads-fails-by-one", "Failed", (0, 3), container(FAIL), UPLOADER),
     a_job("a-job-is-oom-killed", "Failed", (137,), container("", **GLUTTON)),
+    a_job(
+        "a-job-fails-by-its-pod-failure-policy", "Failed", (RETRY,),
+        container(f"sleep 1; exit {RETRY}"),
+        spec={"backoffLimit": 6, "podFailurePolicy": FAILURE_POLICY},
+    ),
     # A process that is not the first of its namespace can kill itself. Kubernetes makes one dollar
     # sign of two.
     a_job(
@@ -97,6 +137,15 @@ RESTART_RULES = (
         "a-container-restarts-by-its-rule-in-a-pod-that-never-does", "Complete", (0,),
         container(fails_once(), restartPolicy="Never", restartPolicyRules=rule("Restart", RETRY)),
         restarts=1, needs=CONTAINER_RESTARTS,
+    ),
+    a_job(
+        "a-container-restarts-on-failure-in-a-pod-that-never-does", "Complete", (0,),
+        container(fails_once(), restartPolicy="OnFailure"),
+        restarts=1, needs=CONTAINER_RESTARTS,
+    ),
+    a_pod(
+        "a-container-never-restarts-in-a-pod-that-does", "Failed", (3,),
+        container(FAIL, restartPolicy="Never"), restart="OnFailure", needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "all-containers-restart-by-the-rule-of-one",
@@ -139,10 +188,36 @@ RAY_AND_SPARK = (
     ),
 )  # fmt: skip
 
+PODS = (
+    a_pod("a-pod-succeeds", "Succeeded", (0,), container(OK)),
+    a_pod("a-pod-fails", "Failed", (3,), container(FAIL)),
+    a_pod(
+        "a-pod-succeeds-in-its-second-try", "Succeeded", (0,), container(fails_once()),
+        restart="OnFailure", restarts=1,
+    ),
+)  # fmt: skip
+
 TRAINING = (
     Workload(
         "a-tfjob-succeeds",
         training_job("TFJob", Worker=(2, template(named("tensorflow", OK)))),
+        "Succeeded",
+        (0, 0),
+    ),
+    Workload(
+        "a-tfjob-fails",
+        # One worker: the operator stops counting with the first that fails.
+        training_job("TFJob", Worker=(1, template(named("tensorflow", FAIL)))),
+        "Failed",
+        (3,),
+    ),
+    Workload(
+        "a-pytorchjob-whose-worker-finds-its-master",
+        training_job(
+            "PyTorchJob",
+            Master=(1, template(named("pytorch", LISTEN))),
+            Worker=(1, template(named("pytorch", ASK))),
+        ),
         "Succeeded",
         (0, 0),
     ),
@@ -173,11 +248,34 @@ DRAINS = a_job(
 )  # fmt: skip
 
 ENDINGS = (
-    DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *TRAINING, *NATIVE_SIDECARS,
+    DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
+    *NATIVE_SIDECARS,
 )  # fmt: skip
 
 # Without a proxy that is ready, nothing answers.
 AT_ONCE = a_job("a-job-that-talks-at-once", "Complete", (0,), container(TALK))
+
+# These end in other ways, in which kubelet and proxy do what they do in those that stay.
+BY_NIGHT = tuple(
+    workload
+    for workload in ENDINGS
+    if workload in RAY_AND_SPARK
+    or workload.name
+    in {
+        "a-container-never-restarts-in-a-pod-that-does",
+        "a-container-restarts-on-failure-in-a-pod-that-never-does",
+        "a-job-fails-by-its-pod-failure-policy",
+        "a-job-on-failure-gives-up",
+        "a-job-on-failure-succeeds",
+        "a-job-succeeds-with-its-second-pod",
+        "a-job-with-two-payloads-fails-by-one",
+        "a-pod-fails",
+        "a-pod-succeeds",
+        "a-pod-succeeds-in-its-second-try",
+        "a-pytorchjob-whose-worker-finds-its-master",
+        "a-tfjob-fails",
+    }
+)
 
 # What an installation is tried with.
 ACCEPTANCE = (AT_ONCE, *ENDINGS)

@@ -15,7 +15,7 @@ import pytest
 from lab import outcome
 from lab.creation import audited
 from lab.deployed import SELECTED, await_selected
-from lab.endings import DRAINS, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, RAY_AND_SPARK
+from lab.endings import BY_NIGHT, DRAINS, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
@@ -62,7 +62,7 @@ REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 STARTED = [
     workload
     for workload in ENDINGS
-    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in RAY_AND_SPARK)
+    if (not workload.needs or workload.needs.there) and (NIGHTLY or workload not in BY_NIGHT)
 ]
 
 
@@ -116,7 +116,7 @@ def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
 
     def marks(workload: Workload) -> list[pytest.MarkDecorator]:
         needed = [workload.needs.needed] if workload.needs else []
-        return [*needed, *([by_night] if workload in RAY_AND_SPARK else [])]
+        return [*needed, *([by_night] if workload in BY_NIGHT else [])]
 
     params = [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
     return pytest.mark.parametrize("workload", params)
