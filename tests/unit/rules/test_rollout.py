@@ -213,6 +213,20 @@ def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
         assert isinstance(story.see(*pods, meshed("web-2", "another")), Next)
 
 
+def test_who_leads_again_knows_that_its_eviction_was_accepted_however_late_its_watch_is() -> None:
+    """Else the pod that its watch still shows was refused, and the next leader repeats all."""
+    story = Story(bare("web-0"), bare("web-1"))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    pods = bare("web-0"), bare("web-1")
+    for evicted, expected in ((True, left.old), (False, None)):
+        own = accepted(story.rollout, evicted=evicted)
+        late = story.now._replace(monotonic=story.now.monotonic + LIMITS.unconfirmed)
+        seen = observed(restored(own, pods, story.now, left.old), pods, late, LIMITS).replacing
+        assert (seen and seen.old) == expected
+
+
 def test_the_next_leader_knows_which_pods_were_made_since() -> None:
     """By the times of the API server; a bare pod that was there before shows nothing."""
     story = Story(bare("a", created=10.0), bare("b", created=10.0))

@@ -319,9 +319,10 @@ def restored(
     if isinstance(left, Failure):
         newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
         return structs.replace(rollout, replacing=None, failure=newest)
+    own = rollout.replacing
+    if own and own.old == left:  # Another leader may have sent what this one did not.
+        return structs.replace(rollout, replacing=structs.replace(own, since=now.monotonic, sent=True))
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
-    if rollout.replacing and rollout.replacing.old == left:
-        known = rollout.replacing.known
     return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
 
