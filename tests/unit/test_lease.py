@@ -34,12 +34,12 @@ class Candidate:
     Attributes:
         told: each time, whether it leads now.
         leaves: the text that it leaves to the next one, the last one recalled if that is empty.
-        recalled: the texts of the Lease that it was given.
+        recalled, lost: the texts of the Lease that it was given, and whether they may lack some.
     """
 
     def __init__(self, client: Client, name: str, leaders: set[str], times: dict[str, Any]) -> None:
         self.name, self.told, self._leaders = name, list[bool](), leaders
-        self.leaves, self.recalled = "", list[str]()
+        self.leaves, self.recalled, self.lost = "", list[str](), list[bool]()
         self.unfit = ""
         self.lease = Lease(
             client, "istio-aux", "istio-aux", name,
@@ -53,8 +53,9 @@ class Candidate:
     def _checkpoint(self) -> str:
         return self.leaves or "".join(self.recalled[-1:])
 
-    def _recall(self, text: str) -> bool:
+    def _recall(self, text: str, lost: bool) -> bool:
         self.recalled.append(text)
+        self.lost.append(lost)
         return bool(text) or not self.leaves
 
     def _changed(self, leads: bool) -> None:
@@ -224,6 +225,7 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
             "spec": {"holderIdentity": "three", "leaseDurationSeconds": 60},
         })  # fmt: skip
         await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        assert one.lost[-1] == bool(text)
         async with candidate(api, "three", leaders) as three:
             await until(lambda: "known" in three.recalled, "it is told", within=30)
 

@@ -167,6 +167,9 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         world.repair.recall({"shop/b": now, "shop/a": now - timedelta(hours=1)}, {"shop/y": two})
         assert world.repair.failed == {"shop/a": now, "shop/b": now}
         assert world.repair.replaced == {"shop/y": two}
+        world.repair.recall({}, {"shop/x": one}, lost=True)
+        assert world.repair.replaced == {"shop/x": one, "shop/y": two}
+        world.repair.recall({}, {"shop/y": two})
         passed = 86_000.0
         world.repair.recall({"shop/a": now}, {})
         passed = 86_500.0

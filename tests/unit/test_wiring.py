@@ -193,8 +193,8 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
             await lease.save()
         now = datetime.now(UTC)
         injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
-        wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text())
-        wired._recall("no checkpoint")
+        wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text(), False)
+        wired._recall("no checkpoint", False)
         stored = read_checkpoint(wired._checkpoint())
         assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
         alone = Wiring(replace(settings, lease=None), api.access())

@@ -236,10 +236,10 @@ class Wiring:
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
 
-    def _recall(self, text: str) -> bool:
+    def _recall(self, text: str, lost: bool) -> bool:
         """Take what the Lease says; False: it says nothing, and this process knows something."""
         if stored := read_checkpoint(text):
-            self._repair.recall(stored.failed, stored.replaced)
+            self._repair.recall(stored.failed, stored.replaced, lost=lost)
             self._injectors.recall(stored.injectors)
         return bool(stored) or not (self._repair.failed or self._repair.replaced)
 

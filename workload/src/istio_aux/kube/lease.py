@@ -112,7 +112,7 @@ class Lease(Leadership):
         identity: str,
         *,
         checkpoint: Callable[[], str] = lambda: "",
-        recall: Callable[[str], bool] = lambda _checkpoint: True,
+        recall: Callable[[str, bool], bool] = lambda _checkpoint, _lost: True,
         unfit: Callable[[], str] = lambda: "",
         duration: float = DURATION,
         deadline: float = DEADLINE,
@@ -123,7 +123,8 @@ class Lease(Leadership):
 
         The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is called with
         the stored text, perhaps empty, whenever the Lease is read while this process does not lead,
-        or another process has changed it; it returns whether it says all that this process knows.
+        or another process has changed it, and with whether it is another Lease than before; it
+        returns whether the text says all that this process knows.
         ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
@@ -327,7 +328,7 @@ class Lease(Leadership):
             return
         text, _ = self._note
         if text != before or not self.held:
-            self._lost |= not self._recall(text)
+            self._lost |= not self._recall(text, self._lost)
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""

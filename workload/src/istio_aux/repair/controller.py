@@ -169,9 +169,14 @@ class RepairController:
             replaced.setdefault(key, old)
         return replaced
 
-    def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
-        """Take what the Lease says: what the last leader left, or what this leader did not know."""
-        if self._leading:
+    def recall(
+        self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced], *, lost: bool = False
+    ) -> None:
+        """Take what the Lease says: what the last leader left, or what this leader did not know.
+
+        ``lost``: it is another Lease, whose holder may not know what this process knows.
+        """
+        if self._leading or lost:
             known, others = self.replaced, self._recalled.replaced
             replaced = {**others, **{k: v for k, v in replaced.items() if k not in known}}
         self._recalled.update(failed, replaced)
