@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, ApiError
 from unit.apiserver import ApiServer
+from unit.asynchronous import until
 from unit.store import refusal
 from unit.test_access import kubeconfig
 
@@ -158,12 +160,39 @@ async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(plugin: 
 async def test_a_program_that_never_ends_is_ended(
     plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its child, which holds its pipes, is not waited for."""
     monkeypatch.setattr(exec_plugin, "DEADLINE", 0.2)
-    plugin.does("sleep 5 &", "exec sleep 300")
+    plugin.does("sleep 300 &", "sleep 300")
     async with ApiServer() as api, plugin.client(api) as client:
         with pytest.raises(AccessError, match=r"no answer within 0\.2 s"):
             await client.get("/api/v1/pods")
+
+
+@pytest.mark.parametrize("turns", [2, 3, 4, 20])
+async def test_a_program_whose_request_is_cancelled_is_ended_with_its_children(
+    turns: int, plugin: Plugin, tmp_path: Path
+) -> None:
+    """Also so many turns of the event loop after the request, while asyncio starts the program."""
+    plugin.does("sleep 300 &", f"echo $! > '{plugin.calls}'", "wait")
+    found = {"apiVersion": V1, "command": str(plugin.program), "interactiveMode": "Never"}
+    here = access.load(kubeconfig(tmp_path, user={"exec": found}))
+    async with asyncio.timeout(60):
+        current = asyncio.create_task(here.current())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        while not plugin.called:
+            time.sleep(0.01)  # noqa: ASYNC251  (no turn of the loop passes)
+        current.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await current
+        await until(lambda: has_ended(int(plugin.called[0])), "the child is ended")
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for whoever reads its exit status."""
+    try:
+        return " Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 async def test_a_program_that_is_not_there_is_named_with_its_hint(

@@ -1,15 +1,16 @@
 """Credential plugins: programs that a kubeconfig names in ``exec`` (client.authentication.k8s.io).
 
-A plugin runs as the user, beside the event loop. Its time is bounded; Ctrl-C reaches it, too.
+A plugin runs as the user. Its time is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -138,7 +139,7 @@ class Plugin:
             if self._failure and now < self._failure[0] + AGAIN:
                 raise self._failure[1]
             try:
-                self._last = self._credential(await asyncio.to_thread(self._run))
+                self._last = self._credential(await self._run())
             except AccessError as error:
                 self.fail(error)
                 raise
@@ -154,34 +155,49 @@ class Plugin:
         self._last = None
         self._failure = asyncio.get_running_loop().time(), error
 
-    def _run(self) -> bytes:
+    async def _run(self) -> bytes:
         """Run the program; returns its answer."""
         spec, quiet = self._spec, not self._interactive
-        seconds = DEADLINE if quiet else LOGIN
         variables = {item.name: item.value for item in spec.env or ()}
-        try:
-            ended = subprocess.run(  # noqa: S603  (the kubeconfig is the user's own)
-                (spec.command, *(spec.args or ())),
-                stdin=subprocess.DEVNULL if quiet else None,
-                stdout=subprocess.PIPE,
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                spec.command,
+                *(spec.args or ()),
+                stdin=asyncio.subprocess.DEVNULL if quiet else None,
+                stdout=asyncio.subprocess.PIPE,
                 # A person who logs in must see the instructions.
-                stderr=subprocess.PIPE if quiet else None,
+                stderr=asyncio.subprocess.PIPE if quiet else None,
                 env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": self._info},
-                timeout=seconds,
-                check=False,
+                # `_end` kills the whole session: the program and its children.
+                start_new_session=quiet,
             )
-        except subprocess.TimeoutExpired as error:
-            raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill the program alone, and wait for children that hold its pipes.
+            await asyncio.wait([starting])
+            if not starting.exception():
+                await _end(starting.result(), group=quiet)
+            raise
         except (OSError, ValueError) as error:
             hint = f"; {one_line(spec.install_hint, _SHOWN)}" if spec.install_hint else ""
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
-        if ended.returncode != 0:
-            why = " ".join((ended.stderr or b"").decode(errors="replace").split())
+        seconds = DEADLINE if quiet else LOGIN
+        try:
+            async with asyncio.timeout(seconds):
+                answer, errors = await process.communicate()
+        except TimeoutError as error:
+            raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
+        finally:
+            await _end(process, group=quiet)
+        if process.returncode != 0:
+            why = " ".join((errors or b"").decode(errors="replace").split())
             why = why if len(why) <= _SHOWN else f"…{why[-_SHOWN:]}"  # The end says why.
-            why = f"exit status {ended.returncode}" + (f": {why}" if why else "")
+            why = f"exit status {process.returncode}" + (f": {why}" if why else "")
             raise AccessError(f"{self._name}: {why}")
-        return ended.stdout
+        return answer
 
     def _credential(self, answer: bytes) -> Credential:
         try:
@@ -200,3 +216,15 @@ class Plugin:
             raise AccessError(f"{self._name}: neither token nor client certificate")
         pair = (certificate.encode(), key.encode()) if certificate and key else None
         return Credential(status.token or None, pair, status.expiration_timestamp)
+
+
+async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
+    """Kill a program, or its process group. A process that left the group may hold its pipes."""
+    with suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        elif process.returncode is None:
+            process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):  # asyncio also waits for the end of the pipes.
+            await process.wait()
