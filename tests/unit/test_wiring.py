@@ -12,7 +12,7 @@ import pytest
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
-from istio_aux.kube.lease import Lease
+from istio_aux.kube.lease import Lease, own_identity
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.documents import whole
@@ -177,7 +177,7 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
 
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that cannot be read says nothing."""
+    """By the name that a restart keeps. A checkpoint that cannot be read says nothing."""
     no_pods = {"quit": QuitMode.DISABLED, "repair_policy": RepairPolicy(race=RacePolicy.NONE)}
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"), **no_pods)
     async with ApiServer() as api:
@@ -186,6 +186,7 @@ async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPat
         lease = wired._leadership
         assert isinstance(lease, Lease)
         assert lease._unfit() == "watch namespaces: nothing heard for 0 min"
+        assert lease._identity == own_identity(8443)
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leadership for writer in writers] == [lease] * 3
         assert not lease.leads()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -21,7 +20,7 @@ from istio_aux.kube.access import Access, TokenLife, token_life
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
-from istio_aux.kube.lease import Leadership, Lease
+from istio_aux.kube.lease import Leadership, Lease, own_identity
 from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
@@ -63,7 +62,7 @@ class Wiring:
         """Create and connect them; `work` starts them.
 
         ``certificate`` returns the fingerprint of the certificate that the webhook serves.
-        ``identity`` names this process among the candidates for the Lease; else it is random.
+        ``identity`` names this process among the candidates for the Lease; see `own_identity`.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -81,9 +80,8 @@ class Wiring:
         self._watches, self._injectors = self._around.watches, self._around.injectors
         self._leadership = Leadership()
         if lease := settings.lease:
-            own = identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
             self._leadership = Lease(
-                self.client, *lease, own,
+                self.client, *lease, identity or own_identity(settings.webhook_address.port),
                 checkpoint=self._checkpoint, recall=self._recall, unfit=self._watches.dead,
                 clock=clock,
             )  # fmt: skip

@@ -12,11 +12,15 @@ the Lease: an unfit leader is better than none.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import random
+import secrets
+import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -59,6 +63,24 @@ class _LeaseObject(msgspec.Struct, frozen=True):
 
 
 _lease = Reader(_LeaseObject, "Lease")
+
+
+def own_identity(port: int) -> str:
+    """Name this process as a candidate for the Lease; with port 0 the name is random.
+
+    A process that was killed has the same name after its restart, so it resumes its Lease. Only one
+    process listens on ``port`` in a network namespace, and it listens before it leads; a pod of the
+    same name has another network namespace.
+    """
+    try:
+        place = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            str(Path("/proc/self/ns/net").readlink()),
+        )
+    except OSError:
+        place = ()
+    own = " ".join((*place, str(port))) if place and port else secrets.token_hex(8)
+    return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
 
 
 class Leadership:
