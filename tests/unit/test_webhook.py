@@ -190,14 +190,6 @@ async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning() -> Non
 HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
 
 
-async def test_expect_100_continue_is_answered() -> None:
-    body = review()
-    head = HEAD + b"Content-Length: %d\r\nExpect: 100-Continue\r\n\r\n" % len(body)
-    async with serving() as hook, hook.client() as client:
-        assert (await client.ask(head)).status == 100
-        assert (await client.ask(body)).status == 200
-
-
 @pytest.mark.parametrize(
     "sent",
     [
