@@ -19,6 +19,7 @@ from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import IGNORED
+from istio_aux.model.policy import QuitMode
 from istio_aux.model.selectors import DNS_LABEL
 
 from cluster import UNREADABLE
@@ -34,6 +35,14 @@ EXPECTED_APPLICATIONS: Final = (
     " for all of another"
 )
 
+# Which pods to look after is never guessed.
+_NEVER_GUESSED: Final = (
+    "namespace-selectors",
+    "pod-selector",
+    "inject-selector",
+    "inject-applications",
+    "inject-namespaces",
+)
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = ("inject-applications", "inject-namespaces")
 _APPLICATION: Final = re.compile(
@@ -111,19 +120,42 @@ class Config:
 def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
     """Return the options in `text`, which the leader noted when all were good.
 
-    Another revision may have noted them. A choice that this one does not know becomes its default,
-    with which Jobs end. With selectors or names that it cannot read there is no configuration,
-    None: which pods to look after is not guessed.
+    Another revision may have noted them. What this one cannot read becomes what replaces it, or its
+    default; of `quit`, `disabled`, as no proxy is told to exit by a guess. With selectors or names
+    that it cannot read there is no configuration, None.
     """
     try:
         known = msgspec.json.decode(text, type=dict[str, Any])
-        options: dict[str, Any] = {name: known.get(name, defaults[name]) for name in defaults}
-        for name, choices in CHOICES.items():
-            if options[name] not in choices:
-                options[name] = defaults[name]
+        options = {
+            name: _readable(name, known.get(name, default), default)
+            for name, default in defaults.items()
+        }
         return Config(model=model, **{key.replace("-", "_"): options[key] for key in options})
     except UNREADABLE:
         return None
+
+
+def _readable(name: str, value: Any, default: Any) -> Any:
+    """Return the noted value of an option, or what stands in for one that cannot be read."""
+    if name in _NEVER_GUESSED:
+        return value
+    option, _, new = settings.REPLACED.get(f"{name}={value}", "").partition("=")
+    if option == name:
+        return new
+    if name == "sidecars":
+        # A rule that is gone, such as NAME=/COMMAND: its container keeps the pod, as without one.
+        value = ",".join(rule for rule in str(value).split(",") if _is_read(name, rule))
+    if _is_read(name, value):
+        return value
+    return QuitMode.DISABLED.value if name == "quit" else default
+
+
+def _is_read(name: str, value: Any) -> bool:
+    try:
+        settings.OPTIONS[name].read(value)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_applications(text: str, model: str) -> tuple[Applications, ...]:

@@ -124,10 +124,25 @@ def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) ->
 @pytest.mark.parametrize(
     ("noted", "runs"),
     [
+        ({"start_mode": "off"}, {"start-mode": "none"}),
         ({"start_mode": "turbo"}, {"start-mode": "auto"}),
         ({"quit_via": "exec", "fast": True}, {}),
+        ({"sidecars": "a=80/x,otel=/bin/kill -TERM 1"}, {"sidecars": "a=80/x"}),
+        ({"sidecars": "a=80/x,a=80/y"}, {"sidecars": ""}),
+        ({"quit": "off"}, {"quit": "disabled"}),
+        ({"quit": "turbo"}, {"quit": "disabled"}),
+        ({"quit_grace": -1}, {"quit-grace": 0}),
     ],
-    ids=["an unknown value", "options that are gone"],
+    ids=[
+        "a value that another one replaces",
+        "an unknown value",
+        "options that are gone",
+        "commands",
+        "rules that contradict each other",
+        "an old word for no quits",
+        "an unknown word for quits",
+        "an unknown number",
+    ],
 )
 def test_a_refresh_that_no_longer_knows_what_is_set_runs_the_last_good_configuration(
     noted: dict[str, Any], runs: dict[str, str], unit: Unit
@@ -142,9 +157,22 @@ def test_a_refresh_that_no_longer_knows_what_is_set_runs_the_last_good_configura
     assert unit.settings == before | runs
 
 
-def test_a_unit_that_never_had_a_usable_configuration_says_that_nothing_runs(unit: Unit) -> None:
+@pytest.mark.parametrize(
+    "noted",
+    [
+        {"namespace_selectors": "="},
+        {"pod_selector": "="},
+        {"inject_selector": "="},
+        {"inject_applications": "A"},
+        {"inject_namespaces": "A"},
+    ],
+    ids=" ".join,
+)
+def test_a_unit_that_never_had_a_usable_configuration_says_that_nothing_runs(
+    noted: dict[str, str], unit: Unit
+) -> None:
     """Which pods to look after, the charm never guesses."""
-    note(unit, pod_selector="=")
+    note(unit, **noted)
 
     status = unit.replace(config={"pod-selector": "="})
 
