@@ -170,7 +170,11 @@ class RepairController:
         return replaced
 
     def recall(
-        self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced], *, lost: bool = False
+        self,
+        failed: Mapping[str, datetime],
+        replaced: Mapping[str, Replaced],
+        *,
+        lost: bool = False,
     ) -> None:
         """Take what the Lease says: what the last leader left, or what this leader did not know.
 

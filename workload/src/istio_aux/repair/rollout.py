@@ -321,7 +321,9 @@ def restored(
         return structs.replace(rollout, replacing=None, failure=newest)
     own = rollout.replacing
     if own and own.old == left:  # Another leader may have sent what this one did not.
-        return structs.replace(rollout, replacing=structs.replace(own, since=now.monotonic, sent=True))
+        return structs.replace(
+            rollout, replacing=structs.replace(own, since=now.monotonic, sent=True)
+        )
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
     return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
