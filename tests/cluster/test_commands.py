@@ -116,6 +116,7 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
         "injector": "ok",
         "native sidecars": "note",
         "namespaces": "note",
+        "pods": "ok",
         "network": "ok",
     }
     assert "Istio injects no pod there by itself: control" in found["namespaces"]["what"]

@@ -12,14 +12,17 @@ from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
+from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod, decode
-from istio_aux.model.policy import Capability, Right
+from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
 from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Configuration
+from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
-from unit.rules.pods import RUNNING, job
+from unit.rules.pods import RUNNING, exited, job, moment
+from unit.rules.starting import HOLD
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
@@ -221,3 +224,50 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     assert report.check_text([live, far], Terminal()) == TEXT.strip()
     well = report.check_text([live], Terminal())
     assert well.endswith("\n\nnothing keeps istio-aux from working here")
+
+
+@pytest.mark.parametrize(
+    ("pod", "expectation", "capability", "says"),
+    [
+        (job({"main": exited(0), "istio-proxy": RUNNING}), YES, Capability.NATIVE, "told to exit"),
+        (job({"main": RUNNING}), YES, Capability.NATIVE, "lack the sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.NATIVE, "native sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.CLASSIC, "would be held"),
+        (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},
+             annotations={"sidecar.istio.io/nativeSidecar": "true"}),
+         YES, Capability.NATIVE, None),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, spec={"terminationGracePeriodSeconds": 0}),
+         YES, Capability.NATIVE, "created again, not native: its grace period is short"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING},
+             spec={"terminationGracePeriodSeconds": 0},
+             annotations={NATIVE_SIDECAR: "false", NOT_NATIVE: "x: y", PROXY_CONFIG: HOLD}),
+         YES, Capability.NATIVE, "not native: its grace period is short"),
+        (job({"main": RUNNING}), NO, Capability.NATIVE, None),
+    ],
+    ids=["finished", "unmeshed", "native", "held", "native already", "held for its grace",
+         "held for a reason", "outside of the mesh"],
+)  # fmt: skip
+@pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
+def test_each_pod_that_is_there_is_told_what_would_change(
+    pod: Pod, expectation: Expectation, capability: Capability, says: str | None, *, status: bool
+) -> None:
+    """Istio's injector leaves a status on the pods that it injects."""
+    how = StartPolicy(capability=capability)
+    if status and pod.has_proxy:
+        notes = {**(pod.metadata.annotations or {}), "sidecar.istio.io/status": "{}"}
+        pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
+
+    found = preflight.change(pod, expectation, how, QuitPolicy(), moment(NOW))
+
+    assert found is None if says is None else says in (found or "")
+
+
+def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
+    names = [f"team/web-{number}" for number in range(7)]
+
+    changed, rest = preflight.pod_changes(9, {"would be held": names})
+
+    assert changed.what.startswith("7 would be held: team/web-0, ")
+    assert changed.what.endswith(" and 2 more")
+    assert rest.what == "2 of 9 need no change"
+    assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]

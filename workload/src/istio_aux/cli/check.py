@@ -153,21 +153,29 @@ async def _pods(
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[CheckResult]:
-    """Say which Job-like pods are left out, and which Jobs count exit codes of sidecars."""
-    left_out = dict[str, tuple[str, int]]()
+    """Say what would change about the pods that are there, and which Job-like ones are left out."""
+    now, seen = system_clock(), 0
+    changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
-        name, labels = pod.metadata.namespace, namespaces[pod.metadata.namespace]
+        about, labels = pod.metadata, namespaces[pod.metadata.namespace]
+        ours, why = found.of(pod, labels)
         wanted = expected(Wish.of(pod, labels), mesh.hooks, mesh.policies)
-        _, why = found.of(pod, labels)
-        if why and preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-            _, number = left_out.get(name, (why, 0))
-            left_out[name] = why, number + 1
+        settings, how = ours.settings, ours.settings.start(mesh.native.capability)
+        seen += not why
+        if why:
+            if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
+                _, number = left_out.get(about.namespace, (why, 0))
+                left_out[about.namespace] = why, number + 1
+        elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+            changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     native = mesh.native.capability is Capability.NATIVE
     jobs = [*(await cluster.counting(client)).values()] if native else []
     counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
-    return [*preflight.unselected(left_out), *preflight.counting(sorted(counting))]
+    selects = any(map(found.selects, namespaces.values()))
+    pods = preflight.pod_changes(seen, changes) if selects else ()
+    return [*preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting))]
 
 
 async def _admission(

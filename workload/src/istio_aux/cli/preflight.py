@@ -15,14 +15,21 @@ import msgspec
 from istio_aux.injector.injection import Expectation, expected, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model.annotations import START, start_order
+from istio_aux.model.annotations import NOT_NATIVE, START, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
+from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, convert, decode
-from istio_aux.model.policy import Capability, Right
+from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Quit, decide
+from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import ReportUnmeshed
+from istio_aux.repair.rules import decide as decide_repair
+from istio_aux.start.plan import before_injection, plan
 
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
@@ -260,6 +267,41 @@ def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResul
         yield _note(check, f"{what}: their proxies do not end", do)
     if (more := len(namespaces) - NAMED) > 0:
         yield _note(check, f"and {more} more such namespaces", "see `istio-aux audit`")
+
+
+def change(
+    pod: Pod, expectation: Expectation, how: StartPolicy, policy: QuitPolicy, now: Moment
+) -> str | None:
+    """Say what istio-aux would do about a pod that is there; None: nothing.
+
+    How a pod starts is decided when its controller creates the next one.
+    """
+    if pod.status.phase == "Running" and isinstance(decide(PodFacts(pod, policy), now), Quit):
+        return "are finished, and their sidecars would be told to exit now"
+    match decide_repair(Candidate.of(pod), expectation, RepairPolicy(), live=None):
+        case ReportUnmeshed(unmeshed=True):
+            return "lack the sidecar that Istio would give them: race-policy"
+        case _ if not expectation.expected:
+            return None
+        case _:
+            planned = plan(before_injection(pod), how, left=lambda _: "")
+            what = _STARTED.get(planned.started_with or "")
+            kind, _, _ = planned.writes.get(NOT_NATIVE, "").partition(":")
+            return f"{what}, not native: {kind}" if what and kind else what
+
+
+_STARTED = {
+    "native": "would start behind a native sidecar when they are created again",
+    "hold": "would be held until their proxy is ready when they are created again",
+}
+
+
+def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
+    """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
+    rest = seen - sum(map(len, changes.values()))
+    for what, names in changes.items():
+        yield _ok("pods", f"{len(names)} {what}: {listed(names, most=NAMED)}")
+    yield _ok("pods", f"{rest} of {seen} need no change" if seen else "there are none")
 
 
 def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
