@@ -63,3 +63,18 @@ async def test_the_command_waits_no_hour_for_an_api_server_that_it_does_not_reac
         async with asyncio.timeout(20):
             assert await once.resume(world.client, 600, FAST) == 1
         assert "TFJobs: it is not known which are suspended: 503: down" in capsys.readouterr().err
+
+
+async def test_a_job_that_cannot_be_resumed_does_not_make_the_command_wait_for_lists_that_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(once, "UNREAD", 0.5)
+    async with kubeflow() as world:
+        await world.suspended(ends=True)
+        world.api.refuse("/batch/v1/jobs", 503, text="down")
+        world.api.refuse(PATCH, 403, "Forbidden", "not you")
+        async with asyncio.timeout(20):
+            assert await resume(world.client, 600, FAST) == 1
+        said = capsys.readouterr().err
+        assert "TFJob training/mnist: it is still suspended: " in said
+        assert "Jobs: it is not known which are suspended: 503: down" in said

@@ -51,7 +51,7 @@ from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, Surroundings, Watches
 
-UNREAD = 60.0  # Seconds until what cannot be listed is not waited for, if no Job is known.
+UNREAD = 60.0  # Seconds until what cannot be listed is not waited for, if no Job can be resumed.
 _GONE = "it ended without a quit"
 _HELP = (
     "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
@@ -372,7 +372,7 @@ async def resume(client: Client, patience: float, limits: SuspensionLimits | Non
                 report.write(f"waits for the pods of suspended Jobs: {waits}")
                 sys.stdout.flush()  # Its reader waits for this line.
                 said = waits
-            if jobs.unread and not waits and clock() > unread:
+            if jobs.unread and jobs.given_up(ATTEMPTS) and clock() > unread:
                 break
             await asyncio.sleep(_POLL)
         await jobs.stop(_END)

@@ -147,8 +147,11 @@ class SuspendedJobs:
 
         Kinds that may not be listed count as found: see `unread`.
         """
-        found = self._searched == {*KINDS}
-        return found and all(job.failures >= attempts for job in self._jobs.values())
+        return self._searched == {*KINDS} and self.given_up(attempts)
+
+    def given_up(self, attempts: int) -> bool:
+        """Whether each Job that is known has failed so many times in a row; also if none is."""
+        return all(job.failures >= attempts for job in self._jobs.values())
 
     async def suspend(
         self,
