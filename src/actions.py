@@ -20,6 +20,7 @@ from istio_aux.model.answers import PAGE, ListedPod, PodPage
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from istio_aux.model.text import printable
+from lightkube import Client
 
 import certificates
 import cluster
@@ -42,6 +43,8 @@ ANSWER: Final = 50.0
 # left for the charm when the command has ended.
 _AROUND: Final = 3.0
 _AFTER: Final = 5.0
+# Seconds for each read of a check, of which an API server that hangs takes two or three.
+_PATIENCE: Final = 3.0
 
 # What a check found, worst first.
 _RESULTS: Final = ("problem", "unknown", "note", "ok")
@@ -183,23 +186,29 @@ class Actions(ops.Object):
             yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
         if why := istio.migration(inputs.control_planes):
             yield Finding("relations", "note", why, "after a migration remove the old one")
-        try:
-            with cluster.connect(self._kubernetes) as client:
-                objects.resolve(client, dataclasses.replace(inputs, leader=True))
-                waits = objects.awaited(client, inputs)
-        except ReconcileError as error:
-            trust = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
-            yield Finding("trust", "problem" if trust else "unknown", str(error), trust)
-        else:
-            yield Finding("trust", "ok", "the charm reads what it needs")
-            if waits:
-                do = "see `juju status`"
-                yield Finding("units", "problem", f"the Service lacks {waits}", do)
-            else:
-                yield Finding("units", "ok", "a unit is ready behind the Service")
+        with cluster.connect(self._kubernetes, patience=_PATIENCE) as client:
+            yield self._trust(client, inputs)
+            yield self._units(client, inputs)
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
             yield Finding("workload", "problem", inputs.answer.missing, do)
+
+    def _trust(self, client: Client, inputs: Inputs) -> Finding:
+        # Without a configuration no Jobs are listed: each kind of them may hang.
+        try:
+            objects.resolve(client, dataclasses.replace(inputs, leader=True, config=None))
+        except ReconcileError as error:
+            return _not_read("trust", error, inputs.app)
+        return Finding("trust", "ok", "the charm reads what it needs")
+
+    def _units(self, client: Client, inputs: Inputs) -> Finding:
+        try:
+            waits = objects.awaited(client, inputs)
+        except ReconcileError as error:
+            return _not_read("units", error, inputs.app)
+        if waits:
+            return Finding("units", "problem", f"the Service lacks {waits}", "see `juju status`")
+        return Finding("units", "ok", "a unit is ready behind the Service")
 
     def _workloads_findings(self) -> Iterator[Finding]:
         command = ["check", "--config", workload.CONFIG, "--output", "json"]
@@ -278,6 +287,12 @@ class Actions(ops.Object):
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
         except ops.pebble.Error as error:
             return "", str(workload.trouble(error))
+
+
+def _not_read(check: str, error: ReconcileError, app: str) -> Finding:
+    if error.refused:
+        return Finding(check, "problem", str(error), f"run `juju trust {app} --scope=cluster`")
+    return Finding(check, "unknown", str(error))
 
 
 def _listed(page: PodPage) -> Results:

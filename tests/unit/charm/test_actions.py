@@ -289,10 +289,23 @@ def test_a_check_finds_missing_trust_a_bad_option_and_a_service_without_a_unit(
     found = run_check(unit, LIVE)
     assert "problem: trust: Namespace: Kubernetes API server: " in found["findings"]
     assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
+    assert "problem: units: the Service lacks a ready endpoint" in found["findings"]
 
-    unit.api.denied, unit.api.broken = set(), {"list namespaces"}
+    unit.api.denied, unit.api.broken = set(), {"list namespaces", "list endpointslices"}
     found = run_check(unit, LIVE)
     assert "unknown: trust: Namespace: Kubernetes API server: etcd is slow" in found["findings"]
+    assert "unknown: units: EndpointSlices of Service istio-aux: " in found["findings"]
+
+
+def test_a_check_lists_no_jobs_and_leaves_time_where_the_api_server_hangs(unit: Unit) -> None:
+    """Each kind of Job may hang, and `juju run` waits for a minute."""
+    unit.api.patience.clear()
+
+    run_check(unit, LIVE)
+
+    assert "GET /api/v1/namespaces" in unit.api.patience
+    assert not [call for call in unit.api.patience if "jobs" in call]
+    assert max(unit.api.patience.values()) <= 3
 
 
 @pytest.mark.parametrize(
