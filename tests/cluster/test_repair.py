@@ -20,7 +20,7 @@ from istio_aux.repair.suspension import MARK
 from lab import crowd
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace
-from lab.hooks import mutating, patching
+from lab.hooks import mutating
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar, is_ready
 from lab.served import metric, program
@@ -94,7 +94,7 @@ def keeper(
         count = sum(kind.count for kind in KINDS.values())
         lab.until(lambda: sum(map(is_ready, keeper.pods())) == count, what=f"{count} pods to run")
         istio = lab.istio.install(cluster)
-        with mutating(cluster, "zz-thief", {"zz-thief": patching(strip)}, {"zz-thief": thief}):
+        with mutating(cluster, "zz-thief", {"zz-thief": strip}, {"zz-thief": thief}):
             yield keeper
         istio.remove()
         client.delete(Namespace, SPACE)
