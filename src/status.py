@@ -91,6 +91,8 @@ def _unready(inputs: Inputs, notes: Notes) -> str:
     answer = inputs.answer
     if not (answer and answer.missing):
         return ""
+    if answer.speaks and not answer.status:
+        return f"workload: {answer.missing}: {_refresh(inputs)}"
     if answer.speaks:
         return f"workload: {answer.missing}"
     if notes.runs:
@@ -104,10 +106,13 @@ def _skew(inputs: Inputs) -> str:
     theirs = status and (status.revision or status.version)
     if not (status and theirs) or theirs == ours:
         return ""
-    do = f"juju refresh {inputs.app} --resource {CONTAINER}-image=IMAGE"
     unknown = listed(status.unknown_keys)
     lacks = f" (it does not know {unknown})" if unknown else ""
-    return f"image is of revision {theirs}, charm of {ours}: {do}{lacks}"
+    return f"image is of revision {theirs}, charm of {ours}: {_refresh(inputs)}{lacks}"
+
+
+def _refresh(inputs: Inputs) -> str:
+    return f"juju refresh {inputs.app} --resource {CONTAINER}-image=IMAGE"
 
 
 def of_leaving(left: Sequence[str] = (), waits: str = "") -> ops.StatusBase:

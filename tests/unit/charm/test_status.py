@@ -426,3 +426,4 @@ def test_an_answer_that_cannot_be_read_is_of_another_revision(unit: Unit) -> Non
     said = unit.run().message
 
     assert said.startswith("workload: answers as another revision does: Expected `array`")
+    assert said.endswith(f": {REFRESH}")
