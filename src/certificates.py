@@ -22,6 +22,7 @@ So each step relies on the data that Juju had when the event began.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -53,14 +54,22 @@ _RENEWED: Final = 1 / 2
 _LATE: Final = 1 / 20
 # What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
 _LONGEST_CHAIN: Final = 16_384
-# Keys of the application's databag in the peer relation: which secret has the authority, and which
-# issuers units may use.
+# How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
+# good: its record stays, and so does its label, which no other secret can have (juju#22310).
+_PATIENCE: Final = timedelta(hours=1)
+
+# A secret whose backend is unknown is not lost (juju#21936; juju domain/secretbackend errors.go,
+# juju 3 secrets/client.go).
+_NO_BACKEND: Final = re.compile(r"backend[^:]* not found")
+
+# Keys of the application's databag in the peer relation: which secret has the authority, since when
+# that is lost, and which issuers units may use.
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
+_LOST_SINCE: Final = "authority-lost-since"
 _TRUSTED: Final = "trusted-issuers"
 _ISSUERS: Final = "issuers"  # A key of units.
 _REMOVED: Final = "removed-secret-revisions"  # A key of both.
-# How the labels of an authority's secret begin. A lost one keeps its label (juju#22310).
-_LABEL: Final = "certificate-authority"
+_LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
 
 T = TypeVar("T")
 
@@ -183,14 +192,17 @@ def life_left(certificate: str, now: datetime) -> float:
 class OwnAuthority:
     """The application's own authority, which the leader keeps in a Juju secret.
 
-    Juju loses the content of a secret, for a while or for good, and may say "not found" of both
-    (juju#22051, juju#22310). So there is no authority only while no secret is noted, and an admin
-    decides when another one takes the place of one that is lost.
+    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So there is no
+    authority only while no secret is noted.
     """
 
     def __init__(self, model: ops.Model) -> None:
         self._model = model
-        self.secret_id = noted(model, model.app).get(_SECRET_ID, "")  # Empty: none is made yet.
+        known = noted(model, model.app)
+        since = known.get(_LOST_SINCE)
+        self._lost_since = datetime.fromisoformat(since) if since else None
+        self._lost = False  # Juju says that the secret has no content: for a while, or for good.
+        self.secret_id = known.get(_SECRET_ID, "")  # Empty while the leader has not made one.
         self.present: Authority | None = None  # When the event began; None if it cannot be read.
         # Why it is not present, in one line.
         self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
@@ -201,9 +213,15 @@ class OwnAuthority:
             content = model.get_secret(id=self.secret_id).get_content(refresh=True)
             self.present = Authority(**content)
         except (ops.ModelError, TypeError) as error:
-            said = str(error) or type(error).__name__
+            # Of what is not found, only the cause has the words of Juju.
+            said = getattr(error.__cause__, "stderr", "") or str(error) or type(error).__name__
+            why = one_line(said, 100)
+            missing = isinstance(error, (ops.SecretNotFoundError, TypeError))
+            self._lost = missing and not _NO_BACKEND.search(why)
             do = f"if that lasts: juju run {model.app.name}/leader replace-authority"
-            self.reason = f"certificate authority cannot be read; {do} ({one_line(said, 100)})"
+            if self._lost and self._lost_since:
+                do = f"the leader makes another one at {self._lost_since + _PATIENCE:%H:%M}Z"
+            self.reason = f"certificate authority cannot be read; {do} ({why})"
 
     def offer(self, served: Leaf, names: tuple[str, ...], now: datetime) -> Offer:
         """Return what the unit, which serves `served`, may serve."""
@@ -212,7 +230,7 @@ class OwnAuthority:
         return Offer(renewed(served, self.present, names, now))
 
     def keep(self, now: datetime) -> bool:
-        """Store the first authority, or a successor in time; leader only.
+        """Store the first authority, a successor in time, or another for a lost one; leader only.
 
         Juju stores a secret when the hook succeeds, so this event goes on with the present one.
 
@@ -221,9 +239,15 @@ class OwnAuthority:
         """
         if not self._model.get_relation(PEERS):
             return False
-        due = not self.secret_id
+        # A backend that is away for another reason does not take another secret either, and the
+        # hook would fail at its end.
+        since = (self._lost_since or now) if self._lost else None
+        lost = since.isoformat(timespec="seconds") if since else ""
+        note(self._model, self._model.app, {_LOST_SINCE: lost})
         if self.present:
             due = life_left(self.present.certificate, now) <= _RENEWED
+        else:
+            due = not self.secret_id or bool(since and now >= since + _PATIENCE)
         if due:
             try:
                 self.replace(now)
@@ -243,7 +267,7 @@ class OwnAuthority:
             self._model.get_secret(id=self.secret_id).set_content(made)
             return
         secret = app.add_secret(made, label=f"{_LABEL}-{now:%Y%m%d%H%M%S%f}")
-        note(self._model, app, {_SECRET_ID: secret.id or ""})
+        note(self._model, app, {_SECRET_ID: secret.id or "", _LOST_SINCE: ""})
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,122 @@ juju#20710, juju#21058 and juju#22310: the record of the secret is there, and it
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import ops
 import pytest
 from ops import testing
 
 from .conftest import Unit
 from .test_actions import failure, results
-from .test_certificates import DOWN, bundle, fail, kept
+from .test_certificates import DOWN, bundle, fail, handshake, kept, served, trusted
+
+
+def lost_for(unit: Unit, minutes: float) -> None:
+    """Note that Juju lost the content of the secret so long ago."""
+    (peers,) = unit.state.get_relations("peers")
+    since = {"authority-lost-since": str(datetime.now(UTC) - timedelta(minutes=minutes))}
+    noted = dataclasses.replace(peers, local_app_data={**peers.local_app_data, **since})
+    unit.state = dataclasses.replace(unit.state, relations={noted})
+
+
+def noted(unit: Unit) -> Any:
+    (peers,) = unit.state.get_relations("peers")
+    return peers.local_app_data
+
+
+def test_a_lost_authority_is_replaced_after_an_hour_beside_the_old_one(
+    unit: Unit, tmp_path: Path
+) -> None:
+    old = kept(unit).certificate
+    (lost,) = unit.state.secrets
+    unit.run(secrets=set())
+    assert "authority-lost-since" in noted(unit)
+    lost_for(unit, 59)
+    status = unit.run()
+    assert isinstance(status, testing.WaitingStatus)
+    assert "; the leader makes another one at " in status.message
+    assert not unit.state.secrets
+
+    lost_for(unit, 61)
+    unit.run()
+
+    (secret,) = unit.state.secrets
+    assert secret.label != lost.label, "Juju keeps the label of the lost one"
+    assert noted(unit)["authority-secret-id"] == secret.id
+    assert "authority-lost-since" not in noted(unit)
+    for _ in range(5):
+        status = unit.run()
+        assert handshake(served(unit), trusted(unit.api), "istio-aux.kubeflow.svc", tmp_path)
+    assert bundle(unit.api) == {kept(unit).certificate} != {old}
+    assert isinstance(status, testing.ActiveStatus)
+    assert "authority-lost-since" not in noted(unit)
+
+
+def test_an_authority_that_is_found_again_is_as_good_as_before(unit: Unit) -> None:
+    before = kept(unit)
+    secrets = unit.state.secrets
+    unit.run(secrets=set())
+    lost_for(unit, 50)
+
+    status = unit.run(secrets=secrets)
+
+    assert isinstance(status, testing.ActiveStatus)
+    assert kept(unit) == before
+    assert "authority-lost-since" not in noted(unit)
+
+
+def test_while_juju_does_not_answer_no_other_authority_is_made(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not take another secret either, and the hook would fail at its end."""
+    before = kept(unit)
+    lost_for(unit, 120)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", DOWN)
+        unit.run()
+    assert kept(unit) == before
+
+
+class RefusedError(Exception):
+    """What ops chains its own error to: `ops.hookcmds.Error`."""
+
+    stderr = ""
+
+
+def refused(said: str) -> ops.ModelError:
+    """What ops raises when `secret-get` says this."""
+    known = "not found" in said
+    error, cause = ops.SecretNotFoundError() if known else ops.ModelError(said), RefusedError()
+    cause.stderr, error.__cause__ = said, cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("ERROR permission denied", id="juju#23017"),
+        pytest.param('ERROR secret backend not found: "09a7abf8"', id="juju#21936"),
+        pytest.param('ERROR external backend "vault", have ["internal"] not found', id="juju 3"),
+    ],
+)
+def test_while_a_secret_that_is_not_lost_cannot_be_read_the_status_names_the_action(
+    said: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept(unit)
+    lost_for(unit, 120)
+    with monkeypatch.context() as patch:
+        fail(patch, "secret_get", refused(said))
+        unit.run()
+        status = unit.run()
+    assert status == testing.WaitingStatus(
+        "certificate authority cannot be read; if that lasts: juju run istio-aux/leader"
+        f" replace-authority ({said})"
+    )
+    assert kept(unit) == before
+    assert isinstance(unit.run(), testing.ActiveStatus)
 
 
 def replace_authority(unit: Unit) -> dict[str, Any]:
