@@ -6,6 +6,7 @@ import datetime
 import logging
 
 import pytest
+from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import Injector
 from istio_aux.injector.watcher import Watcher
 from istio_aux.model.answers import State
@@ -13,10 +14,10 @@ from istio_aux.model.election import Since
 from istio_aux.model.policy import Capability
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import until
-from unit.injecting import Cluster, watching
+from unit.injecting import Cluster, chain, watching
 
 NAME = "istio-sidecar-injector"
-N, U = Capability.NATIVE, Capability.UNKNOWN
+N, C = Capability.NATIVE, Capability.CLASSIC
 
 
 def injector(watcher: Watcher, name: str | None = None) -> Injector:
@@ -67,6 +68,28 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
             watcher.recall({NAME: Since(State.REFUSED, then)})
             await told(watcher, State.LIVE)
             assert since(watcher) > then
+
+
+async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_once() -> None:
+    """A rolling update: the new one's slice comes, and it is live all the time."""
+    states = list[State]()
+    async with (
+        Cluster() as api,
+        watching(
+            api, rhythm=Rhythm(live=3600.0, other=0.05),
+            changed=lambda mesh: states.append(mesh.injectors[0].state),
+        ) as watcher,
+    ):  # fmt: skip
+        await api.lead()
+        await told(watcher, State.LIVE)
+        states.clear()
+        api.dry_run = chain("on request")
+        await api.publish()
+        await until(lambda: watcher.control_planes.native.capability is N, "the new one answers")
+        api.dry_run = chain("never")
+        await api.configure()
+        await until(lambda: watcher.control_planes.native.capability is C, "it is asked again")
+        assert set(states) == {State.LIVE}
 
 
 @pytest.fixture

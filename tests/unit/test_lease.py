@@ -199,6 +199,20 @@ async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(
         assert spec(api)["leaseTransitions"] == 0, "nobody else led"
 
 
+async def test_a_busy_api_server_that_asks_for_long_is_asked_once_more_before_leading_ends() -> (
+    None
+):
+    """A change of leader would cost it more requests."""
+    times = {"duration": 6.0, "deadline": 5.0, "retry": 1.0}
+    async with ApiServer() as api, candidate(api, times=times) as one:
+        await one.leads()
+        came = api.refuse("leases/istio-aux", 429, "TooManyRequests", "later", times=1, after=8)
+        await until(lambda: len(came) > 1, "it is asked again", within=30)
+        await renewed(api)
+        assert one.told == [True]
+        assert came[1] - came[0] > times["retry"] * 1.5, "later than usual"
+
+
 async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         for _ in range(3):

@@ -12,18 +12,32 @@ from istio_aux.cli import main
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.selectors import parse, parse_namespaces
-from unit import quitting
+from unit import quitting, repairing
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
+from unit.rules.unmeshed import REPORT
 
 TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
 MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
+HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 DONE, LEFT_OUT = "every payload container is finished", "no installation looks after this pod"
 LABEL = "`kubectl label{} pod job-x7k2p -n training team=a` (by the pod's author)"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
+
+
+async def test_only_pods_that_it_matches_are_unmeshed() -> None:
+    async with repairing.cluster(policy=REPORT, options=PodOptions(pods=TEAMS)) as world:
+        await world.pod("unlabelled")
+        await world.pod("other", labels=OTHER)
+        await world.pod("matched", labels=MATCHED)
+        await world.known(3)
+        await world.found("matched")
+        await world.pod("other", labels=MATCHED)
+        await world.pod("matched", labels=HANDS_OFF)
+        await world.found("other")
 
 
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
@@ -90,6 +104,21 @@ STEP = {"step": "train"}
 NO = {INJECT: "false"}
 STEPS = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
 SELECTED = {**ENABLED, "team": "a"}
+
+
+async def test_inject_selector_counts_where_the_namespace_or_the_application_is_selected() -> None:
+    async with repairing.cluster(policy=REPORT, options=STEPS) as world:
+        await world.pod("step", labels=STEP, annotations=NO)
+        await world.pod("says-nothing")
+        await world.known(2)
+        await world.found("says-nothing")
+        await world.relabel("shop", SELECTED)
+        await world.found("step", "says-nothing")
+        await world.relabel("shop", ENABLED)
+        await world.found("says-nothing")
+        await world.pod("web-0", labels={**STEP, **WEB}, annotations=NO)
+        world.repair.set_applications(applications("shop/web")[0])
+        await world.found("says-nothing", "web-0")
 
 
 @pytest.mark.parametrize(("selector", "value"), [("step", "true"), ("", None), ("!step", None)])

@@ -19,6 +19,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
+from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.state import PodState
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
@@ -164,6 +165,23 @@ async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> No
         assert len(reads) == 3
         (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
         assert "nodes: no access" in failed["note"]
+
+
+async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
+    """Nothing of the pod changes, so the next list has to show it."""
+    clock = Late()
+    async with cluster(clock=clock) as world:
+        await runs(world, "v1.33.0")
+        await own_policy(world)
+        await world.ended("superseded")
+        await own_policy(world, "other")
+        await until(lambda: world.controller.watched == 2, "the watch has shown it")
+        assert world.told == []
+        await runs(world, "v1.35.0")
+        clock.seconds += KUBELET_KNOWN
+        await world.api.forget_history()
+        await world.api.cut()
+        await world.ended("exited", 2)
 
 
 # What quits leave behind in the process: nothing, however they end.

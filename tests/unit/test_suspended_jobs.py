@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
+from istio_aux.kube.clock import system_clock
+from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
 from unit.apiserver import Fault
@@ -207,6 +209,22 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
         assert event["regarding"]["name"] == "mnist"
         assert event["note"].startswith("TFJob mnist: it was suspended for too long, and 2 of its")
         await until(lambda: not process.status(), "nothing is under way")
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_wall_clock_that_is_wrong_ends_no_suspension_and_extends_none(hours: int) -> None:
+    def clock() -> Moment:
+        now = system_clock()
+        return Moment(now.monotonic, now.wall + 3600.0 * hours)
+
+    async with kubeflow() as world:
+        await world.suspended()
+        process = world.process(longest=4.0, clock=clock)
+        await until(process.status, "it is found")
+        looks = pod_lists(world.api) + 3
+        await until(lambda: pod_lists(world.api) > looks, "it is followed")
+        assert world.api.suspended
+        await world.resumed()
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -32,6 +32,14 @@ def test_no_more_than_so_many_are_under_way_at_once() -> None:
     assert chosen(waiting, {**begun, **given_up}) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
 
 
+def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
+    bad = {f"bad/{number}": 9000.0 for number in range(100)}
+    waiting = {**bad, "good/1": 1.0}
+    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
+    begun = {f"bad/{number}": 1.0 for number in range(3)}
+    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+
+
 def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
     """Those that were served since another began to wait come after it."""
     bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
