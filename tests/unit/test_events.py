@@ -145,6 +145,20 @@ def warn(recorder: Events, namespace: str, note: str) -> None:
     recorder.emit(pod, "Warning", reason="ProxyLost", action="Quit", note=note)
 
 
+async def test_events_about_many_pods_are_dropped_first() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        recorder = Events(client, "host", rate=1000)
+        for _ in range(2 * events.WAITING):
+            recorder.emit(
+                POD, "Warning", reason="NoSidecar", action="Report", note="mass", mass=True
+            )
+        tell(recorder)
+        async with background(recorder.run()):
+            await recorder.sent(60)
+    told = [event["note"] for event in api.events]
+    assert told == ["it exited"] + ["mass"] * (events.WAITING - 1)
+
+
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

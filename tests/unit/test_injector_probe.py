@@ -253,6 +253,38 @@ async def test_versions_that_cannot_be_read_now_leave_what_was_known_of_them_for
             await until(lambda: watcher.control_planes.native.capability is U, "it is not known")
 
 
+@pytest.mark.parametrize("after", [60, None])
+async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses(
+    after: int | None,
+) -> None:
+    """The list of all nodes is the most expensive request of a probe."""
+    async with Cluster() as api:
+        api.version, api.dry_run = "v1.31.0", chain(ON_REQUEST)
+        asked = api.refuse("/nodes", 429, "", "later", after=after)
+        async with watching(api, rhythm=OFTEN) as watcher:
+            await api.lead()
+            await told(watcher, State.LIVE)
+            dry_runs = len(api.dry_runs)
+            await until(lambda: len(api.dry_runs) > dry_runs + 30, "it is asked again")
+            assert "later" in watcher.control_planes.native.why
+        assert len(asked) in ([1] if after else range(2, 15))
+
+
+async def test_many_changes_of_configurations_are_few_questions() -> None:
+    """A controller of another program may write its configuration many times a second."""
+    async with Cluster() as api, watching(api, rhythm=Rhythm(live=3600.0, other=0.5)) as watcher:
+        await api.lead()
+        await told(watcher, State.LIVE)
+        before, began = len(api.dry_runs), asyncio.get_running_loop().time()
+        for number in range(50):
+            metadata = {"name": "policies", "annotations": {"at": str(number)}}
+            await api.put("mutatingwebhookconfigurations", {"metadata": metadata})
+            await asyncio.sleep(0.01)
+        await until(lambda: len(api.dry_runs) > before, "it is asked")
+        rounds = (asyncio.get_running_loop().time() - began) / 0.5
+        assert len(api.dry_runs) <= before + rounds + 1
+
+
 async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew() -> None:
     """What its sidecars were before says nothing of now: it may be another version."""
     async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:

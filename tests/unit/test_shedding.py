@@ -50,6 +50,14 @@ def test_the_one_that_has_waited_longest_is_closed(connections: Connections[Peer
     assert closed(connections) == [first, second]
 
 
+def test_one_that_has_made_progress_is_closed_later(connections: Connections[Peer]) -> None:
+    first, second, *_ = accept(connections, *"abcde")
+
+    connections.proceed(first)
+
+    assert closed(connections) == [second]
+
+
 def test_answered_connections_and_others_take_no_room_from_each_other(
     connections: Connections[Peer],
 ) -> None:

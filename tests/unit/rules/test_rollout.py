@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from istio_aux.model.election import Replaced
+from istio_aux.model.election import Replaced, read_checkpoint
 from istio_aux.model.moment import Moment
 from istio_aux.repair import rollout as rollouts
 from istio_aux.repair.candidate import Candidate
@@ -198,6 +198,27 @@ def test_a_clock_that_steps_makes_no_wait_longer_or_shorter(step: float) -> None
     assert isinstance(story.see(*pods, after=1), Next)
 
 
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [(-1e8, 86400.0), (0.0, 86400.0), (80_000.0, 6400.0), (86_000.0, 3600.0), (1e8, 3600.0)],
+)
+def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
+    ago: float, left: float
+) -> None:
+    """Whatever its clock showed, and ours."""
+    failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
+    assert failed.until == NOW.monotonic + left
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_does_not_exist_in_utc_ends_nothing(time: str) -> None:
+    """Whoever may write the Lease may write such a time."""
+    left = read_checkpoint(f'{{"failed": {{"shop/a": "{time}"}}}}')
+    assert left
+    failed = recalled(left.failed["shop/a"], NOW, LIMITS)
+    assert NOW.monotonic < failed.until <= NOW.monotonic + LIMITS.memory
+
+
 def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
     """Also if it evicts the same pods later: who leads again has seen older restarts."""
     story = Story(bare("web-0"), bare("web-1"), bare("web-2"))
@@ -241,6 +262,21 @@ def test_the_next_leader_knows_which_pods_were_made_since() -> None:
     assert replacing
     assert (replacing.old.newest, replacing.old.same) == (10.0, ())
     assert replacing.old.knew("old-p5", 10.0)
+
+
+def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgotten() -> None:
+    """Who led before may know of an older one, and the leader may have gone on since."""
+    old, more = bare("a", created=20.0), (bare("b", created=20.0), meshed("x", created=20.0))
+    story = Story(old, *more)
+    early, late = (recalled(datetime.fromtimestamp(at, UTC), NOW, LIMITS) for at in (10.0, 30.0))
+    replacing = started(Rollout(), story.pods, old, story.now)
+    assert replacing.replacing
+    assert restored(Rollout(failure=early), (), NOW, late) == Rollout(failure=late)
+    assert restored(Rollout(failure=late), (), NOW, early) == Rollout(failure=late)
+    assert restored(replacing, (), NOW, late) == Rollout(failure=late)
+    story.rollout = restored(Rollout(failure=early), story.pods, story.now, replacing.replacing.old)
+    assert isinstance(story.see(*more), Defer)
+    assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
 
 
 def test_a_refused_eviction_is_tried_again_ever_later() -> None:
