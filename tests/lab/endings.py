@@ -237,7 +237,9 @@ OWN_PORT = a_job(
     annotations={"status.sidecar.istio.io/port": "15520"},
 )  # fmt: skip
 NO_PORT = a_pod(
-    "a-pod-whose-agent-has-no-port", "Failed", (3,), container(f"sleep 3; {TALK} && exit 3"),
+    "a-pod-whose-agent-has-no-port", "Failed", (3,),
+    # It is not held, so it starts before its proxy is ready.
+    container(f"until {TALK}; do sleep 1; done; exit 3"),
     annotations={"status.sidecar.istio.io/port": "0"},
 )  # fmt: skip
 
