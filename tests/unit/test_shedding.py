@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -228,3 +229,15 @@ async def test_how_many_connections_there_are_follows_from_the_memory(
                 stack.enter_context(socket.create_connection((host, port))).send(GET[:9])
             assert await answered(host, port) == 200
             await until(lambda: 0 < len(listener.connections) < 3, "two have room", within=10)
+
+
+async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc gives it back when it is asked."""
+    trimmed = list[int]()
+    library = SimpleNamespace(malloc_trim=trimmed.append)
+    monkeypatch.setattr(serving, "FEWER", 1)
+    monkeypatch.setattr(serving.ctypes, "CDLL", lambda _: library)
+    async with opened() as (listener, host, port):
+        with socket.create_connection((host, port)):
+            await until(lambda: listener._before, "it is seen")
+        await until(lambda: trimmed, "it is given back", within=10)

@@ -7,6 +7,7 @@ never refused: when there are too many, another one is closed (docs/decisions/00
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import resource
 import ssl
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 16  # Connections accepted in one turn of the event loop.
 BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
+FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
 
 
 class Closed(StrEnum):
@@ -220,6 +222,7 @@ class Listener:
         memory = min(limits.memory, available_memory() // 16)
         most = min(limits.connections, some, memory // CONNECTION)
         self.connections = Connections[Connection](max(1, most), memory)
+        self._before = 0  # Connections that there were.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""
@@ -290,3 +293,8 @@ class Listener:
             waits_for = "request" if connection.writing_paused else connection.waits_for
             if connection.since + getattr(self.limits, waits_for) <= now:
                 connection.expire()
+        self._before = max(self._before, len(self.connections))
+        if self._before >= len(self.connections) + FEWER:
+            self._before = len(self.connections)
+            if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+                trim(0)
