@@ -354,7 +354,7 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
             return api.dry_runs[-1]["metadata"]["namespace"] == "team-11"
 
         await until(admitted, "it is asked where pods are admitted")
-        assert states == []
+        assert {*states} <= {State.LIVE}
 
         admits.clear()
         assert "exceeded quota" in (await told(watcher, State.NOT_PROBED)).why
