@@ -386,10 +386,16 @@ def test_a_right_that_is_missing_is_known_from_whatever_else_is_forbidden(
 
     none_more = ResourceQuotaSpec(hard={"count/serviceaccounts": "0"})
     client.create(ResourceQuota(metadata=about, spec=none_more))
-    lab.until(
-        lambda: client.get(ResourceQuota, "made", namespace=namespace).status or 0,
-        what="the quota to count",
-    )
+
+    def counts() -> bool:
+        probe = ServiceAccount(metadata=ObjectMeta(name="probe", namespace=namespace))
+        try:
+            client.create(probe, dry_run=True)
+        except lightkube.ApiError:
+            return True
+        return False
+
+    lab.until(counts, what="the quota to count")
     assert refusal(client, account) == (403, False)
     client.delete(ResourceQuota, "made", namespace=namespace)
 
