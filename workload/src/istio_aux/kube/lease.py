@@ -145,9 +145,9 @@ class Lease(Leadership):
 
         The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is called with
         the stored text, perhaps empty, whenever the Lease is read while this process does not lead,
-        or another process has changed it, and with whether it is another Lease than before; it
-        returns whether the text says all that this process knows.
-        ``unfit`` returns why another process should lead, or nothing.
+        or another process has changed it, and with whether the Lease may lack what this process
+        knows, as one that was deleted and made again does; it returns whether the text says all of
+        that. ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")

@@ -178,7 +178,7 @@ class RepairController:
     ) -> None:
         """Take what the Lease says: what the last leader left, or what this leader did not know.
 
-        ``lost``: it is another Lease, whose holder may not know what this process knows.
+        ``lost``: the Lease may lack what this process knows, so nothing of that is forgotten.
         """
         if self._leading or lost:
             known, others = self.replaced, self._recalled.replaced
