@@ -121,7 +121,7 @@ def written(stateful_set: StatefulSet) -> tuple[Any, ...]:
 
 
 NOTICE = "istio-aux-pebble-custom-notice"
-# Measured: 0.2 s; 30 s after five notices in a minute. Juju's update-status comes after minutes.
+# At most 10 s after the last notice. Juju's update-status comes after minutes.
 PROMPT = 90.0
 
 

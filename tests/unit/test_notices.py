@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tempfile
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Self
 import pytest
 from aiohttp import web
 from istio_aux.model.answers import ProcessStatus
-from istio_aux.status import KEY, Notices, Pace
+from istio_aux.status import GAP, KEY, Notices
 from msgspec.structs import replace
 from unit.asynchronous import background, until
 from unit.test_status import BEFORE
@@ -83,12 +81,11 @@ class Watched:
 
     def __init__(self) -> None:
         self.now = "nothing"
-        self.well = True
         self.looks = 0
 
     async def status(self) -> ProcessStatus:
         self.looks += 1
-        return replace(BEFORE, selected_namespaces=[self.now], lost_total=int(not self.well))
+        return replace(BEFORE, selected_namespaces=[self.now])
 
     async def look_again(self) -> None:
         """Return after two more reads: the first one may have begun before."""
@@ -96,12 +93,9 @@ class Watched:
         await until(lambda: self.looks >= seen + 2, "it looks again", within=30)
 
 
-QUICK = Pace(gap=0.01, minute=0.1)
-
-
 @asynccontextmanager
-async def telling(pebble: Pebble, shown: Watched, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.status, poll=0.01, pace=pace).run()):
+async def telling(pebble: Pebble, shown: Watched, *, gap: float = 0.01) -> AsyncGenerator[None]:
+    async with background(Notices(pebble.socket, shown.status, poll=0.01, gap=gap).run()):
         yield
 
 
@@ -150,27 +144,14 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
     assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
 
 
-def test_the_gap_grows_but_for_a_status_that_turned_bad() -> None:
-    pace, sent = Pace(gap=0.2), deque([0.0])
-    pauses = list[float]()
-    for _ in range(3):
-        pauses.append(pace.pause(sent, sent[-1], worse=False))
-        assert pace.pause(sent, sent[-1], worse=True) == pytest.approx(0.2)
-        sent.append(sent[-1] + pauses[-1])
-    assert pauses == pytest.approx([0.2, 0.4, 0.8])
-    assert Pace().pause(deque([0.0, 2.0, 6.0]), 66.0, worse=False) == 0, "after a quiet minute"
-
-
-@pytest.mark.parametrize("worse", [[False], [True], [True, False], [True, False, False, False]])
-def test_there_are_at_most_six_notices_in_a_minute_whatever_changes(worse: list[bool]) -> None:
-    """An hour in which every look finds another status, half a second apart."""
-    pace, sent, every = Pace(), list[float](), deque[float](maxlen=Pace().most)
-    turns = itertools.cycle(worse)
-    for look in range(7200):
-        now = look / 2
-        if not pace.pause(every, now, worse=next(turns)):
-            sent.append(now)
-            every.append(now)
-
-    assert max(sum(0 <= other - first < 60 for other in sent) for first in sent) <= 6
-    assert len(sent) > 60 * 3, "nor does it fall asleep"
+async def test_there_are_at_most_six_notices_in_a_minute_whatever_changes() -> None:
+    """The next one comes after the gap, and says what is so then."""
+    shown = Watched()
+    async with Pebble() as pebble:
+        await pebble.start()
+        async with telling(pebble, shown, gap=600):
+            await told(pebble, 1)
+            shown.now = "something"
+            await shown.look_again()
+            assert pebble.occurrences == {KEY: 1}
+    assert GAP >= 60 / 6

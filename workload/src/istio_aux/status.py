@@ -6,8 +6,8 @@ as often as it likes. So what looks at all pods is kept for a while, and yields 
 The charm is woken by a custom notice of Pebble when the status that it shows changes. Level, not
 edge: the status is compared with the last one that Pebble took. So no change is lost while Pebble
 is away, and a change that is reverted meanwhile wakes none. Each notice is a hook of a second or
-two, and a unit whose hooks never end runs no action and never settles. So there are at most six in
-a minute, whatever happens in the cluster.
+two, and a unit whose hooks never end runs no action and never settles. So there are `GAP` seconds
+between two, whatever happens in the cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import aiohttp
 import msgspec
@@ -29,7 +28,6 @@ from istio_aux.kube.objects import in_slices
 from istio_aux.model import answers
 from istio_aux.model.answers import PAGE, STATES, TEXT, Holder, ListedPod, PodPage, ProcessStatus
 from istio_aux.model.documents import Work
-from istio_aux.model.policy import Capability
 from istio_aux.model.text import printable_json
 
 _log = logging.getLogger(__name__)
@@ -42,48 +40,23 @@ METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
 POLL = 0.5  # Seconds between two readings of the status.
+GAP = 10.0  # Seconds between two notices.
 DEADLINE = 5.0  # Seconds for Pebble's answer.
 RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any later one.
 
 
-class Shown(NamedTuple):
+def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
     """What the charm shows of a status: without times, counters and numbers of attempts."""
-
-    live: frozenset[str]  # The configurations of the live injectors.
-    native: bool  # Whether sidecars are native.
-    # How many pods are stuck, blocked, lost and unmeshed, but for those that may soon be well.
-    troubled: tuple[int, ...]
-    rest: tuple[object, ...]
-
-    @classmethod
-    def of(cls, status: ProcessStatus) -> Shown:
-        """Return what is shown of ``status``."""
-        injectors = status.injectors
-        return cls(
-            live=frozenset(each.configuration for each in injectors if each.live),
-            native=status.capability is Capability.NATIVE,
-            troubled=(
-                status.stuck_total, status.blocked_total, status.lost_total, status.unmeshed_total,
-            ),
-            rest=(
-                status.called_before_us, status.capability, status.capability_why,
-                status.certificate, status.injector_live, status.selected_namespaces,
-                status.unmeshed_unknown, status.applications,
-                [(each.configuration, each.revision, each.state, each.why) for each in injectors],
-                [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
-                [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-                [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
-            ),
-        )  # fmt: skip
-
-    def is_worse_than(self, before: Shown) -> bool:
-        """Whether something that was well ``before`` is not now; more of the same is no news."""
-        new = zip(self.troubled, before.troubled, strict=True)
-        return (
-            bool(before.live - self.live)
-            or any(now and not then for now, then in new)
-            or (before.native and not self.native)
-        )
+    return (
+        status.stuck_total, status.blocked_total, status.lost_total, status.unmeshed_total,
+        status.called_before_us, status.capability, status.capability_why, status.certificate,
+        status.injector_live, status.selected_namespaces, status.unmeshed_unknown,
+        status.applications,
+        [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
+        [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
+        [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
+        [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
+    )  # fmt: skip
 
 
 def page(
@@ -157,9 +130,8 @@ def application(
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
-    def list_pods() -> Work[tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]]:
-        listed_pods, leader = yield from pods()
-        return {STATES: listed_pods}, leader, (yield from status()).holders
+    def list_pods() -> Work[tuple[list[ListedPod], bool, list[Holder]]]:
+        return *(yield from pods()), (yield from status()).holders
 
     def written() -> Work[bytes]:
         return printable_json(msgspec.json.encode((yield from status())))
@@ -184,11 +156,9 @@ def application(
         limit = query.get("limit", str(PAGE))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
-        by_states, leader, holders = await listed()
-        if states not in by_states:
-            by_states[states] = [pod for pod in by_states[STATES] if pod.state in states]
+        every, leader, holders = await listed()
         shown = page(
-            by_states[states],
+            [pod for pod in every if pod.state in states],
             after=query.get("after", ""),
             limit=int(limit),
             leader=leader,
@@ -215,29 +185,6 @@ def application(
     return application
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How often notices may come; times in seconds.
-
-    The ``gap`` between two doubles with each notice of the last minute, unless the status has
-    become worse.
-    """
-
-    gap: float = 2.0
-    most: int = 6  # In a minute.
-    minute: float = 60.0  # Tests have less time.
-
-    def pause(self, sent: deque[float], now: float, *, worse: bool) -> float:
-        """Return for how long the next notice has to wait after those ``sent`` at these times."""
-        recent = [time for time in sent if now - time < self.minute]
-        if not recent:
-            return 0.0
-        gap = self.gap if worse else self.gap * 2 ** (len(recent) - 1)
-        allowed = recent[-1] + gap
-        if len(recent) >= self.most:
-            allowed = max(allowed, recent[-self.most] + self.minute)
-        return max(0.0, allowed - now)
-
-
 class Notices:
     """Sends notices to one Pebble."""
 
@@ -247,30 +194,25 @@ class Notices:
         status: Callable[[], Awaitable[ProcessStatus]],
         *,
         poll: float = POLL,
-        pace: Pace | None = None,
+        gap: float = GAP,
     ) -> None:
         """Prepare to notify the Pebble on ``socket`` whenever what is shown of it changes."""
         self._socket, self._status = socket, status
-        self._poll, self._pace = poll, pace or Pace()
+        self._poll, self._gap = poll, gap
         self._trouble = ""
 
     async def run(self) -> None:
         """Run until cancelled; the first notice is sent at once."""
         connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
         timeout = aiohttp.ClientTimeout(total=DEADLINE)
-        backoff, notified = Backoff(*RETRY), None
-        sent, clock = deque[float](maxlen=self._pace.most), asyncio.get_running_loop().time
+        backoff, clock = Backoff(*RETRY), asyncio.get_running_loop().time
+        notified, allowed = None, 0.0
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
-                shown, pause = Shown.of(await self._status()), self._poll
-                if shown != notified:
-                    worse = notified is not None and shown.is_worse_than(notified)
-                    if wait := self._pace.pause(sent, clock(), worse=worse):
-                        # The status may change back, or become worse, meanwhile.
-                        pause = min(wait, self._poll)
-                    elif await self._notify(session):
-                        notified = shown
-                        sent.append(clock())
+                shown, pause = shown_by_charm(await self._status()), self._poll
+                if shown != notified and clock() >= allowed:
+                    if await self._notify(session):
+                        notified, allowed = shown, clock() + self._gap
                         backoff.reset()
                     else:
                         pause = backoff.next()
