@@ -14,7 +14,10 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
-from istio_aux.cli import main
+from istio_aux.cli import cluster, main
+from istio_aux.cli.report import Audit
+from istio_aux.cli.workloads import ClusterRequest
+from istio_aux.kube.client import Client
 from unit.apiserver import ApiServer
 
 
@@ -97,3 +100,9 @@ def ask(run: Run, tmp_path: Path) -> Ask:
 def objects(shown: Shown) -> list[dict[str, Any]]:
     """The objects of an answer in JSON."""
     return [json.loads(line) for line in shown.out.splitlines()]
+
+
+async def audited(api: ApiServer, **asked: Any) -> Audit:
+    """What `audit` finds."""
+    async with Client(api.access(), patient=True) as client:
+        return await cluster.audit_pods(client, ClusterRequest(**asked))

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster, report, terminal
-from istio_aux.cli.cluster import AuditRequest
+from istio_aux.cli import report, terminal
 from istio_aux.cli.installation import NOT_INSTALLED
 from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
@@ -25,7 +24,7 @@ from istio_aux.model import selectors
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited, job, judged
-from unit.screens import Ask, Run, Shown, objects
+from unit.screens import Ask, Run, Shown, audited, objects
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -54,7 +53,7 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await cluster.audit_pods(api.access(), AuditRequest())
+        found = await audited(api)
         assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "ignore"),
@@ -94,8 +93,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         await api.put("namespaces", {"metadata": {"name": "training"}})
         await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
         chosen = selector and selectors.parse_namespaces(selector)
-        scope = AuditRequest(namespace=namespace, selectors=chosen or None)
-        audit = await cluster.audit_pods(api.access(), scope)
+        audit = await audited(api, namespace=namespace, selectors=chosen or None)
         assert [request for request in api.requests if "pods" in request] == [
             f"GET {path}" for path in reads
         ]

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from istio_aux.cli import once
-from istio_aux.cli.once import resume
+from istio_aux.cli.once import resume_jobs
+from istio_aux.cli.workloads import ClusterRequest
 from unit.asynchronous import until
 from unit.test_suspended_jobs import PATCH
 from unit.training import FAST, kubeflow
@@ -17,7 +18,7 @@ async def test_the_command_says_what_it_waits_for_and_ends_when_no_job_is_suspen
 ) -> None:
     async with kubeflow() as world:
         await world.suspended()
-        command = asyncio.create_task(resume(world.client, 600, FAST))
+        command = asyncio.create_task(resume_jobs(world.client, ClusterRequest(patience=600), FAST))
         said = await until(lambda: capsys.readouterr().out, "it says so")
         assert said == "waits for the pods of suspended Jobs: TFJob training/mnist\n"
         assert world.api.suspended
@@ -33,7 +34,7 @@ async def test_the_command_names_a_job_that_it_may_not_resume_and_ends(
     async with kubeflow() as world:
         await world.suspended(ends=True)
         world.api.refuse(PATCH, 403, "Forbidden", "not you")
-        assert await resume(world.client, 600, FAST) == 1
+        assert await resume_jobs(world.client, ClusterRequest(patience=600), FAST) == 1
         said = capsys.readouterr().err
         assert said.startswith("TFJob training/mnist: it is still suspended: ")
         assert "not you" in said
@@ -48,7 +49,7 @@ async def test_the_command_ends_and_says_so_where_it_may_not_look_for_suspended_
         await world.suspended(ends=True)
         world.api.refuse("/tfjobs", code, text="not you")
         async with asyncio.timeout(10):
-            assert await resume(world.client, 600, FAST) == 1
+            assert await resume_jobs(world.client, ClusterRequest(patience=600), FAST) == 1
         why = f"TFJobs: it is not known which are suspended: {code}: not you\n"
         assert capsys.readouterr().err == why
 
@@ -61,7 +62,7 @@ async def test_the_command_waits_no_hour_for_an_api_server_that_it_does_not_reac
     async with kubeflow() as world:
         world.api.refuse("/tfjobs", 503, text="down")
         async with asyncio.timeout(20):
-            assert await once.resume(world.client, 600, FAST) == 1
+            assert await resume_jobs(world.client, ClusterRequest(patience=600), FAST) == 1
         assert "TFJobs: it is not known which are suspended: 503: down" in capsys.readouterr().err
 
 
@@ -74,7 +75,7 @@ async def test_a_job_that_cannot_be_resumed_does_not_make_the_command_wait_for_l
         world.api.refuse("/batch/v1/jobs", 503, text="down")
         world.api.refuse(PATCH, 403, "Forbidden", "not you")
         async with asyncio.timeout(20):
-            assert await resume(world.client, 600, FAST) == 1
+            assert await resume_jobs(world.client, ClusterRequest(patience=600), FAST) == 1
         said = capsys.readouterr().err
         assert "TFJob training/mnist: it is still suspended: " in said
         assert "Jobs: it is not known which are suspended: 503: down" in said

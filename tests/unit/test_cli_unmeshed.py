@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.cli import cluster, main
-from istio_aux.cli.cluster import AuditRequest
+from istio_aux.cli import main
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.injecting import ENABLED, Cluster
 from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Ask, objects
+from unit.screens import Ask, audited, objects
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -68,7 +67,7 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await cluster.audit_pods(api.access(), AuditRequest())
+        found = await audited(api)
     assert states(found) == {**LACKING, "stuck": "stuck"}
     assert (found.pods, found.unknown) == (7, 0)
     asks = found.findings[0]
@@ -112,11 +111,9 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.audit_pods(api.access(), AuditRequest())).findings == []
+        assert (await audited(api)).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.audit_pods(api.access(), AuditRequest())) == {
-            "pulling": "blocked"
-        }
+        assert states(await audited(api)) == {"pulling": "blocked"}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +140,7 @@ async def test_what_may_not_be_read_leaves_some_pods_unknown(
     async with Istio() as api:
         api.refuse(f"GET {forbidden}", 403, "Forbidden", f"not {forbidden}")
         await api.fill()
-        audit = await cluster.audit_pods(api.access(), AuditRequest(namespace=namespace))
+        audit = await audited(api, namespace=namespace)
     assert (states(audit), audit.unknown) == (found, unknown)
     line = "pods that may lack their sidecar: "
     said = capsys.readouterr().err
@@ -168,5 +165,5 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
     async with Istio() as api:
         api.refuse(f"GET {NAMESPACES}", 403)
         await api.run_pod("plain")
-        audit = await cluster.audit_pods(api.access(), AuditRequest())
+        audit = await audited(api)
     assert (audit.findings, audit.pods, audit.unknown) == ([], 1, 0)

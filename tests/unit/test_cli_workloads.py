@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.cli import workloads
+from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.kube.client import Client
 from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
@@ -82,9 +83,10 @@ async def find(
     """Names of the pods, and the problems."""
     chosen, names, problems = selectors.parse(selector), list[str](), list[str]()
     async with Client(api.access()) as client:
-        async for each in workloads.find(
-            client, targets, namespace="team", all_namespaces=everywhere, selector=chosen
-        ):
+        asked = ClusterRequest(
+            targets=targets, namespace="team", all_namespaces=everywhere, selector=chosen
+        )
+        async for each in workloads.find(client, asked):
             if isinstance(each, Pod):
                 names.append(each.metadata.name)
             else:

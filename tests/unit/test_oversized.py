@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.cli import cluster
 from istio_aux.kube import actions
 from istio_aux.kube.client import LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
@@ -24,6 +23,7 @@ from istio_aux.kube.objects import (
 from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
+from unit.screens import audited
 from unit.store import line, managed, refusal
 from unit.watching import (
     answered,
@@ -332,7 +332,7 @@ async def test_audit_says_which_pods_it_cannot_read(capsys: pytest.CaptureFixtur
         await api.put("pods", deep("deep"))
         for index in range(4):
             await api.put("pods", pod(f"odd-{index}") | UNREADABLE)
-        found = await cluster.audit_pods(api.access(), cluster.AuditRequest())
+        found = await audited(api)
     why = "Expected `array | null`, got `str` - at `$.spec.containers`"
     assert (found.pods, found.unknown) == (1, 4)
     named = "; ".join(f"cannot read pod training/odd-{index}: {why}" for index in range(3))

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
-from istio_aux.cli.cluster import AuditRequest, audit_pods
 from istio_aux.cli.installation import Installation
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.quit.recorder import RESOURCES
@@ -14,6 +13,7 @@ from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
 from unit.quitting import FAST, cluster, freeing
 from unit.rules.pods import RUNNING, exited
+from unit.screens import audited
 from unit.test_quit_controller import settled
 
 HELD = {"nvidia.com/gpu": "7", "nvidia.com/mig-1g.5gb": "1", "cpu": "500m", "memory": "1Gi"}
@@ -75,9 +75,7 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -
         await settled(world, pods=6)
         assert (kept("istio-proxy"), kept("other")) == (8, 2)
         told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=QuitPolicy(grace=3600))
-        audit = await audit_pods(
-            world.api.access(), AuditRequest(config=Installation(settings=told))
-        )
+        audit = await audited(world.api, config=Installation(settings=told))
         ours = [each for each in audit.findings if not each.left_out and each.requests]
         gpus = [sum(e.requests.gpus for e in ours if e.requests and bool(e.by) is other)
                 for other in (False, True)]  # fmt: skip

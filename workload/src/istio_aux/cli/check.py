@@ -14,12 +14,12 @@ from istio_aux import rights
 from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
+from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
 from istio_aux.injector.probe_rules import refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
-from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
@@ -27,7 +27,6 @@ from istio_aux.kube.objects import Reader, Unreadable
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
-from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.wish import Wish
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
@@ -43,42 +42,25 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-class CheckRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
-    """What to check.
-
-    ``selectors`` are the namespaces to look after, if not those of the settings. ``pre``: before an
-    install. What is not known after ``patience`` seconds is left out.
-    """
-
-    selectors: NamespaceSelectors | None = None
-    patience: float = 300.0
-    pre: bool = False
-
-
-def check(credentials: cluster.Credentials, request: CheckRequest) -> int:
-    """Print what was found in time; return 0 if istio-aux works, or would."""
-
-    async def work(access: Access) -> int:
-        found = list[CheckResult]()
-        try:
-            async with asyncio.timeout(request.patience), Client(access, patient=True) as client:
-                await run_checks(client, request, found)
-        except TimeoutError:
-            late = f"the other checks were not finished within {request.patience:g} s"
-            found.append(preflight.unknown("time", late, "check again, with more time"))
-        results = [preflight.finished(each) for each in found]
-        report.show(request.output, results, report.check_text)
-        return 0 if preflight.works(results) else cluster.FAILED
-
-    return cluster.run(credentials, work)
-
-
-async def run_checks(client: Client, request: CheckRequest, results: list[CheckResult]) -> None:
-    """Make all checks, and add what they find to `results`.
+async def check(client: Client, request: ClusterRequest) -> int:
+    """Print what was found in time; return 0 if istio-aux works, or would.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
+    found = list[CheckResult]()
+    try:
+        async with asyncio.timeout(request.patience):
+            await _run_checks(client, request, found)
+    except TimeoutError:
+        late = f"the other checks were not finished within {request.patience:g} s"
+        found.append(preflight.unknown("time", late, "check again, with more time"))
+    results = [preflight.finished(each) for each in found]
+    report.show(request.output, results, report.check_text)
+    return 0 if preflight.works(results) else cluster.FAILED
+
+
+async def _run_checks(client: Client, request: ClusterRequest, results: list[CheckResult]) -> None:
     server = await read_version(client)
     found = await cluster.find(client, request.config)
     results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
@@ -135,7 +117,7 @@ async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
 
 
 async def _rights(
-    client: Client, settings: Settings, request: CheckRequest
+    client: Client, settings: Settings, request: ClusterRequest
 ) -> Iterable[CheckResult]:
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]

@@ -1,20 +1,19 @@
-"""`audit` of a cluster, and `explain` of its pods: read once, change nothing."""
+"""What all commands about a cluster share; `audit` of it, and `explain` of its pods: read once."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-
-import msgspec
 
 from istio_aux.cli import report, workloads
 from istio_aux.cli.installation import Installation, Installations, Judgement, Labels, installations
+from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.watcher import Survey, survey
+from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
-from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
@@ -23,8 +22,7 @@ from istio_aux.model import kept
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import NamespaceSelectors, Selector
-from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.repair.candidate import Candidate
@@ -40,69 +38,64 @@ _NAMESPACES = actions.collection("v1", "namespaces")
 _namespace = Reader(Namespace, "namespace")
 
 
-Credentials = Callable[[], Access]
-"""Finds the credentials; raises `AccessError`."""
+def run(
+    answer: Callable[[Client, ClusterRequest], Awaitable[int]],
+    request: ClusterRequest,
+    *,
+    patient: bool,
+) -> int:
+    """Answer a request with a client of its cluster; return the exit status, or that of a failure.
+
+    Credentials are found as kubectl does. For ``patient`` see `Client`.
+    """
+    server, config = "", request.config or Installation()
+    # What `serve` logs is part of an answer, or of no interest.
+    logging.getLogger("istio_aux").addHandler(logging.NullHandler())
+
+    async def work() -> int:
+        async with Client(access, patient=patient) as client:
+            return await answer(client, request)
+
+    try:
+        kubeconfig = request.kubeconfig or config.settings.kubeconfig
+        access = credentials.find(kubeconfig, context=request.context)
+        if request.user:
+            access = credentials.acting(access, request.user)
+        server = access.server
+        return asyncio.run(work())
+    except AccessError as error:
+        report.complain(str(error))
+        return BAD_CREDENTIALS
+    except KubeError as error:
+        report.complain(f"API server {server}: {error}")
+        return FAILED
 
 
-class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a cluster. ``config`` counts instead of the settings that are found."""
-
-    config: Installation | None = None
-    output: str = "text"
-
-
-class Chosen(ClusterRequest, frozen=True, kw_only=True):
-    """The pods that the user names, as `workloads.find` takes them."""
-
-    targets: Sequence[str] = ()
-    namespace: str | None = None
-    all_namespaces: bool = False
-    selector: Selector = Selector()
-    sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
-
-    def find(
-        self, client: Client, access: Access, fields: Mapping[str, str] = workloads.ANY
-    ) -> AsyncGenerator[Pod | str]:
-        """Find them; see `workloads.find`."""
-        return workloads.find(
-            client, self.targets, namespace=self.namespace or access.namespace,
-            all_namespaces=self.all_namespaces, selector=self.selector, fields=fields,
-        )  # fmt: skip
-
-
-def explain(credentials: Credentials, chosen: Chosen, show: Callable[..., None]) -> int:
+async def explain(client: Client, request: ClusterRequest, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
     ``show`` gets each pod, its `Judgement`, and a ``note`` about how it starts.
     What has no pods, and what cannot be read, is one line on stderr.
     """
-
-    async def work(access: Access) -> int:
-        known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-        async with Client(access, patient=True) as client:
-            found = await find(client, chosen.config)
-            status = told(found)
-            async for each in chosen.find(client, access):
-                if isinstance(each, str):
-                    report.complain(each)
-                    status = FAILED
-                    continue
-                if (where := each.metadata.namespace) not in known:
-                    labels, gaps = await _namespaces(client, where)
-                    unlabelled(found, gaps)
-                    known[where] = labels.get(where)
-                    jobs |= await counting(client, where)
-                kubelet = await kubelet_of(client, each, kubelets)
-                judged = found.judge(
-                    each, known[where], system_clock(), chosen.sidecars, kubelet=kubelet
-                )
-                owner = controller(each)
-                native = [sidecar.name for sidecar in each.native_sidecars]
-                counted = native and owner and owner.uid in jobs
-                show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
-        return status
-
-    return run(credentials, work)
+    known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
+    found = await find(client, request.config)
+    status = told(found)
+    async for each in workloads.find(client, request):
+        if isinstance(each, str):
+            report.complain(each)
+            status = FAILED
+            continue
+        if (where := each.metadata.namespace) not in known:
+            labels, gaps = await _namespaces(client, where)
+            unlabelled(found, gaps)
+            known[where] = labels.get(where)
+            jobs |= await counting(client, where)
+        kubelet = await kubelet_of(client, each, kubelets)
+        judged = found.judge(each, known[where], system_clock(), request.sidecars, kubelet=kubelet)
+        owner, native = controller(each), [sidecar.name for sidecar in each.native_sidecars]
+        counted = native and owner and owner.uid in jobs
+        show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
+    return status
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
@@ -147,40 +140,27 @@ def unlabelled(found: Installations, gaps: Iterable[str]) -> None:
         report.complain(f"pods are judged as if their namespace were selected: {gap}")
 
 
-class AuditRequest(ClusterRequest, frozen=True, kw_only=True):
-    """What `audit` looks at: all pods, or those that match each of these, and how it answers."""
-
-    namespace: str | None = None
-    selectors: NamespaceSelectors | None = None  # Of namespaces: one matches.
-    selector: Selector = Selector()
-    holders: bool = False  # Only what keeps the pods that do not complete.
-
-
-def audit(credentials: Credentials, request: AuditRequest) -> int:
+async def audit(client: Client, request: ClusterRequest) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
     It is `FAILED` if some pods could not be judged, else 0.
     """
-
-    async def work(access: Access) -> int:
-        try:
-            pods = await audit_pods(access, request)
-        except ApiError as error:
-            if error.code != 403 or request.namespace:
-                raise
-            why = workloads.gap(error, "list pods in all namespaces")
-            report.complain(f"{why}: give -n NAMESPACE")
-            return FAILED
-        if request.holders:
-            report.show(request.output, pods.holders(), report.holders_text)
-        else:
-            report.show(request.output, pods.findings, report.audit_text, audit=pods)
-        return FAILED if pods.unknown or pods.installations.problems else 0
-
-    return run(credentials, work)
+    try:
+        pods = await audit_pods(client, request)
+    except ApiError as error:
+        if error.code != 403 or request.namespace:
+            raise
+        why = workloads.gap(error, "list pods in all namespaces")
+        report.complain(f"{why}: give -n NAMESPACE")
+        return FAILED
+    if request.holders:
+        report.show(request.output, pods.holders(), report.holders_text)
+    else:
+        report.show(request.output, pods.findings, report.audit_text, audit=pods)
+    return FAILED if pods.unknown or pods.installations.problems else 0
 
 
-async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
+async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
     What is not known is said on stderr. A refusal of what only unmeshed pods need is part of that,
@@ -189,33 +169,32 @@ async def audit_pods(access: Access, request: AuditRequest) -> report.Audit:
     findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
     selects, where = request.selectors is not None, request.namespace or ""
-    async with Client(access, patient=True) as client:
-        labels, gaps = await _namespaces(client, request.namespace, request.selectors)
-        if selects and not labels:
-            return report.Audit([], 0, 0)
-        mesh, found = await survey(client), await find(client, request.config)
-        async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
-            key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
-            if selects and key.namespace not in labels:
-                continue
-            if isinstance(pod, Unreadable):
-                unreadable.append(f"cannot read pod {pod}")
-                continue
-            pods += 1
-            owners.update(each.uid for each in pod.metadata.owner_references or ())
-            kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
-            judged = found.judge(pod, its_labels, now, kubelet=kubelet)
-            outcome = _audited(pod, its_labels, judged, mesh)
-            if isinstance(outcome, str):
-                unknown[outcome] += 1
-            elif outcome:
-                findings.append(outcome)
-        refused = [
-            f"{each.namespace}: {each.owner}: {each}"
-            for uid, each in (await workloads.refused_pods(client, where)).items()
-            if uid not in owners and (not selects or each.namespace in labels)
-            and now.wall - each.at.timestamp() < LATELY
-        ]  # fmt: skip
+    labels, gaps = await _namespaces(client, request.namespace, request.selectors)
+    if selects and not labels:
+        return report.Audit([], 0, 0)
+    mesh, found = await survey(client), await find(client, request.config)
+    async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
+        key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
+        if selects and key.namespace not in labels:
+            continue
+        if isinstance(pod, Unreadable):
+            unreadable.append(f"cannot read pod {pod}")
+            continue
+        pods += 1
+        owners.update(each.uid for each in pod.metadata.owner_references or ())
+        kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
+        judged = found.judge(pod, its_labels, now, kubelet=kubelet)
+        outcome = _audited(pod, its_labels, judged, mesh)
+        if isinstance(outcome, str):
+            unknown[outcome] += 1
+        elif outcome:
+            findings.append(outcome)
+    refused = [
+        f"{each.namespace}: {each.owner}: {each}"
+        for uid, each in (await workloads.refused_pods(client, where)).items()
+        if uid not in owners and (not selects or each.namespace in labels)
+        and now.wall - each.at.timestamp() < LATELY
+    ]  # fmt: skip
     told(found)
     unlabelled(found, gaps)
     for line in refused[: report.MOST]:
@@ -279,20 +258,3 @@ async def _namespaces(
     if selectors is not None:
         found = {name: labels for name, labels in found.items() if selectors.matches(labels)}
     return found, ()
-
-
-def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
-    """Do ``work`` with the credentials; return its exit status, or that of a failure."""
-    server = ""
-    # What `serve` logs is part of an answer, or of no interest.
-    logging.getLogger("istio_aux").addHandler(logging.NullHandler())
-    try:
-        access = credentials()
-        server = access.server
-        return asyncio.run(work(access))
-    except AccessError as error:
-        report.complain(str(error))
-        return BAD_CREDENTIALS
-    except KubeError as error:
-        report.complain(f"API server {server}: {error}")
-        return FAILED

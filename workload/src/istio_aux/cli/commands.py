@@ -14,9 +14,7 @@ from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
-
-from msgspec import Struct, structs
+from typing import Any, cast
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
@@ -28,7 +26,6 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.settings import matching
 
-T = TypeVar("T", bound=Struct)
 _Run = Callable[[argparse.Namespace], int]
 
 _WIDEST = 100  # Columns: longer lines are hard to read.
@@ -79,10 +76,7 @@ def _explain(args: argparse.Namespace) -> int:
     if args.files:
         status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
     if live:
-        from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
-
-        request = _request(cluster.Chosen, args)
-        status = max(status, cluster.explain(_credentials(args), request, show))
+        status = max(status, _ask("cluster:explain", show=show)(args))
     return status
 
 
@@ -110,35 +104,19 @@ def _completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(place: str) -> _Run:
+def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
     """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client."""
 
     def run(args: argparse.Namespace) -> int:
+        from istio_aux.cli import cluster  # noqa: PLC0415 - see above
+
         module, _, name = place.partition(":")
         answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
-        request = _request(get_type_hints(answer)["request"], args)
-        return answer(_credentials(args), request)
+        fields = vars(args).keys() & {*cluster.ClusterRequest.__struct_fields__}
+        request = cluster.ClusterRequest(**{each: getattr(args, each) for each in fields})
+        return cluster.run(partial(answer, **more), request, patient=patient)
 
     return run
-
-
-def _request(kind: type[T], args: argparse.Namespace) -> T:
-    """Make a request, whose fields have the names of arguments."""
-    given, fields = vars(args), {each.name for each in structs.fields(kind)}
-    return kind(**{name: given[name] for name in fields & given.keys()})
-
-
-def _credentials(args: argparse.Namespace) -> Callable[[], Any]:
-    """Return a function that finds the credentials, as kubectl does."""
-    from istio_aux.kube import access  # noqa: PLC0415 - explain and mutate need no client
-
-    config: Installation = args.config or Installation()
-
-    def credentials() -> access.Access:
-        found = access.find(args.kubeconfig or config.settings.kubeconfig, context=args.context)
-        return access.acting(found, args.user) if args.user else found
-
-    return credentials
 
 
 class _Version(argparse.Action):
@@ -342,18 +320,18 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "check": (_ask("check:check"), f"pre timeout {_SELECTORS} output {_CLUSTER}", {}),
     "quit": (
-        _ask("once:free"),
+        _ask("once:free", patient=False),
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
-        _ask("once:restart_unmeshed"),
+        _ask("once:restart_unmeshed", patient=False),
         f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
         {},
     ),
     "resume-jobs": (
-        _ask("once:resume_jobs"),
+        _ask("once:resume_jobs", patient=False),
         f"timeout {_CLUSTER}",
         {"timeout": {"default": 4500.0}},
     ),

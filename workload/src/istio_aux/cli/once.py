@@ -16,12 +16,12 @@ from contextlib import suppress
 
 from msgspec import structs
 
-from istio_aux.cli import cluster, report
+from istio_aux.cli import cluster, report, workloads
 from istio_aux.cli.installation import Installation
 from istio_aux.cli.report import QuitResult, QuitVerdict, RestartVerdict
+from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
-from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
@@ -63,42 +63,29 @@ ATTEMPTS = 4  # Failures in a row, after which a suspended Job is left to its ow
 _END = 2.0  # Seconds that actions in flight have to end, and then Events to be sent.
 
 
-class QuitRequest(cluster.Chosen, frozen=True, kw_only=True):
-    """Which pods to free in ``patience`` seconds: of the targets, else those with such labels."""
-
-    patience: float = 120.0
-    dry_run: bool = True
-
-
-def free(credentials: cluster.Credentials, request: QuitRequest) -> int:
+async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
-
-    async def work(access: Access) -> int:
-        async with Client(access) as client:
-            found = await cluster.find(client, request.config)
-            cluster.told(found)
-            # As the installation treats pods, but that no pod is deleted.
-            policy = found.first.policy(request.sidecars)
-            policy = structs.replace(policy, dead_proxy=DeadProxy.REPORT)
-            run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
-            running_jobs = {} if request.targets else actions.RUNNING_JOBS
-            async for each in request.find(client, access, running_jobs):
-                if isinstance(each, Pod):
-                    run.consider(each, await cluster.kubelet_of(client, each, kubelets))
-                else:
-                    report.complain(each)
-                    status = cluster.FAILED
-            if request.targets and not run.verdicts:
-                return status
-            return max(status, await run.run())
-
-    return cluster.run(credentials, work)
+    found = await cluster.find(client, request.config)
+    cluster.told(found)
+    # As the installation treats pods, but that no pod is deleted.
+    policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
+    run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
+    running_jobs = {} if request.targets else actions.RUNNING_JOBS
+    async for each in workloads.find(client, request, running_jobs):
+        if isinstance(each, Pod):
+            run.consider(each, await cluster.kubelet_of(client, each, kubelets))
+        else:
+            report.complain(each)
+            status = cluster.FAILED
+    if request.targets and not run.verdicts:
+        return status
+    return max(status, await run.run())
 
 
 class _FreeRun:
     """One run of the command. It is the handler of the watches of the pods that hang."""
 
-    def __init__(self, client: Client, request: QuitRequest, policy: QuitPolicy) -> None:
+    def __init__(self, client: Client, request: ClusterRequest, policy: QuitPolicy) -> None:
         self._client, self._request, self._policy = client, request, policy
         self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
         self._hung = set[Key]()
@@ -223,34 +210,19 @@ def _missing(watches: Watches) -> str:
     return "; ".join(f"{name}: {why}" for name, why in watches.missing().items())
 
 
-class RestartRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
-    """Which pods to restart: ``limit`` of one namespace, or of all, in ``patience`` seconds."""
-
-    namespace: str | None = None
-    limit: int = 10
-    patience: float = 300.0
-    dry_run: bool = True
-
-
-def restart_unmeshed(credentials: cluster.Credentials, request: RestartRequest) -> int:
+async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
-
-    async def work(access: Access) -> int:
-        async with Client(access) as client:
-            found = await cluster.find(client, request.config)
-            cluster.told(found)
-            failed = await _RestartRun(client, found.first, request).run()
-        if failed:
-            report.complain(failed)
-        return cluster.FAILED if failed else 0
-
-    return cluster.run(credentials, work)
+    found = await cluster.find(client, request.config)
+    cluster.told(found)
+    if failed := await _RestartRun(client, found.first, request).run():
+        report.complain(failed)
+    return cluster.FAILED if failed else 0
 
 
 class _RestartRun:
     """One run of the command."""
 
-    def __init__(self, client: Client, installation: Installation, request: RestartRequest) -> None:
+    def __init__(self, client: Client, installation: Installation, request: ClusterRequest) -> None:
         settings, self._installation = installation.settings, installation.name
         self._client, self._settings, self._request = client, settings, request
         self._done: dict[Key, Restart] = {}
@@ -339,31 +311,17 @@ class _RestartRun:
         self._repair.relabelled(namespace)
 
 
-class ResumeRequest(cluster.ClusterRequest, frozen=True, kw_only=True):
-    """To resume all suspended Jobs within ``patience`` seconds."""
-
-    patience: float = 4500.0
-
-
-def resume_jobs(credentials: cluster.Credentials, request: ResumeRequest) -> int:
-    """Resume them, say what is waited for, and return the exit status."""
-
-    async def work(access: Access) -> int:
-        async with Client(access) as client:
-            return await resume(client, request.patience)
-
-    return cluster.run(credentials, work)
-
-
-async def resume(client: Client, patience: float, limits: SuspensionLimits | None = None) -> int:
-    """See `resume_jobs`."""
+async def resume_jobs(
+    client: Client, request: ClusterRequest, limits: SuspensionLimits | None = None
+) -> int:
+    """Resume all suspended Jobs, say what is waited for, and return the exit status."""
     events, telemetry = Events(client, socket.gethostname()), Telemetry()
     recorder = RepairRecorder(telemetry, events)
     jobs = SuspendedJobs(
         client, telemetry, recorder, allowed=False, leadership=Leadership(), limits=limits
     )
     clock, said = asyncio.get_running_loop().time, ""
-    end, unread = clock() + patience, clock() + UNREAD
+    end, unread = clock() + request.patience, clock() + UNREAD
     async with running(events.run()):
         jobs.lead(True)
         while not jobs.over(ATTEMPTS) and clock() < end:

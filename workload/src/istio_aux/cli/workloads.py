@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
+from istio_aux.cli.installation import Installation
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
@@ -19,7 +21,8 @@ from istio_aux.kube.errors import UNREAD, ApiError, KubeError
 from istio_aux.kube.objects import Key, Reader, Unreadable
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
-from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import NamespaceSelectors, Selector
+from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed, quoted
 
@@ -38,6 +41,27 @@ def gap(error: KubeError, right: str) -> str:
     """Say why something is not known; ``right`` is what reads it."""
     forbidden = isinstance(error, ApiError) and error.code == 403
     return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
+
+
+class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster is asked: arguments of commands by their names; a command reads its own."""
+
+    config: Installation | None = None  # It counts instead of the settings that are found.
+    kubeconfig: Path | None = None
+    context: str | None = None
+    user: str | None = None  # Who asks, if not the account of the credentials.
+    output: str = "text"
+    targets: Sequence[str] = ()  # As `find` takes them.
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: Selector = Selector()  # Of pods.
+    selectors: NamespaceSelectors | None = None  # Of namespaces; None: those of the settings.
+    sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
+    patience: float = 300.0  # Seconds until what is known or done is the answer.
+    dry_run: bool = True
+    limit: int = 10  # Pods that are restarted at most.
+    holders: bool = False  # Only what keeps the pods that do not complete.
+    pre: bool = False  # Before an install.
 
 
 class _Owned(Struct, frozen=True):
@@ -84,33 +108,28 @@ _owned = Reader(_Owned, "object")
 
 
 async def find(
-    client: Client,
-    targets: Sequence[str],
-    *,
-    namespace: str,
-    all_namespaces: bool = False,
-    selector: Selector = _ALL,
-    fields: Mapping[str, str] = ANY,
+    client: Client, request: ClusterRequest, fields: Mapping[str, str] = ANY
 ) -> AsyncGenerator[Pod | str]:
     """Yield the pods of each target, each pod once, and for a target without one a line with why.
 
     A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
     pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
     have ``.GROUP`` at its end. An object that the account may not read is found by its name in the
-    ownerReferences of pods. Without targets it is all pods. A pod without a namespace of its own
-    is in ``namespace``. The labels of a pod that is not named itself match ``selector``. Finished
-    pods are yielded, too, unless ``fields`` of pods that are listed leave them out.
+    ownerReferences of pods. Without targets it is all pods. Without a namespace it is that of the
+    credentials. The labels of a pod that is not named itself match the selector. Finished pods are
+    yielded, too, unless ``fields`` of pods that are listed leave them out.
 
     Raises:
         KubeError: the API server refuses the pods or does not answer.
     """
-    seen = set[str]()
-    wanted = [_Target("pods", "" if all_namespaces else namespace, _POD)]
+    targets, selector, everywhere = request.targets, request.selector, request.all_namespaces
+    seen, namespace = set[str](), request.namespace or client.namespace
+    wanted = [_Target("pods", "" if everywhere else namespace, _POD)]
     types = [_POD]
     if targets:
         if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
             types = await actions.served_types(client)
-        wanted = _wanted(targets, types, namespace, all_namespaces=all_namespaces)
+        wanted = _wanted(targets, types, namespace, all_namespaces=everywhere)
     search = _Search(client, types, selector, fields)
     for target in wanted:
         found, search.why = False, list[str]()

@@ -72,6 +72,7 @@ class Client:
         Commands use that, because they ask once. Controllers have retries of their own.
         """
         self._access, self._tries = access, TRIES if patient else 0
+        self.namespace = access.namespace  # That of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
