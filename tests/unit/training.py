@@ -126,7 +126,7 @@ class Kubeflow(ApiServer):
 async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
     """Why the Job of this pod is not suspended, or nothing."""
     pod = pods.convert(api.get("pods", "training", name) or pod_document(name))
-    owner = controller(pod)
+    owner = controller(pod.metadata)
     assert owner
     left = await process.suspend("training", owner, Candidate.of(pod))
     return left.reason if left else ""

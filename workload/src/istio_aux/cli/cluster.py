@@ -92,7 +92,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             jobs |= await counting(client, where)
         kubelet = await kubelet_of(client, each, kubelets)
         judged = found.judge(each, known[where], system_clock(), request.sidecars, kubelet=kubelet)
-        owner, native = controller(each), [sidecar.name for sidecar in each.native_sidecars]
+        owner, native = controller(each.metadata), [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
         show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
     return status

@@ -121,7 +121,7 @@ class _FreeRun:
                 outcome = "would-free" if self._request.dry_run else "stuck"
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
-            key, owner = pod.metadata.key, str(controller(pod) or "")
+            key, owner = pod.metadata.key, str(controller(pod.metadata) or "")
             self.verdicts[key] = QuitVerdict(*key, outcome, reason, requests, owner)
 
     def apply(self, resource: Pod) -> None:

@@ -197,7 +197,7 @@ def _state(decision: Action) -> State | None:
 
 def _listed(pod: Pod) -> dict[str, Any]:
     about = pod.metadata
-    owner = str(controller(pod) or "")
+    owner = str(controller(pod.metadata) or "")
     return {**about.key._asdict(), "owner": owner, "created": about.creation_timestamp}
 
 

@@ -350,7 +350,9 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
 
     @functools.lru_cache(maxsize=1)
     def access_with(credential: Credential) -> Access:
-        tls = context_with(*credential.certificate) if credential.certificate else access.tls
+        certificate, key = credential.client_certificate_data, credential.client_key_data
+        pair = (certificate.encode(), key.encode()) if certificate and key else None
+        tls = context_with(*pair) if pair else access.tls
         return replace(access, tls=tls, token=lambda: credential.token)
 
     async def renewed() -> Access:

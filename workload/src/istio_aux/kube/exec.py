@@ -7,8 +7,7 @@ what arrived, and does not prove that the command had its effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import IntEnum
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 import msgspec
@@ -42,8 +41,8 @@ def answered(head: str, text: str) -> str:
 class Channels:
     """Collects the payload of frames by channel, which is the first byte of a frame."""
 
-    def __init__(self, kept: Iterable[int]) -> None:
-        """Keep what arrives on these channels, and drop the rest."""
+    def __init__(self, *kept: int) -> None:
+        """Keep what arrives on these channels, at most `OUTPUT` bytes of each; drop the rest."""
         self._received = {channel: bytearray() for channel in kept}
 
     def feed(self, frame: bytes) -> None:
@@ -56,39 +55,30 @@ class Channels:
         """Whether the result is complete."""
         raise NotImplementedError
 
-    def received(self, channel: int) -> bytes:
-        """Copy what arrived on a channel, at most `OUTPUT` bytes."""
-        return bytes(self._received[channel])
-
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return what arrived; ``early`` says why the connection ended early, if it did."""
         raise NotImplementedError
 
 
-class ExecChannel(IntEnum):
-    """Channels of an exec (remotecommand constants)."""
-
-    STDOUT = 1
-    STDERR = 2
-    ERROR = 3
+_STDOUT, _STDERR, _ERROR = 1, 2, 3  # Channels of an exec (remotecommand constants).
 
 
 class ExecChannels(Channels):
     """The channels of one exec. The server ends with a Status on the error channel."""
 
     def __init__(self) -> None:
-        super().__init__((ExecChannel.STDOUT, ExecChannel.STDERR, ExecChannel.ERROR))
+        super().__init__(_STDOUT, _STDERR, _ERROR)
 
     @property
     def finished(self) -> bool:
         """Whether the Status has arrived."""
-        return bool(self._received[ExecChannel.ERROR])
+        return bool(self._received[_ERROR])
 
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return the exit code, and the reason or the output."""
-        body = self.received(ExecChannel.ERROR)
-        code, error = _verdict(body) if body else (None, early)
-        output = self.received(ExecChannel.STDERR) or self.received(ExecChannel.STDOUT)
+        body = self._received[_ERROR]
+        code, error = _verdict(bytes(body)) if body else (None, early)
+        output = self._received[_STDERR] or self._received[_STDOUT]
         head = "no exit code" if code is None else f"exit code {code}"
         text = answered(head, error or output.decode(errors="replace"))
         return AttemptResult(code == 0, sent, text)

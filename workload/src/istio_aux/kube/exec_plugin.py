@@ -49,15 +49,9 @@ class ExecConfig(msgspec.Struct, frozen=True, rename="camel"):
     interactive_mode: str = ""
 
 
-class Credential(msgspec.Struct, frozen=True):
-    """A token, or a client certificate and key in PEM, or both."""
+class Credential(msgspec.Struct, frozen=True, rename="camel"):
+    """``status`` of an answer: a token, or a client certificate and key in PEM, or both."""
 
-    token: str | None
-    certificate: tuple[bytes, bytes] | None
-    expires: datetime | None
-
-
-class _CredentialStatus(msgspec.Struct, frozen=True, rename="camel"):
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
@@ -67,7 +61,7 @@ class _CredentialStatus(msgspec.Struct, frozen=True, rename="camel"):
 class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    status: _CredentialStatus = _CredentialStatus()
+    status: Credential = Credential()
 
 
 def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
@@ -133,7 +127,8 @@ class Plugin:
         """
         async with self._turn:
             last = self._last
-            if last and (last.expires is None or datetime.now(UTC) < last.expires):
+            expires = last and last.expiration_timestamp
+            if last and (expires is None or datetime.now(UTC) < expires):
                 return last
             now = asyncio.get_running_loop().time()
             if self._failure and now < self._failure[0] + AGAIN:
@@ -207,15 +202,13 @@ class Plugin:
         if (credential.kind, credential.api_version) != ("ExecCredential", self._spec.api_version):
             raise AccessError(f"{self._name}: expected ExecCredential {self._spec.api_version}")
         status = credential.status
-        certificate, key = status.client_certificate_data, status.client_key_data
-        if bool(certificate) != bool(key):
+        if bool(status.client_certificate_data) != bool(status.client_key_data):
             raise AccessError(
                 f"{self._name}: expected both or none of clientCertificateData and clientKeyData"
             )
-        if not (status.token or certificate):
+        if not (status.token or status.client_certificate_data):
             raise AccessError(f"{self._name}: neither token nor client certificate")
-        pair = (certificate.encode(), key.encode()) if certificate and key else None
-        return Credential(status.token or None, pair, status.expiration_timestamp)
+        return status
 
 
 async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:

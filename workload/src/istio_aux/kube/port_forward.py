@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -25,24 +24,20 @@ _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNO
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
-class ForwardChannel(IntEnum):
-    """Channels of the first port."""
-
-    DATA = 0
-    ERROR = 1
+_DATA, _ERROR = 0, 1  # Channels of the first port.
 
 
 class ForwardChannels(Channels):
     """The two channels of one forwarded port."""
 
     def __init__(self) -> None:
-        super().__init__(ForwardChannel)
+        super().__init__(_DATA, _ERROR)
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
         """Add one frame, and check whether the head of the answer is complete."""
         super().feed(frame)
-        answer = self._received[ForwardChannel.DATA]
+        answer = self._received[_DATA]
         if self._wanted is None and (end := _HEAD_END.search(answer, PREFIX)):
             length = _LENGTH.search(answer, PREFIX, end.end())
             self._wanted = min(end.end() + int(length[1]), OUTPUT) if length else OUTPUT
@@ -53,14 +48,14 @@ class ForwardChannels(Channels):
 
         An answer without a length ends with its connection.
         """
-        if len(self._received[ForwardChannel.ERROR]) > PREFIX:
+        if len(self._received[_ERROR]) > PREFIX:
             return True
-        return self._wanted is not None and len(self._received[ForwardChannel.DATA]) >= self._wanted
+        return self._wanted is not None and len(self._received[_DATA]) >= self._wanted
 
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return the HTTP status, and the reason or the body."""
-        answer = self.received(ForwardChannel.DATA)[PREFIX:]
-        refusal = self.received(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
+        answer = self._received[_DATA][PREFIX:]
+        refusal = self._received[_ERROR][PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
         end = _HEAD_END.search(answer)
         error = refusal or (early if not (status and end) else "")
@@ -103,5 +98,5 @@ async def request(
         protocols=PROTOCOLS,
         still=still,
         not_after=not_after,
-        first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
+        first_frame=bytes([_DATA]) + head.encode("ascii"),
     )

@@ -40,6 +40,8 @@ class BadValueError(ValueError):
 
 
 class _Key(Generic[T]):
+    """A key of labels, or of annotations: which ones, says `_where`."""
+
     _where = ""
 
     def __init__(
@@ -65,10 +67,6 @@ class _Key(Generic[T]):
     def on(self, source: Source) -> bool:
         """Whether it is there, with whatever value."""
         return self.name in self._texts(source)
-
-    def is_empty(self, source: Source) -> bool:
-        """Whether it is there, with an empty value."""
-        return self._texts(source).get(self.name) == ""
 
     def of(self, source: Source) -> T | None:
         """Read the value; None if it is absent.
@@ -100,7 +98,9 @@ class _Key(Generic[T]):
         return f"{self._where} {self.name}: {quoted(self._texts(source).get(self.name, ''))}"
 
     def _texts(self, source: Source) -> Mapping[str, str]:
-        raise NotImplementedError
+        if isinstance(source, Metadata):
+            return getattr(source, f"{self._where}s") or {}
+        return source
 
 
 class Annotation(_Key[T]):
@@ -108,17 +108,11 @@ class Annotation(_Key[T]):
 
     _where = "annotation"
 
-    def _texts(self, source: Source) -> Mapping[str, str]:
-        return (source.annotations or {}) if isinstance(source, Metadata) else source
-
 
 class Label(_Key[T]):
     """A label whose value decides something."""
 
     _where = "label"
-
-    def _texts(self, source: Source) -> Mapping[str, str]:
-        return (source.labels or {}) if isinstance(source, Metadata) else source
 
 
 def choice(name: str, choices: type[Choice], meaning: str, overrides: str) -> Annotation[Choice]:
@@ -214,13 +208,14 @@ class Overrides(Struct, frozen=True):
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
-    if _OVERRIDING.isdisjoint(pod.metadata.annotations or ()):
+    annotations = pod.metadata.annotations or {}
+    if _OVERRIDING.isdisjoint(annotations):
         return Overrides(status_port=status_port(pod))
     problems = list[Problem]()
 
     def value(key: Annotation[T]) -> T | None:
         try:
-            return None if key.is_empty(pod.metadata) else key.of(pod.metadata)
+            return key.of(pod.metadata) if annotations.get(key.name) else None
         except BadValueError as error:
             problems.append(Problem(annotation=key.name, why=str(error)))
             return None

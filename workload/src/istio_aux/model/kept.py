@@ -26,7 +26,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.pod import Metadata, Struct
+from istio_aux.model.pod import Metadata, Present, Struct
 from istio_aux.model.selectors import TOO_MANY
 from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
@@ -37,7 +37,6 @@ from istio_aux.model.webhooks import (
     Endpoint,
     EndpointSlice,
     Namespace,
-    Port,
     Rule,
     Webhook,
 )
@@ -122,5 +121,5 @@ def endpoints(found: EndpointSlice) -> EndpointSlice:
             labels={SERVICE: found.service.name} if found.service else None,
         ),
         endpoints=(Endpoint(addresses=("",)),) if found.ready else (),
-        ports=(Port(),),
+        ports=(Present(),),
     )  # fmt: skip

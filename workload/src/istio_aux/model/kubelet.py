@@ -156,7 +156,7 @@ def restarting_all(pod: Pod, *, obeyed: bool | None = True) -> str | None:
         if condition.type == "AllContainersRestarting" and condition.status == "True":
             return "all containers are being restarted"
     # Where several statuses contradict each other, any of them may be true.
-    ended = [(status.name, status.terminated) for status in pod.statuses() if status.terminated]
+    ended = [(it.name, how) for it in pod.statuses() if it.state and (how := it.state.terminated)]
     if any(how.reason == RESTARTING_ALL for _, how in ended):
         return "all containers are being restarted"
     if obeyed is False:

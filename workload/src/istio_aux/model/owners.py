@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from istio_aux.model.pod import Condition, Metadata, OwnerReference, Pod, Struct
+from istio_aux.model.pod import Condition, Metadata, OwnerReference, Struct
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
@@ -58,12 +58,7 @@ stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
 
-def controller(pod: Pod) -> OwnerReference | None:
-    """The one owner that controls the pod, or None."""
-    return controller_of(pod.metadata)
-
-
-def controller_of(metadata: Metadata) -> OwnerReference | None:
+def controller(metadata: Metadata) -> OwnerReference | None:
     """The one owner that controls an object (metav1.GetControllerOf), or None.
 
     The API server does not check it: what no object is called names none.
@@ -285,6 +280,6 @@ class FoundJob(msgspec.Struct, frozen=True):
 
 def set_of(job: Job) -> OwnerReference | None:
     """The JobSet or TrainJob that the Job is part of, if it is of an API that is known."""
-    owner = controller_of(job.metadata)
+    owner = controller(job.metadata)
     api = api_of(owner)
     return owner if api and api.makes_jobs else None

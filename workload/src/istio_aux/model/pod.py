@@ -59,6 +59,10 @@ class Struct(
     """
 
 
+class Present(Struct, frozen=True):
+    """An object of which only the presence counts."""
+
+
 S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
 _alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
@@ -144,15 +148,11 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
-class LifecycleHandler(Struct, frozen=True):
-    """A hook of a container; only its presence counts."""
-
-
 class Lifecycle(Struct, frozen=True):
     """``lifecycle`` of a container."""
 
-    post_start: LifecycleHandler | None = None
-    pre_stop: LifecycleHandler | None = None
+    post_start: Present | None = None
+    pre_stop: Present | None = None
     stop_signal: str | None = None
 
 
@@ -161,10 +161,6 @@ class ContainerPort(Struct, frozen=True):
 
     container_port: int = 0
     protocol: str | None = None
-
-
-class ResizePolicy(Struct, frozen=True):
-    """How a container is resized; only its presence counts."""
 
 
 class Container(Struct, frozen=True):
@@ -178,7 +174,7 @@ class Container(Struct, frozen=True):
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
-    resize_policy: tuple[ResizePolicy, ...] | None = None
+    resize_policy: tuple[Present, ...] | None = None
     resources: msgspec.Raw = NO_TEXT
 
 
@@ -202,10 +198,6 @@ class Waiting(Struct, frozen=True):
     reason: str = ""
 
 
-class Running(Struct, frozen=True):
-    """State of a container that runs; only its presence counts."""
-
-
 class Terminated(Struct, frozen=True):
     """State of a container that exited; it may be started again."""
 
@@ -218,7 +210,7 @@ class ContainerState(Struct, frozen=True):
     """Exactly one is set; none set means waiting (core/v1 ContainerState)."""
 
     waiting: Waiting | None = None
-    running: Running | None = None
+    running: Present | None = None
     terminated: Terminated | None = None
 
 
@@ -227,11 +219,6 @@ class ContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
-
-    @property
-    def terminated(self) -> Terminated | None:
-        """How the container exited; None if it runs, waits, or has no state."""
-        return self.state.terminated if self.state else None
 
 
 class Condition(Struct, frozen=True):

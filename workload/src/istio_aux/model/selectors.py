@@ -28,11 +28,29 @@ class Operator(StrEnum):
 
 
 class Requirement(msgspec.Struct, frozen=True, order=True):
-    """One condition on one label; ``values`` is sorted, and empty for the existence operators."""
+    """One condition on one label, as in ``matchExpressions`` of the API (meta/v1).
+
+    Raises:
+        ValueError: Kubernetes refuses it, too (apimachinery labels.NewRequirement).
+    """
 
     key: str
     operator: Operator
     values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        prefix, slash, name = self.key.rpartition("/")
+        where = f"label key {quoted(self.key)}: expected"
+        if slash and not (len(prefix) <= LONGEST_NAME and DNS_SUBDOMAIN.fullmatch(prefix)):
+            raise ValueError(f"{where} a DNS subdomain before the '/'")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{where} {_NAME_RULE}")
+        if bool(self.values) is not (self.operator in {Operator.IN, Operator.NOT_IN}):
+            wanted = "no values" if self.values else "at least one value"
+            raise ValueError(f"expected {wanted} with {self.operator}, for {self.key}")
+        for value in filter(None, self.values):
+            if not _NAME.fullmatch(value):
+                raise ValueError(f"label value {quoted(value)}: expected {_NAME_RULE}")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels meets it; an absent label meets NotIn."""
@@ -142,47 +160,23 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         return "; ".join(str(selector) for selector in self.alternatives)
 
 
-class LabelSelectorRequirement(Struct, frozen=True):
-    """One of ``matchExpressions`` as the API has it (meta/v1)."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
 class LabelSelector(Struct, frozen=True):
     """A selector as the API has it (meta/v1); ``{}`` selects everything."""
 
     match_labels: dict[str, str] | None = None
-    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+    match_expressions: tuple[dict[str, object], ...] | None = None
 
 
 def convert(selector: LabelSelector) -> Selector:
     """Convert the API's object (apimachinery LabelSelectorAsSelector).
 
     Raises:
-        ValueError: one line with the requirement that Kubernetes refuses, too.
+        ValueError: one line about a requirement that Kubernetes refuses, too.
     """
-    return Selector(tuple(sorted(set(_requirements(selector)))))
-
-
-def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
-    for key, value in (selector.match_labels or {}).items():
-        yield Requirement(_valid_key(key), Operator.IN, (value and _valid_value(value),))
-    for item in selector.match_expressions or ():
-        try:
-            operator = Operator(item.operator)
-        except ValueError:
-            expected = ", ".join(Operator)
-            raise ValueError(
-                f"{quoted(item.operator)}: expected one of: {expected}, for {item.key}"
-            ) from None
-        values = item.values or ()
-        if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
-            wanted = "no values" if values else "at least one value"
-            raise ValueError(f"expected {wanted} with {operator}, for {item.key}")
-        valid = {value and _valid_value(value) for value in values}
-        yield Requirement(_valid_key(item.key), operator, tuple(sorted(valid)))
+    labels = (selector.match_labels or {}).items()
+    named = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
+    others = msgspec.convert(selector.match_expressions or (), tuple[Requirement, ...])
+    return Selector(tuple(sorted({*named, *others})))
 
 
 _WORD = r"[^\s=!(),<>]++"
@@ -236,20 +230,18 @@ def _parse(rest: str) -> Iterator[Requirement]:
 
 def _parsed(match: re.Match[str]) -> Requirement:
     """Make a requirement; as in kubectl, a missing value is the empty one."""
-    key = _valid_key(match["absent"] or match["key"])
     if match["absent"]:
-        return Requirement(key, _ABSENT)
+        return Requirement(match["absent"], _ABSENT)
     if match["sign"]:
-        operator, values = _OPERATORS[match["sign"]], {match["value"] or ""}
+        values = {match["value"] or ""}
     elif match["word"]:
-        operator = _OPERATORS[match["word"]]
         values = {value.strip(string.whitespace) for value in match["values"].split(",")}
         if not match["values"].strip(string.whitespace):
             raise ValueError(f'expected at least one value after "{match["word"]}"')
     else:
-        return Requirement(key, _EXISTS)
-    valid = {value and _valid_value(value) for value in values}
-    return Requirement(key, operator, tuple(sorted(valid)))
+        return Requirement(match["key"], _EXISTS)
+    operator = _OPERATORS[match["sign"] or match["word"]]
+    return Requirement(match["key"], operator, tuple(sorted(values)))
 
 
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -264,18 +256,3 @@ _OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Op
 # apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"
-
-
-def _valid_key(key: str) -> str:
-    prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= LONGEST_NAME and DNS_SUBDOMAIN.fullmatch(prefix)):
-        raise ValueError(f"label key {quoted(key)}: expected a DNS subdomain before the '/'")
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"label key {quoted(key)}: expected {_NAME_RULE}")
-    return key
-
-
-def _valid_value(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(f"label value {quoted(value)}: expected {_NAME_RULE}")
-    return value

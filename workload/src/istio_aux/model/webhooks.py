@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from istio_aux.model.annotations import text_label
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.pod import Metadata, Struct
+from istio_aux.model.pod import Metadata, Present, Struct
 from istio_aux.model.selectors import LabelSelector
 
 _INJECTOR = "sidecar-injector.istio.io"
@@ -210,16 +210,12 @@ class Endpoint(Struct, frozen=True):
         return bool(self.addresses) and ready is not False
 
 
-class Port(Struct, frozen=True):
-    """A port of all endpoints in a slice; that there is one is all that counts."""
-
-
 class EndpointSlice(Struct, frozen=True):
     """An EndpointSlice (discovery.k8s.io/v1); a Service may have several."""
 
     metadata: Metadata = Metadata()
     endpoints: tuple[Endpoint, ...] | None = None
-    ports: tuple[Port, ...] | None = None
+    ports: tuple[Present, ...] | None = None
 
     @property
     def service(self) -> Service | None:

@@ -153,7 +153,9 @@ class PodFacts:
     def controller(self) -> PodController:
         """What makes another pod in the place of this one, if anything does."""
         pod = self.pod
-        return owners.controls(owners.controller(pod), pod.metadata.name, pod.restart_policy)
+        return owners.controls(
+            owners.controller(pod.metadata), pod.metadata.name, pod.restart_policy
+        )
 
     @property
     def created(self) -> datetime | None:

@@ -52,7 +52,7 @@ class Candidate(Struct, frozen=True):
             key=meta.key,
             version=meta.resource_version,
             created=created.timestamp() if created else 0.0,
-            owner=owners.controller(pod),
+            owner=owners.controller(pod.metadata),
             finished=bool(pod.containers)
             and all(kubelet.finished(each, pod).finished for each in pod.containers),
             wish=wish,
@@ -116,7 +116,7 @@ class Sibling(Struct, frozen=True):
         return cls(
             key=meta.key,
             version=meta.resource_version,
-            owner=owners.controller(pod),
+            owner=owners.controller(pod.metadata),
             finished=pod.status.phase in {"Succeeded", "Failed"},
             ends=meta.deletion_timestamp,
         )

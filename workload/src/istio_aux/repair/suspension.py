@@ -273,7 +273,7 @@ def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Candidate) -> Iterator[str]
         if _may_fail(job):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
     top = jobs[-1]
-    owner, api = owners.controller_of(top.job.metadata), KINDS[top.reference.kind]
+    owner, api = owners.controller(top.job.metadata), KINDS[top.reference.kind]
     known = api is owners.BATCH and owner and (owners.group(owner), owner.kind) in _LETS_SUSPEND
     if owner and not (known or api.version == owners.TRAINING):
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"

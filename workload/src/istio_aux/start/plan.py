@@ -96,7 +96,7 @@ def plan(
         return Plan(ops=(), reason=how.pods.mismatch)
     if why := left(pod):
         return Plan(ops=(), reason=why)
-    wish, meta, owner = Wish.of(pod), pod.metadata, controller(pod)
+    wish, meta, owner = Wish.of(pod), pod.metadata, controller(pod.metadata)
     label, unlabelled = (), ""
     chosen = how.inject is not None and how.inject.matches(pod.labels)
     if chosen or requested:
