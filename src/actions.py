@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -98,8 +98,6 @@ def _action(
             results = answer(actions, event)
         except (RefusedError, ReconcileError) as refusal:
             event.fail(_bounded(str(refusal)))
-        except ops.pebble.Error as error:
-            event.fail(_bounded(str(workload.trouble(error))))
         else:
             event.set_results({key: _bounded(value, key) for key, value in results.items()})
 
@@ -166,8 +164,7 @@ class Actions(ops.Object):
     @_action
     def _on_explain(self, event: ops.ActionEvent) -> Results:
         namespace, pod = _pod("pod", event.params["pod"])
-        command = ["explain", "--config", workload.CONFIG]
-        text, why = self._run([*command, "--namespace", namespace, f"pod/{pod}"])
+        text, why = self._run("explain", "--namespace", namespace, f"pod/{pod}")
         if why:
             raise RefusedError(why)
         return {"explanation": text}
@@ -187,32 +184,18 @@ class Actions(ops.Object):
         if why := istio.migration(inputs.control_planes):
             yield Finding("relations", "note", why, "after a migration remove the old one")
         with cluster.connect(self._kubernetes, patience=_PATIENCE) as client:
-            yield self._trust(client, inputs)
-            yield self._units(client, inputs)
+            for check, find in (("trust", _trust), ("units", _units)):
+                try:
+                    yield find(client, inputs)
+                except ReconcileError as error:
+                    do = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
+                    yield Finding(check, "problem" if do else "unknown", str(error), do)
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
             yield Finding("workload", "problem", inputs.answer.missing, do)
 
-    def _trust(self, client: Client, inputs: Inputs) -> Finding:
-        # Without a configuration no Jobs are listed: each kind of them may hang.
-        try:
-            objects.resolve(client, dataclasses.replace(inputs, leader=True, config=None))
-        except ReconcileError as error:
-            return _not_read("trust", error, inputs.app)
-        return Finding("trust", "ok", "the charm reads what it needs")
-
-    def _units(self, client: Client, inputs: Inputs) -> Finding:
-        try:
-            waits = objects.awaited(client, inputs)
-        except ReconcileError as error:
-            return _not_read("units", error, inputs.app)
-        if waits:
-            return Finding("units", "problem", f"the Service lacks {waits}", "see `juju status`")
-        return Finding("units", "ok", "a unit is ready behind the Service")
-
     def _workloads_findings(self) -> Iterator[Finding]:
-        command = ["check", "--config", workload.CONFIG, "--output", "json"]
-        text, why = self._run(command, timed=True)
+        text, why = self._run("check", "--output", "json", timed=True)
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
@@ -223,11 +206,10 @@ class Actions(ops.Object):
         asked = event.load_params(Restarted)
         if asked.namespace and not DNS_LABEL.fullmatch(asked.namespace):
             raise RefusedError(f"namespace: {json.dumps(asked.namespace)}: expected one namespace")
-        command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
-        command += ["--limit", str(asked.limit)]
+        command = ["restart-unmeshed", "--output", "json", "--limit", str(asked.limit)]
         command += ["--namespace", asked.namespace] if asked.namespace else []
         if asked.dry_run:
-            text, why = self._run(command, timed=True)
+            text, why = self._run(*command, timed=True)
         else:
             inputs = self._leading()
             race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
@@ -235,7 +217,7 @@ class Actions(ops.Object):
                 why = "the workload restarts these pods already"
                 raise RefusedError(f"race-policy: {race}: {why}; list-unmeshed has the reasons")
             with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
-                text, why = self._run([*command, "--yes"], timed=True)
+                text, why = self._run(*command, "--yes", timed=True)
         if why and not text:
             raise RefusedError(why)
         judged = [json.loads(line) for line in text.splitlines()]
@@ -269,14 +251,14 @@ class Actions(ops.Object):
         workload.wake(self._container, event, wanted=True)
         return {"replaced": "true", "lost": own.reason}
 
-    def _run(self, command: Sequence[str], *, timed: bool = False) -> tuple[str, str]:
+    def _run(self, command: str, *arguments: str, timed: bool = False) -> tuple[str, str]:
         """Run the workload's command line; return stdout, and why it failed, empty if it did not.
 
         A command with an option `--timeout` is `timed`: it answers with what it has by then.
         """
-        name, *arguments = command
         patience = max(_AROUND + 1, self.end - monotonic() - _AFTER)
-        argv = ["istio-aux", name, "--kubeconfig", workload.KUBECONFIG, *arguments]
+        argv = ["istio-aux", command, "--kubeconfig", workload.KUBECONFIG]
+        argv += ["--config", workload.CONFIG, *arguments]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
             if not workload.read(self._container, workload.CONFIG):
@@ -289,10 +271,16 @@ class Actions(ops.Object):
             return "", str(workload.trouble(error))
 
 
-def _not_read(check: str, error: ReconcileError, app: str) -> Finding:
-    if error.refused:
-        return Finding(check, "problem", str(error), f"run `juju trust {app} --scope=cluster`")
-    return Finding(check, "unknown", str(error))
+def _trust(client: Client, inputs: Inputs) -> Finding:
+    # Without a configuration no Jobs are listed: each kind of them may hang.
+    objects.resolve(client, dataclasses.replace(inputs, leader=True, config=None))
+    return Finding("trust", "ok", "the charm reads what it needs")
+
+
+def _units(client: Client, inputs: Inputs) -> Finding:
+    if waits := objects.awaited(client, inputs):
+        return Finding("units", "problem", f"the Service lacks {waits}", "see `juju status`")
+    return Finding("units", "ok", "a unit is ready behind the Service")
 
 
 def _listed(page: PodPage) -> Results:

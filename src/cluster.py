@@ -264,8 +264,6 @@ def accepts(client: Client, token: str, account: str, model: str) -> bool:
 
     It takes none of an account that was deleted since, or that it signed with another key.
     """
-    if not token:
-        return False
     with attempt(f"TokenReview for ServiceAccount {account}"):
         answer = client.create(TokenReview(spec=TokenReviewSpec(token=token))).status
     user = answer.user if answer and answer.authenticated else None

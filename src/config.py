@@ -10,9 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from istio_aux import settings
@@ -23,12 +22,6 @@ from istio_aux.model.policy import QuitMode
 from istio_aux.model.selectors import DNS_LABEL
 
 from cluster import UNREADABLE
-
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    name: tuple(map(str, cast("type[StrEnum]", type(settings.default(name)))))
-    for name in ("dead-proxy", "log-level", "peers", "quit", "race-policy", "start-mode")
-}
-"""The options that have a few values, and these values."""
 
 EXPECTED_APPLICATIONS: Final = (
     "applications separated by commas, each as app, model/app, * for all of this model or model/*"

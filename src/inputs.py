@@ -35,10 +35,9 @@ class Inputs:
     now: datetime
     config: Config | None  # The last good one while an option is invalid; None: there is none.
     invalid: str  # Which options are invalid and why.
-    container_ready: bool  # Pebble answers in the workload's container.
     issuers: Issuers = field(repr=False)
     log: str = ""  # The command that shows the log of this unit's workload.
-    answer: probe.Answer | None = None  # Of the workload; None without its container.
+    answer: probe.Answer | None = None  # Of the workload; None while its Pebble does not answer.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
@@ -110,7 +109,6 @@ def observe(
         kept = noted(charm.model, charm.app).get(_LAST_GOOD, "")
         options = config.recall(kept, defaults, namespace)
     now, container = datetime.now(UTC), charm.unit.get_container(CONTAINER)
-    reachable = container.can_connect()
     return Inputs(
         app=charm.app.name,
         log=f"kubectl logs -n {namespace} {charm.unit.name.replace('/', '-')} -c {CONTAINER}",
@@ -119,8 +117,7 @@ def observe(
         now=now,
         config=options,
         invalid=invalid,
-        container_ready=reachable,
-        answer=probe.ask(transport) if reachable else None,
+        answer=probe.ask(transport) if container.can_connect() else None,
         issuers=certificates.observe(
             charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),

@@ -169,8 +169,7 @@ def _context(values: Values) -> dict[str, Any]:
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     return {
         **CONSTANTS,
-        "app": app,
-        "model": model,
+        **vars(values),
         "labels": labels(app, model),
         "lease": app,
         "policy": f"istio-aux-{model}-{app}",
@@ -179,15 +178,15 @@ def _context(values: Values) -> dict[str, Any]:
         "user": f"system:serviceaccount:{model}:{service_account(app)}",
         "webhook_configuration": webhook_configuration(app, model),
         # What the workload may do.
-        "acts": values.acts,
         "deletes": values.acts and values.deletes,
-        "dry_runs": values.dry_runs,
-        "repairs": values.repairs,
-        "repairs_jobs": values.repairs_jobs,
         "injection_policies": [
             f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
         ],
-        "injected": json.dumps(injected(values)),
+        # Applications by namespace, `*` for all pods: those that the workload may act on.
+        "injected": json.dumps(
+            {each.model: each.names for each in values.inject}
+            | dict.fromkeys(values.inject_namespaces, (EVERY,))
+        ),
         "selected": " || ".join(
             f"({selector_expression(each, labels='variables.labels')})" for each in selected(values)
         ),
@@ -195,11 +194,9 @@ def _context(values: Values) -> dict[str, Any]:
         # The webhook.
         "ca_bundle": base64.b64encode(values.ca_bundle.encode()).decode(),
         "settings": _published(values.settings),
+        "status_port": names.STATUS_PORT,
         "ca_from": "",  # The chart's, where cert-manager signs.
         "webhooks": [*start_webhooks(values), *inject_webhooks(values)],
-        # The mesh of the workload's own pods.
-        "ambient": values.ambient,
-        "status_port": names.STATUS_PORT,
     }
 
 
@@ -218,7 +215,7 @@ def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     for applications in values.inject:
         own = values.app if applications.model == values.model else None
         chosen = _chosen(applications.names, own)
-        if chosen is None or applications.model in names.IGNORED:
+        if chosen is None:
             continue
         named = _requirement(names.NAMESPACE_NAME, "In", applications.model)
         # A DNS subdomain, unique, and not one of Istio's.
@@ -256,13 +253,6 @@ def _webhook(
         "objectSelector": pods,
     }
     return {"name": name, "path": path, "matches": matches, "conditions": CONDITIONS}
-
-
-def injected(values: Values) -> dict[str, tuple[str, ...]]:
-    """Return applications by namespace, `*` for all pods: those that the workload may act on."""
-    chosen = {each.model: each.names for each in values.inject}
-    chosen |= dict.fromkeys(values.inject_namespaces, (EVERY,))
-    return {model: chosen[model] for model in chosen if model not in names.IGNORED}
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:

@@ -9,22 +9,21 @@ import base64
 import copy
 import hashlib
 import io
-import json
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from string import Template
 from typing import Any, Final
 
 import ops
 import yaml
+from istio_aux.model.moment import token_life
 from lightkube import Client
 
 import cluster
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
-from cluster import UNREADABLE, ReconcileError
+from cluster import ReconcileError
 from inputs import CONTAINER, Inputs
 from probe import STATUS_URL
 
@@ -107,7 +106,7 @@ def ensure(
         ReconcileError: there is no certificate to serve, or the API server gives no token.
         ops.pebble.Error: Pebble refuses or fails.
     """
-    if not inputs.container_ready:
+    if not inputs.answer:
         return
     if not leaf:
         waits = "waiting for a certificate that the API server trusts"
@@ -194,22 +193,12 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
 
 def _token(client: Client, present: str, inputs: Inputs) -> str:
-    account = manifests.service_account(inputs.app)
-    good = cluster.accepts(client, present, account, inputs.model)
-    if good and not token_is_late(present, inputs.now):
+    account, life = manifests.service_account(inputs.app), token_life(present)
+    # A third of the life that the API server granted has to be left.
+    good = life and life.exp - inputs.now.timestamp() >= (life.exp - life.iat) / 3
+    if good and cluster.accepts(client, present, account, inputs.model):
         return present
     return cluster.request_token(client, account, inputs.model)
-
-
-def token_is_late(token: str, now: datetime) -> bool:
-    """Tell whether less than a third is left of the life that the API server granted a token."""
-    try:
-        payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(f"{payload}=="))
-        issued, expires = float(claims["iat"]), float(claims["exp"])
-    except UNREADABLE:
-        return True
-    return expires - now.timestamp() < (expires - issued) / 3
 
 
 def read(container: ops.Container, path: str) -> str:

@@ -12,7 +12,7 @@ import json
 import logging
 import lzma
 import socket
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -44,25 +44,19 @@ _MOST_NESTED: Final = 500
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Topology:
-    """Whose metrics, alerts, dashboards and logs these are."""
+def _topology(charm: ops.CharmBase) -> dict[str, str]:
+    """Return whose metrics, alerts, dashboards and logs these are."""
+    return {
+        "model": charm.model.name,
+        "model_uuid": charm.model.uuid,
+        "application": charm.app.name,
+        "unit": charm.unit.name,
+    }
 
-    model: str
-    model_uuid: str
-    application: str
-    unit: str
-    charm_name: str
 
-    @classmethod
-    def of(cls, charm: ops.CharmBase) -> Topology:
-        """Return that of a charm's unit."""
-        model, name = charm.model, charm.meta.name
-        return cls(model.name, model.uuid, charm.app.name, charm.unit.name, name)
-
-    def labels(self) -> dict[str, str]:
-        """Return the labels of its unit's series and log lines."""
-        return {f"juju_{key}": of for key, of in asdict(self).items() if key != "charm_name"}
+def labels(topology: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a unit's series and log lines."""
+    return {f"juju_{key}": value for key, value in topology.items()}
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
@@ -91,23 +85,23 @@ def trace(charm: ops.CharmBase) -> ops.Object | None:
 
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
-    topology = Topology.of(charm)
+    topology, name = _topology(charm), charm.meta.name
     # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
-    address, unit = socket.getfqdn(), topology.unit
+    address, unit = socket.getfqdn(), charm.unit.name
     place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
     metrics = active(charm.model, METRICS)
     for relation in metrics:
         write(relation, charm.unit, place)
     if not charm.unit.is_leader():
         return
-    metadata = json.dumps(asdict(topology))
+    metadata = json.dumps(topology | {"charm_name": name})
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
-        rules, jobs = json.dumps(alert_rules(topology)), json.dumps([targets])
+        rules, jobs = json.dumps(alert_rules(topology, name)), json.dumps([targets])
         shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
         write(relation, charm.app, shared)
     for relation in active(charm.model, DASHBOARD):
-        write(relation, charm.app, {"dashboards": _dashboards(topology)})
+        write(relation, charm.app, {"dashboards": _dashboards(topology, name)})
     for relation in active(charm.model, LOGGING):
         write(relation, charm.app, {"metadata": metadata, "alert_rules": "{}"})
 
@@ -116,10 +110,9 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
     """Have Pebble send the workload's log to each related Loki, and to no other one."""
     if not container.can_connect():
         return
-    topology = Topology.of(charm)
-    labels = {"product": "Juju", "charm": topology.charm_name, **topology.labels()}
+    about = {"product": "Juju", "charm": charm.meta.name, **labels(_topology(charm))}
     wanted: dict[str, ops.pebble.LogTargetDict] = {
-        unit.name: {**_TARGET, "location": url, "services": ["all"], "labels": labels}
+        unit.name: {**_TARGET, "location": url, "services": ["all"], "labels": about}
         for relation in active(charm.model, LOGGING)
         for unit in relation.units
         if (url := _url(unit.name, relation.data[unit].get("endpoint")))
@@ -137,31 +130,30 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
         logger.warning("logs: not forwarded: %s", error)
 
 
-def alert_rules(topology: Topology) -> dict[str, Any]:
-    """Return the alert rules about this application, as Prometheus reads them."""
-    about = topology.labels()
+def alert_rules(topology: Mapping[str, str], charm: str) -> dict[str, Any]:
+    """Return the alert rules about this application of a charm, as Prometheus reads them."""
+    about = labels(topology)
     # Rules are about all units.
     del about["juju_unit"]
     matchers = ", ".join(f'{label}="{value}"' for label, value in about.items())
-    prefix = f"{topology.model}_{topology.model_uuid[:8]}_{topology.application}"
+    prefix = f"{topology['model']}_{topology['model_uuid'][:8]}_{topology['application']}"
     groups: list[dict[str, Any]] = []
     for path in sorted((_ROOT / "prometheus_alert_rules").glob("*.rules")):
         for group in yaml.safe_load(path.read_text().replace(_TOPOLOGY, matchers))["groups"]:
             for rule in group["rules"]:
-                rule["labels"] |= {**about, "juju_charm": topology.charm_name}
+                rule["labels"] |= {**about, "juju_charm": charm}
             groups.append({**group, "name": f"{prefix}_{group['name']}_alerts"})
     return {"groups": groups}
 
 
-def _dashboards(topology: Topology) -> str:
+def _dashboards(topology: Mapping[str, str], charm: str) -> str:
     templates: dict[str, Any] = {}
     for path in sorted((_ROOT / "grafana_dashboards").glob("*.json")):
-        key, about = f"file:{path.stem}", asdict(topology)
-        charm = about.pop("charm_name")
+        key = f"file:{path.stem}"
         templates[key] = {
             "charm": charm,
             "content": base64.b64encode(lzma.compress(path.read_bytes())).decode(),
-            "juju_topology": about,
+            "juju_topology": topology,
             "inject_dropdowns": True,
             "dashboard_alt_uid": hashlib.shake_256(f"{charm}-{key}".encode()).hexdigest(8),
         }

@@ -292,7 +292,7 @@ OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{
 def naming(*namespaces: str) -> Inputs:
     """The leader, whose option names these."""
     options = configured(LONG_MODEL, {"inject-namespaces": ",".join(namespaces)})
-    return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", True, Issuers())
+    return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", Issuers())
 
 
 def label_all(client: lightkube.Client, inputs: Inputs) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from typing import Any
 import lab
 import lightkube
 import pytest
-from istio_aux.kube.access import token_life
 from istio_aux.model import names
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
+from istio_aux.model.moment import token_life
 from lab import meshed, served
 from lab.accounts import Account
 from lab.scene import Scene

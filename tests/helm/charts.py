@@ -73,7 +73,6 @@ def of_the_charm(options: Mapping[str, Any]) -> manifests.Values:
         now=datetime.now(UTC),
         config=chosen,
         invalid="",
-        container_ready=True,
         issuers=issuers,
     )
     values = inputs.values()

@@ -210,7 +210,7 @@ def test_no_two_classes_of_the_workload_share_a_name() -> None:
 def test_a_module_of_the_workload_is_worth_a_file() -> None:
     """What has fewer than 40 lines is a part of its neighbour, but for what lint rules name."""
     small = {str(path.relative_to(WORKLOAD)) for path in modules() if lines(path) < 40}
-    assert small == {"kube/clock.py", "model/moment.py"}, "who alone may ask the clocks, and what"
+    assert small == {"kube/clock.py"}, "who alone may ask the clocks"
 
 
 def test_every_module_of_the_workload_is_described() -> None:

@@ -25,13 +25,12 @@ import pytest
 from charmlibs.interfaces.tls_certificates import Certificate
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from istio_aux.kube.access import token_life
+from istio_aux.model.moment import token_life
 from istio_aux.model.names import TOKEN_LIFE
 from ops import testing
 from scenario import mocking
 
 import certificates
-import workload
 from certificates import Authority, Leaf
 
 from .apiserver import ApiServer, jwt
@@ -125,19 +124,6 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     leaf = certificates.issue(authority, NAMES)
 
     assert "PRIVATE" not in repr(authority) + repr(leaf)
-
-
-@pytest.mark.parametrize(
-    ("token", "late"),
-    [
-        pytest.param("", True, id="there is none"),
-        pytest.param("no.token", True, id="it is not a token"),
-        pytest.param("e30.e30.sig", True, id="it says nothing about itself"),
-        pytest.param(jwt("uid", 800, 1100), False, id="a third is left"),
-    ],
-)
-def test_a_token_is_late_when(token: str, late: bool) -> None:
-    assert workload.token_is_late(token, datetime.fromtimestamp(1000, UTC)) is late
 
 
 @pytest.mark.parametrize(

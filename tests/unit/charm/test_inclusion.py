@@ -17,7 +17,6 @@ from lab.options import configured
 import certificates
 import manifests
 import workload
-from config import CHOICES
 from relations import cos, istio, sidecar
 
 from .conftest import ROOT
@@ -94,11 +93,6 @@ def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
 
 def test_defaults_are_valid_and_every_option_is_read() -> None:
     assert {name.replace("-", "_") for name in OPTIONS} == {*vars(configured("m"))} - {"model"}
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_every_value_that_is_allowed_is_described(name: str) -> None:
-    assert all(f"`{value}`" in OPTIONS[name]["description"] for value in CHOICES[name])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

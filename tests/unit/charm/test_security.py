@@ -16,7 +16,7 @@ import yaml
 from istio_aux import rights, settings
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
-from istio_aux.model.policy import QuitPolicy
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, RacePolicy
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit, Way
 from istio_aux.quit.task import Send
@@ -25,7 +25,6 @@ from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 
 import certificates
-import config
 import manifests
 import workload
 from certificates import Issuers
@@ -38,8 +37,10 @@ from .test_workload import NAMES
 TEXT = (ROOT / "SECURITY.md").read_text()
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
 ISSUERS = Issuers(silent=True, own=AUTHORITY.certificate)
-CHOICES: dict[str, tuple[Any, ...]] = {
-    name: config.CHOICES[name] for name in ("quit", "dead-proxy", "race-policy")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "quit": tuple(map(str, QuitMode)),
+    "dead-proxy": tuple(map(str, DeadProxy)),
+    "race-policy": tuple(map(str, RacePolicy)),
 }
 
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
@@ -91,8 +92,7 @@ def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the charm creates with these options."""
     inputs = Inputs(
         app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
-        config=configured("kubeflow", options), invalid="",
-        container_ready=True, issuers=ISSUERS,
+        config=configured("kubeflow", options), invalid="", issuers=ISSUERS,
     )  # fmt: skip
     values = inputs.values()
     assert values
@@ -217,7 +217,7 @@ def sent(policy: QuitPolicy) -> Iterator[tuple[str, ...]]:
             yield Send(way, decision.status_port, decision.rule).command
 
 
-@pytest.mark.parametrize("mode", config.CHOICES["quit"])
+@pytest.mark.parametrize("mode", CHOICES["quit"])
 def test_what_is_sent_is_allowed_and_nothing_else(mode: str, tmp_path: Path) -> None:
     options = {"quit": mode, "sidecars": SIDECARS}
     written = workload.settings(configured("m", options).settings | NAMES)

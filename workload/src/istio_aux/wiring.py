@@ -16,7 +16,7 @@ from msgspec import structs
 from istio_aux import revision
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
-from istio_aux.kube.access import Access, TokenLife, token_life
+from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
@@ -25,7 +25,7 @@ from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
 from istio_aux.model.election import Checkpoint, read_checkpoint
-from istio_aux.model.moment import Clock
+from istio_aux.model.moment import Clock, TokenLife, token_life
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.quit.controller import QuitController

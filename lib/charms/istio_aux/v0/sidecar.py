@@ -251,18 +251,14 @@ class SidecarProvider:
                 asked.append(Asked(relation.id, request, reason))
         return asked
 
-    def publish(self, relation_id: int, mesh: Mesh) -> bool:
+    def publish(self, relation_id: int, mesh: Mesh) -> None:
         """Write the state of the mesh to one relation, for the application that asks there.
 
-        Returns:
-            Whether anything was written. Only the leader writes, only differences, and nothing to
-            a relation that is going.
+        Only the leader may call it. A relation that is going gets nothing.
         """
-        if self._charm.unit.is_leader():
-            for relation in self._relations():
-                if relation.id == relation_id:
-                    return _write(relation, self._charm.app, mesh.to_databag())
-        return False
+        for relation in self._relations():
+            if relation.id == relation_id:
+                _write(relation, self._charm.app, mesh.to_databag())
 
     def _relations(self) -> list[ops.Relation]:
         return _active(self._charm.model, self._endpoint)
@@ -285,16 +281,12 @@ def _trouble(databag: Mapping[str, str]) -> str:
     return ""
 
 
-def _write(relation: ops.Relation, app: ops.Application, wanted: Mapping[str, str]) -> bool:
-    """Write what differs; the empty text removes a key. Tell whether anything was written.
+def _write(relation: ops.Relation, app: ops.Application, wanted: Mapping[str, str]) -> None:
+    """Write keys; the empty text removes one.
 
     A relation that was removed by force may still be listed, and refuses this (juju#23246).
     """
-    databag = relation.data[app]
-    different = {key: value for key, value in wanted.items() if databag.get(key, "") != value}
     try:
-        databag.update(different)
+        relation.data[app].update(wanted)
     except ops.ModelError as error:
         logger.warning("%s:%d: not written: %r", relation.name, relation.id, error)
-        return False
-    return bool(different)

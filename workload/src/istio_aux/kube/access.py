@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -66,27 +66,6 @@ def acting(access: Access, user: str) -> Access:
         return changed(await access.current())
 
     return changed(access, renewed=renewed if renew else None)
-
-
-# To the end of the year 9999: Python's `datetime` has no later time.
-_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
-
-
-class TokenLife(msgspec.Struct, frozen=True):
-    """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
-
-    iat: _Seconds
-    exp: _Seconds
-
-
-def token_life(token: str | None) -> TokenLife | None:
-    """Read the life of a JSON Web Token, without verifying it; None if the token does not say."""
-    try:
-        claims = (token or "").split(".")[1]
-        text = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
-        return msgspec.json.decode(text, type=TokenLife)
-    except (IndexError, ValueError):
-        return None
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):

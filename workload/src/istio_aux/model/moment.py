@@ -1,4 +1,4 @@
-"""The present, by the two clocks of a process.
+"""The present, by the two clocks of a process, and the life of a token.
 
 Durations are measured by the monotonic clock. The wall clock may step, so it is only shown, stored,
 and compared with times that others have written.
@@ -6,9 +6,14 @@ and compared with times that others have written.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from istio_aux.model.text import UNDECODABLE
 
 
 class Moment(NamedTuple):
@@ -25,3 +30,23 @@ class Moment(NamedTuple):
 
 Clock = Callable[[], Moment]
 """Returns the present. Its monotonic clock is the running event loop's, which timeouts use."""
+
+# To the end of the year 9999: Python's `datetime` has no later time.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+
+
+class TokenLife(msgspec.Struct, frozen=True):
+    """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
+
+    iat: _Seconds
+    exp: _Seconds
+
+
+def token_life(token: str | None) -> TokenLife | None:
+    """Read the life of a JSON Web Token, without verifying it; None if the token does not say."""
+    try:
+        claims = (token or "").split(".")[1]
+        text = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        return msgspec.json.decode(text, type=TokenLife)
+    except (IndexError, *UNDECODABLE):
+        return None
