@@ -239,6 +239,15 @@ class ApiServer(Store):
         self.always(fault)
         return came
 
+    def hang(self, ending: str) -> None:
+        """Never answer requests whose ``METHOD path`` ends so."""
+
+        async def fault(request: web.Request) -> None:
+            if f"{request.method} {request.path}".endswith(ending):
+                await asyncio.Event().wait()
+
+        self.faults.append(fault)
+
     async def _route(self, request: web.Request) -> web.StreamResponse:
         namespace, resource, name, verb = _place(request.path)
         if resource == "events" and request.method == "POST":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import selectors
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+from istio_aux.model.moment import Moment
 
 T = TypeVar("T")
 
@@ -39,6 +42,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def pass_by(self, seconds: float) -> None:
         """So much time passes while nothing else happens."""
         self._selecting.now += seconds
+
+
+class Late:
+    """The clock of a process that is late by some ``seconds``, or whose clock is not right."""
+
+    def __init__(self, *, wall: float = 0.0) -> None:
+        self.seconds, self._wall = 0.0, wall
+
+    def __call__(self) -> Moment:
+        now = asyncio.get_running_loop().time() + self.seconds
+        return Moment(now, time.time() + self._wall)
 
 
 async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:

@@ -21,6 +21,7 @@ from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
+from unit.rules.starting import reviewed
 from unit.tls import certificate
 
 JSON = "Content-Type: application/json"
@@ -262,18 +263,8 @@ async def _serving(
 
 
 def review(**pod: Any) -> bytes:
-    body = {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "u-1",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "namespace": "training",
-            "operation": "CREATE",
-            "object": {"metadata": {"generateName": "job-"}, "spec": {"containers": []}, **pod},
-        },
-    }
-    return json.dumps(body).encode()
+    made = {"metadata": {"generateName": "job-"}, "spec": {"containers": []}, **pod}
+    return json.dumps(reviewed(object=made)).encode()
 
 
 def post(body: bytes, *headers: str, path: str = "/mutate", kind: str = JSON) -> bytes:

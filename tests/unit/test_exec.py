@@ -15,13 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
-from istio_aux.kube.exec import (
-    BYTES,
-    FRAMES,
-    OUTPUT,
-    ExecChannels,
-    execute,
-)
+from istio_aux.kube.exec import BYTES, FRAMES, OUTPUT, ExecChannels, execute
 from istio_aux.kube.port_forward import ForwardChannels, request
 from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult

@@ -17,7 +17,7 @@ from istio_aux.kube.lease import Lease
 from istio_aux.model.election import ANNOTATION
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.store import managed, refusal
+from unit.store import managed, refusal, status
 
 QUICK = {"duration": 2.0, "deadline": 1.2, "retry": 0.05}
 """Lapses soon; a Lease counts in whole seconds."""
@@ -167,20 +167,13 @@ async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() ->
 
 
 async def test_a_release_does_not_wait_for_an_api_server_that_answers_nothing() -> None:
-    over = asyncio.Event()
-
-    async def hang(_request: web.Request) -> web.StreamResponse:
-        await over.wait()
-        return web.Response(status=503)
-
     async with ApiServer() as api, candidate(api) as one:
         await one.leads()
         one.task.cancel()
-        api.faults.append(hang)
+        api.hang("")
         async with asyncio.timeout(10):
             await one.lease.release()
         assert one.told == [True, False]
-        over.set()
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "is busy"])
@@ -245,32 +238,27 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("code", "body", "complaint"),
     [
-        (refusal(403, "Forbidden", "leases is forbidden"),
-         "lease istio-aux/istio-aux: 403 Forbidden: leases is forbidden"),
-        (web.json_response({"metadata": {}, "spec": {"leaseDurationSeconds": "long"}}),
-         "lease istio-aux/istio-aux: the answer is no Lease: Expected `int | null`, got `str`"),
+        (403, status(403, "Forbidden", "no right"), "403 Forbidden: no right"),
+        (200, {"spec": {"leaseDurationSeconds": "long"}},
+         "the answer is no Lease: Expected `int | null`, got `str`"),
     ],
 )  # fmt: skip
 async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
-    answer: web.Response, complaint: str, caplog: pytest.LogCaptureFixture
+    code: int, body: dict[str, Any], complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def refuse(request: web.Request) -> web.StreamResponse | None:
-        if cleared.is_set():
-            return None
-        api.faults.append(refuse)
-        return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=code)
 
-    cleared = asyncio.Event()
     async with ApiServer() as api:
-        api.faults.append(refuse)
+        api.always(answer)
         async with candidate(api) as one:
             await until(lambda: len(api.requests) > 3, "it is tried again", within=30)
-            cleared.set()
+            api.faults.clear()
             await one.leads()
     (told,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
-    assert told.startswith(complaint)
+    assert told.startswith(f"lease istio-aux/istio-aux: {complaint}")
 
 
 def test_times_that_would_let_two_lead_are_refused() -> None:
@@ -328,12 +316,6 @@ async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> N
 @pytest.mark.parametrize("how", ["another wrote", "answers nothing"])
 async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
     """Whoever wants to act on it does not."""
-    over = asyncio.Event()
-
-    async def hang(_request: web.Request) -> web.StreamResponse:
-        await over.wait()
-        return web.Response(status=503)
-
     times = {"duration": 60.0, "deadline": 1.0, "retry": 0.9}
     async with ApiServer() as api, candidate(api, times=times) as one:
         await one.leads()
@@ -341,11 +323,10 @@ async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
         if how == "another wrote":
             await api.put("leases", api.get(*LEASE) or {})
         else:
-            api.faults += [hang] * 9
+            api.hang("")
         with pytest.raises(KubeError):
             await one.lease.save()
         assert (api.get(*LEASE) or {})["metadata"]["annotations"] == {ANNOTATION: ""}
-        over.set()
 
 
 async def test_who_was_frozen_notices_at_the_first_question_that_its_time_is_over() -> None:

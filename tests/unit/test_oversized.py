@@ -25,16 +25,7 @@ from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import until
 from unit.screens import audited
 from unit.store import line, managed, refusal
-from unit.watching import (
-    answered,
-    faulty,
-    lists,
-    on_list,
-    on_watch,
-    pod,
-    stream,
-    watching,
-)
+from unit.watching import answered, faulty, lists, on_list, on_watch, pod, stream, watching
 
 STORED = "<" * 1_450_000
 """In a command, about the most that etcd stores. The API server writes six bytes for each."""

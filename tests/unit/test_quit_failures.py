@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -24,7 +23,7 @@ from istio_aux.quit.state import PodState
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
-from unit.asynchronous import descriptors, until
+from unit.asynchronous import Late, descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
 from unit.store import text
@@ -237,16 +236,6 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
 # kuma#13617: exec and port-forward name a pod by its name, and another pod may have got that.
 
 POD = "/api/v1/namespaces/training/pods/job"
-
-
-class Late:
-    """The clock of a process that may be late."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> Moment:
-        return Moment(asyncio.get_running_loop().time() + self.seconds, time.time())
 
 
 async def recreate(world: World) -> None:

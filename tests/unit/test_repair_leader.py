@@ -5,22 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UnreachableError
 from istio_aux.model.answers import State
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
-from istio_aux.model.moment import Moment
-from unit.asynchronous import until
-from unit.repairing import (
-    BARE,
-    SIDECAR,
-    Cluster,
-    World,
-    at_work,
-    cluster,
-    mesh,
-)
+from unit.asynchronous import Late, until
+from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.unmeshed import STATEFUL, raw
 
 
@@ -153,26 +143,20 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
 
 async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
     """Failures add up, what is replaced is a state, and an expired failure is dropped."""
-    passed = 0.0
-
-    def clock() -> Moment:
-        now = system_clock()
-        return Moment(now.monotonic + passed, now.wall)
-
-    now = datetime.now(UTC).replace(microsecond=0)
+    clock, now = Late(), datetime.now(UTC).replace(microsecond=0)
     one, two = Replaced("web-0", "u-1"), Replaced("web-1", "u-2")
     async with cluster(leading=False, clock=clock) as world:
         world.repair.recall({"shop/a": now}, {"shop/x": one})
-        passed = 3600.0
+        clock.seconds = 3600.0
         world.repair.recall({"shop/b": now, "shop/a": now - timedelta(hours=1)}, {"shop/y": two})
         assert world.repair.failed == {"shop/a": now, "shop/b": now}
         assert world.repair.replaced == {"shop/y": two}
         world.repair.recall({}, {"shop/x": one}, lost=True)
         assert world.repair.replaced == {"shop/x": one, "shop/y": two}
         world.repair.recall({}, {"shop/y": two})
-        passed = 86_000.0
+        clock.seconds = 86_000.0
         world.repair.recall({"shop/a": now}, {})
-        passed = 86_500.0
+        clock.seconds = 86_500.0
         world.repair.recall({}, {})
         assert list(world.repair.failed) == ["shop/b"]
         world.repair.recall({f"shop/{n}": now + timedelta(seconds=n) for n in range(500)}, {})

@@ -164,16 +164,21 @@ def test_an_old_line_is_named_with_what_replaces_it(old: str, file: Path) -> Non
     assert f" (replaced by {REPLACED[old]})" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["tls-certificate", "tls-key"])
-def test_a_key_that_is_missing_is_named(key: str, file: Path) -> None:
-    rest = "".join(f"{line}\n" for line in LEAST.splitlines() if not line.startswith(key))
-    with pytest.raises(SettingsError, match=f"config.yaml: {key}: missing: expected the path"):
-        read(file, rest + "log-level: info\n")
-
-
-@pytest.mark.parametrize("text", ["", "- a\n", "text"])
-def test_a_file_that_is_no_mapping_is_refused(text: str, file: Path) -> None:
-    with pytest.raises(SettingsError, match="expected a mapping of settings"):
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        *((text, "expected a mapping of settings") for text in ("", "- a\n", "text")),
+        (
+            "tls-key: a\nlog-level: info\n",
+            "config.yaml: tls-certificate: missing: expected the path",
+        ),
+        ("tls-certificate: a\n", "config.yaml: tls-key: missing: expected the path"),
+    ],
+)
+def test_a_file_that_is_no_mapping_or_lacks_a_key_is_refused(
+    text: str, complaint: str, file: Path
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
         read(file, text)
 
 

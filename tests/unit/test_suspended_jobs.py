@@ -8,17 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.clock import system_clock
-from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
-from unit.apiserver import Fault
-from unit.asynchronous import until
+from unit.asynchronous import Late, until
 from unit.rules.training import pod_document
-from unit.store import merged, refusal
+from unit.store import merged
 from unit.training import Kubeflow, kubeflow
 
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
+LISTS = "GET /api/v1/namespaces/training/pods"
 
 
 def patches(api: Kubeflow) -> int:
@@ -26,7 +24,7 @@ def patches(api: Kubeflow) -> int:
 
 
 def pod_lists(api: Kubeflow) -> int:
-    return api.requests.count("GET /api/v1/namespaces/training/pods")
+    return api.requests.count(LISTS)
 
 
 async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_so() -> None:
@@ -213,13 +211,9 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
 
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_a_wall_clock_that_is_wrong_ends_no_suspension_and_extends_none(hours: int) -> None:
-    def clock() -> Moment:
-        now = system_clock()
-        return Moment(now.monotonic, now.wall + 3600.0 * hours)
-
     async with kubeflow() as world:
         await world.suspended()
-        process = world.process(longest=4.0, clock=clock)
+        process = world.process(longest=4.0, clock=Late(wall=3600.0 * hours))
         await until(process.status, "it is found")
         looks = pod_lists(world.api) + 3
         await until(lambda: pod_lists(world.api) > looks, "it is followed")
@@ -255,11 +249,6 @@ def reason(process: SuspendedJobs) -> str:
     return next((job.reason for job in process.status()), "")
 
 
-async def fail_to_list_pods(request: web.Request) -> web.Response | None:
-    listed = request.method == "GET" and request.path.endswith("/training/pods")
-    return refusal(500, "InternalError", "etcd is away") if listed else None
-
-
 async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
     async with kubeflow() as world:
         await world.suspended(ends=True)
@@ -268,27 +257,18 @@ async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
         await world.resumed()
 
 
-async def hang(request: web.Request) -> web.Response | None:
-    if request.method == "GET" and request.path.endswith("/training/pods"):
-        await asyncio.sleep(3600)
-    return None
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        (fail_to_list_pods, "500 InternalError: etcd is away"),
-        (hang, "no list of pods within 1 s"),
-    ],
-)
+@pytest.mark.parametrize("why", ["500 InternalError: etcd is away", "no list of pods within 1 s"])
 async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed(
-    fault: Fault, why: str
+    why: str,
 ) -> None:
     async with kubeflow() as world:
         world.api.ends = False
         process = world.process(longest=3.0, answer=1.0, first_retry=60.0, last_retry=60.0)
         await world.restart(process)
-        world.api.always(fault)
+        if why.startswith("500"):
+            world.api.refuse(LISTS, 500, "InternalError", "etcd is away")
+        else:
+            world.api.hang(LISTS)
         await until(lambda: why in reason(process), "the reason is shown")
         await world.resumed()
         await world.counted("failed")

@@ -8,28 +8,25 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.client import Client
-from istio_aux.kube.events import Events
-from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
-from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
-from unit.leading import Led
-from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
 from unit.store import merged
-from unit.training import FAST, suspend
+from unit.training import at_work, suspend
 
 APIS = {
-    "jobs": ("batch/v1", "Job"),
-    "jobsets": ("jobset.x-k8s.io/v1alpha2", "JobSet"),
-    "trainjobs": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+    "Job": "batch/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+    "TrainJob": "trainer.kubeflow.org/v1alpha1",
 }
-KIND = {kind: plural for plural, (_, kind) in APIS.items()}
 NAMES = {"Job": "train-node-0", "JobSet": "train", "TrainJob": "train"}
 FAILS = {"podFailurePolicy": {"rules": [{"action": "FailJob"}]}}
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s"
 
 
 class Trainer(ApiServer):
@@ -47,28 +44,18 @@ class Trainer(ApiServer):
     async def fill(self) -> None:
         """Make the objects."""
         for kind, above in zip(self.kinds, (*self.kinds[1:], None), strict=True):
-            body = {
-                "metadata": {
-                    "name": NAMES[kind], "namespace": "training", "uid": f"uid-of-{kind}",
-                    "ownerReferences": [self._owner(above)] if above else [], "labels": {},
-                },
-                "spec": {"suspend": False}, "status": {},
-            }  # fmt: skip
-            await self.put(KIND[kind], body)
+            owners = [owner(above)] if above else []
+            about = {"name": NAMES[kind], "namespace": "training", "uid": f"uid-of-{kind}"}
+            metadata = {**about, "ownerReferences": owners, "labels": {}}
+            body = {"metadata": metadata, "spec": {"suspend": False}, "status": {}}
+            await self.put(plural(kind), body)
         await self.operate()
-
-    def _owner(self, kind: str) -> dict[str, Any]:
-        api, _ = APIS[KIND[kind]]
-        uid = f"uid-of-{kind}"
-        return {
-            "apiVersion": api, "kind": kind, "name": NAMES[kind], "uid": uid, "controller": True,
-        }  # fmt: skip
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         match request.path.strip("/").split("/"):
             case ["apis", group, version]:
-                plurals = {k: p for p, (api, k) in APIS.items() if api == f"{group}/{version}"}
-                resources = [{"kind": kind, "name": plural} for kind, plural in plurals.items()]
+                kinds = [kind for kind, api in APIS.items() if api == f"{group}/{version}"]
+                resources = [{"kind": kind, "name": plural(kind)} for kind in kinds]
                 return web.json_response({"resources": resources})
         return await super()._route(request)
 
@@ -80,54 +67,44 @@ class Trainer(ApiServer):
         return answer
 
     def object(self, kind: str) -> dict[str, Any]:
-        found = self.get(KIND[kind], "training", NAMES[kind])
+        found = self.get(plural(kind), "training", NAMES[kind])
         assert found is not None
         return found
 
     async def operate(self) -> None:
         """All controllers see the object at the top."""
-        top = self.object(self.kinds[-1])
+        top, there = self.object(self.kinds[-1]), self.get("pods", "training", "worker")
         if top["spec"].get("suspend"):
             status = {"conditions": [{"type": "Suspended", "status": "True"}]}
-            await self.put(KIND[self.kinds[-1]], {**top, "status": status})
-            if self.get("pods", "training", "worker"):
+            await self.put(plural(self.kinds[-1]), {**top, "status": status})
+            if there:
                 await self.remove("pods", "training", "worker")
-        elif not self.get("pods", "training", "worker"):
+        elif not there:
             self.made += 1
-            owner = APIS[KIND[self.kinds[0]]]
-            labels = {
-                "batch.kubernetes.io/job-name": NAMES["Job"],
-                "jobset.sigs.k8s.io/jobset-name": NAMES["JobSet"],
-            }
-            pod = raw(
-                {"main": RUNNING}, name="worker", namespace="training", uid=f"pod-{self.made}",
-                owner=owner, owner_uid=f"uid-of-{self.kinds[0]}", labels=labels, restart="Never",
-            )  # fmt: skip
-            pod["metadata"]["ownerReferences"] = [self._owner(self.kinds[0])]
-            await self.put("pods", pod)
+            await self.pod("worker", uid=f"pod-{self.made}", restart="Never")
 
-    async def finished_pod(self) -> None:
-        """A pod of another Job of the set, which has succeeded."""
-        pod = raw({"main": RUNNING}, name="first", namespace="training", uid="first")
-        pod["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": NAMES["JobSet"]}
-        pod["status"]["phase"] = "Succeeded"
-        await self.put("pods", pod)
+    async def pod(self, name: str, **fields: Any) -> None:
+        """Make a pod of the Job, and of the set."""
+        labels = {
+            "batch.kubernetes.io/job-name": NAMES["Job"],
+            "jobset.sigs.k8s.io/jobset-name": NAMES["JobSet"],
+        }
+        made = raw(name=name, namespace="training", labels=labels, **fields)
+        made["metadata"]["ownerReferences"] = [owner(self.kinds[0])]
+        await self.put("pods", made)
+
+
+def owner(kind: str) -> dict[str, Any]:
+    about = {"apiVersion": APIS[kind], "kind": kind, "name": NAMES[kind]}
+    return {**about, "uid": f"uid-of-{kind}", "controller": True}
 
 
 @asynccontextmanager
 async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
     """These objects, and a process that leads, and may suspend Jobs."""
-    async with api, Client(api.access()) as client:
-        recorder = RepairRecorder(Telemetry(), Events(client, "host"))
-        jobs = SuspendedJobs(
-            client, Telemetry(), recorder, allowed=True, leadership=Led(), limits=FAST
-        )
-        jobs.lead(True)
+    async with at_work(api) as world:
         await api.fill()
-        try:
-            yield api, jobs
-        finally:
-            await jobs.stop(0)
+        yield api, world.process()
 
 
 @pytest.mark.parametrize(
@@ -136,14 +113,14 @@ async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
 async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...]) -> None:
     """Its controller resumes what is below it: nothing else is written to."""
     async with filled(Trainer(*kinds)) as (api, jobs):
-        await api.finished_pod()
+        await api.pod("first", uid="first", phase="Succeeded")
         assert await suspend(api, jobs, "worker") == ""
         [shown] = jobs.status()
         assert (shown.kind, shown.name) == (kinds[-1], "train")
         await until(lambda: api.made == 2, "a new pod")
         assert MARK not in api.object(kinds[-1])["metadata"]["labels"]
         patched = {path.split("/")[-2] for path in api.requests if path.startswith("PATCH")}
-        assert patched == {KIND[kinds[-1]]}
+        assert patched == {plural(kinds[-1])}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +143,7 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
 ) -> None:
     async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         for kind, fields in more.items():
-            await api.put(KIND[kind], merged(api.object(kind), fields))
+            await api.put(plural(kind), merged(api.object(kind), fields))
         why = await suspend(api, jobs, "worker")
         assert why == f"its TrainJob is not suspended: {because}"
         assert not [path for path in api.requests if path.startswith("PATCH")]

@@ -10,17 +10,7 @@ from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.store import line, refusal, status
-from unit.watching import (
-    answered,
-    faulty,
-    follows,
-    lists,
-    on_list,
-    on_watch,
-    pod,
-    stream,
-    watching,
-)
+from unit.watching import answered, faulty, follows, lists, on_list, on_watch, pod, stream, watching
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:

@@ -13,11 +13,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease, own_identity
-from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.documents import whole
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
-from istio_aux.model.moment import Clock, Moment
+from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.model.selectors import parse_namespaces
@@ -29,32 +28,13 @@ from istio_aux.watches import LEADING, Watches
 from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, until
+from unit.asynchronous import Late, background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import RESTART, raw
-
-
-class Seen:
-    """Remembers whom it was told of; one name trips it."""
-
-    def __init__(self, trips: str = "") -> None:
-        self.names: set[str] = set()
-        self.trips = trips
-
-    def apply(self, resource: Namespace) -> None:
-        self._note(resource.metadata.name)
-        self.names.add(resource.metadata.name)
-
-    def delete(self, key: Key, _last: Namespace | None) -> None:
-        self._note(key.name)
-        self.names.discard(key.name)
-
-    def _note(self, name: str) -> None:
-        if name == self.trips:
-            raise RuntimeError(name)
+from unit.watching import Seen
 
 
 async def test_an_exception_of_one_handler_stops_no_other() -> None:
@@ -139,19 +119,14 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
 
 async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
     """argo-workflows#1282, kubernetes#25908: most containers end a little apart."""
-    late = 0.0
-
-    def clock() -> Moment:
-        now = system_clock()
-        return now._replace(monotonic=now.monotonic + late)
-
+    clock = Late()
     async with ApiServer() as api, at_work(api, clock) as wired:
         await api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
         pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
         await api.put("pods", pod)
         await until(lambda: whole(wired.status()).blocked_pods, "it is blocked")
         assert whole(wired.status()).holders == []
-        late = DEFAULTS.quit_limits.blocked_after
+        clock.seconds = DEFAULTS.quit_limits.blocked_after
         assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from istio_aux.kube.client import Client
@@ -199,14 +199,21 @@ class World:
 
 
 @asynccontextmanager
-async def kubeflow() -> AsyncGenerator[World]:
-    async with Kubeflow() as api, Client(api.access()) as client:
-        await api.put("tfjobs", document("Running"))
-        await api.operate()
+async def at_work(api: ApiServer) -> AsyncGenerator[World]:
+    """Processes beside these controllers."""
+    async with api, Client(api.access()) as client:
         events = Events(client, "host")
-        world = World(api, Telemetry(), client, events)
+        world = World(cast("Kubeflow", api), Telemetry(), client, events)
         async with background(events.run()):
             try:
                 yield world
             finally:
                 await world.stop()
+
+
+@asynccontextmanager
+async def kubeflow() -> AsyncGenerator[World]:
+    async with at_work(Kubeflow()) as world:
+        await world.api.put("tfjobs", document("Running"))
+        await world.api.operate()
+        yield world

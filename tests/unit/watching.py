@@ -17,20 +17,27 @@ from unit.asynchronous import background
 
 
 class Seen:
-    """A handler that remembers what it was told."""
+    """A handler that remembers what it was told; one name trips it."""
 
-    def __init__(self) -> None:
-        self.there: dict[Key, Pod] = {}
+    def __init__(self, trips: str = "") -> None:
+        self.there: dict[Key, Any] = {}
+        self._trips = trips
         self.told: list[str] = []
         self.restarts: list[str] = []
 
-    def apply(self, resource: Pod) -> None:
-        self.there[key_of(resource)] = resource
-        self.told.append(f"+{resource.metadata.name}")
+    def apply(self, resource: Any) -> None:
+        key = key_of(resource)
+        self._tell("+", key)
+        self.there[key] = resource
 
-    def delete(self, key: Key, _last: Pod | None) -> None:
+    def delete(self, key: Key, _last: Any) -> None:
+        self._tell("-", key)
         del self.there[key]
-        self.told.append(f"-{key.name}")
+
+    def _tell(self, what: str, key: Key) -> None:
+        if key.name == self._trips:
+            raise RuntimeError(key.name)
+        self.told.append(f"{what}{key.name}")
 
     @property
     def names(self) -> set[str]:

@@ -28,6 +28,18 @@ def patched(found: dict[str, Any], how: StartPolicy = UNKNOWN) -> dict[str, Any]
     return jsonpatch.apply_patch(found, patch.encode(planned(found, how).ops).decode())
 
 
+def reviewed(**fields: Any) -> dict[str, Any]:
+    """A review as the API server sends it at the creation of a pod."""
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "namespace": "training",
+        "operation": "CREATE",
+    }
+    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    return {**kind, "request": {**request, **fields}}
+
+
 def annotations_of(found: dict[str, Any]) -> dict[str, str]:
     """The annotations, none if there is no map of them."""
     return found["metadata"].get("annotations") or {}

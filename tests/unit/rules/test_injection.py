@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from istio_aux.injector.injection import (
-    Hook,
-    InjectionPolicy,
-    Policies,
-    hooks_of,
-    read_policy,
-)
+from istio_aux.injector.injection import Hook, InjectionPolicy, Policies, hooks_of, read_policy
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import parse

@@ -14,14 +14,9 @@ from istio_aux.start import review
 from istio_aux.start.peers import PEERS
 from istio_aux.start.review import Outcome
 from unit.rules.pods import document
+from unit.rules.starting import CONFIG, HOLD, UNKNOWN, reviewed
 from unit.steps import steps
 
-CONFIG = "proxy.istio.io/config"
-HOLD = {
-    CONFIG: "holdApplicationUntilProxyStarts: true",
-    STARTED_WITH: "hold",
-}
-UNKNOWN = StartPolicy()
 LABELLED = 'added label sidecar.istio.io/inject: "true"'
 
 UNCHANGED = {"uid", "allowed", "auditAnnotations"}
@@ -29,19 +24,8 @@ UNCHANGED = {"uid", "allowed", "auditAnnotations"}
 
 def request(**fields: Any) -> dict[str, Any]:
     """A review as the API server sends it at the creation of a pod."""
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "705ab4f5",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "namespace": "training",
-            "operation": "CREATE",
-            "object": document({"main": None}, phase=None),
-            **fields,
-        },
-    }
+    made = document({"main": None}, phase=None)
+    return reviewed(**{"uid": "705ab4f5", "object": made, **fields})
 
 
 def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
@@ -72,7 +56,7 @@ def test_a_pod_is_patched_and_the_server_learns_what_to_log() -> None:
     sent = response(result.body)
     done = {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}
     assert sent["auditAnnotations"] == done
-    assert admitted(found, sent)["annotations"] == HOLD
+    assert admitted(found, sent)["annotations"] == {CONFIG: HOLD, STARTED_WITH: "hold"}
     assert "warnings" not in sent
     assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
     assert result.outcome is Outcome.HOLD
