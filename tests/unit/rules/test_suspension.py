@@ -10,7 +10,7 @@ import pytest
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.model.pod import Pod
 from istio_aux.repair import suspension
-from istio_aux.repair.candidate import Candidate, Sibling
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.suspension import (
     MARK,
     SIDECAR,
@@ -41,7 +41,7 @@ def follow(
     unknown: str = "",
 ) -> AwaitPods | Resume | Unmark | Leave:
     """What is next; all numbers are seconds until ``NOW``."""
-    known = [Sibling.of(pod) for pod in left]
+    known = [Candidate.of(pod) for pod in left]
     overdue = since >= suspension.allowed(known, NOW - timedelta(seconds=since), LIMITS)
     return next(
         suspension.follow(
@@ -282,5 +282,5 @@ IN_SET = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
     ],
 )
 def test_a_job_waits_for_its_own_pods(kind: str, left: Sequence[Pod], own: Sequence[Pod]) -> None:
-    listed, expected = ([Sibling.of(each) for each in (*pods, pod())] for pods in (left, own))
+    listed, expected = ([Candidate.of(each) for each in (*pods, pod())] for pods in (left, own))
     assert suspension.own(KINDS[kind], job(), listed) == expected

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.model import kept, kubelet, owners
 from istio_aux.model.owners import PodController
-from istio_aux.model.pod import Key, OwnerReference, Pod, Struct
+from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
 from istio_aux.model.wish import Wish
 
 _WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
@@ -21,7 +20,7 @@ _NO_KEY = Key("", "", "")
 
 
 class Candidate(Struct, frozen=True):
-    """All that repair reads of a pod. `of` makes one, and `packed` what pods have in common."""
+    """All that repair reads of a pod."""
 
     key: Key = _NO_KEY
     version: str = ""
@@ -32,16 +31,16 @@ class Candidate(Struct, frozen=True):
     restart_policy: str | None = None
     phase: str = ""
     ready: bool = False
-    # These are not packed: a pod that has one of them is skipped.
     too_much: int = 0  # Bytes of labels, if they are more than is kept.
     names_proxy: bool = False
-    deleting: bool = False
+    ends: datetime | None = None  # The end of its grace period; None: it is not being deleted.
     deleted: float = 0.0  # When its deletion began; 0 if that is not known.
 
     @classmethod
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
         meta, policy, wish = pod.metadata, pod.spec.restart_policy, Wish.of(pod)
+        owner = owners.controller(pod.metadata)
         created, ends = meta.creation_timestamp, meta.deletion_timestamp
         conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
@@ -52,20 +51,35 @@ class Candidate(Struct, frozen=True):
             key=meta.key,
             version=meta.resource_version,
             created=created.timestamp() if created else 0.0,
-            owner=owners.controller(pod.metadata),
+            owner=owner and alike(owner),
             finished=bool(pod.containers)
             and all(kubelet.finished(each, pod).finished for each in pod.containers),
             wish=wish,
             too_much=labels if labels > kept.MOST else 0,
-            restart_policy=policy and policy[:_WORD],
-            phase=(pod.status.phase or "")[:_WORD],
+            restart_policy=policy and shared(policy[:_WORD]),
+            phase=shared((pod.status.phase or "")[:_WORD]),
             ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
             names_proxy=pod.names_proxy,
-            deleting=ends is not None,
+            ends=ends,
             # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
             # the present (apiserver rest.BeforeDelete), which does not say when the deletion began.
             deleted=ends.timestamp() - grace if ends and grace else 0.0,
         )  # fmt: skip
+
+    @classmethod
+    def sibling(cls, pod: Pod) -> Candidate:
+        """Read a pod that is listed beside others of its controller: all but its `wish`."""
+        return structs.replace(cls.of(pod), wish=Wish())
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it has a deletionTimestamp."""
+        return self.ends is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.phase in {"Succeeded", "Failed"}
 
     @property
     def controller(self) -> PodController:
@@ -75,48 +89,3 @@ class Candidate(Struct, frozen=True):
     def around(self, labels: Mapping[str, str] | None) -> Wish:
         """Its wish in a namespace with these labels."""
         return structs.replace(self.wish, around=labels)
-
-    def packed(self) -> bytes:
-        """As JSON without its names and its owner, as it is kept: pods of one owner are alike."""
-        wish = structs.replace(self.wish, namespace="")
-        common = Candidate(
-            wish=wish, restart_policy=self.restart_policy, phase=self.phase, ready=self.ready
-        )
-        return kept.packed(common)
-
-
-_decoder = msgspec.json.Decoder(Candidate)
-
-
-def unpacked(
-    common: bytes, key: Key, version: str, created: float, owner: OwnerReference | None, *,
-    finished: bool,
-) -> Candidate:  # fmt: skip
-    """The candidate that was `Candidate.packed`, with what is its own."""
-    found = _decoder.decode(common)
-    return structs.replace(
-        found, key=key, version=version, created=created, owner=owner, finished=finished,
-        wish=structs.replace(found.wish, namespace=key.namespace),
-    )  # fmt: skip
-
-
-class Sibling(Struct, frozen=True):
-    """All that is read of a pod that was listed beside others of its controller or its Job."""
-
-    key: Key
-    version: str = ""
-    owner: OwnerReference | None = None  # Its controller.
-    finished: bool = False  # Whether it has succeeded or failed.
-    ends: datetime | None = None  # The end of its grace period; None: it is not being deleted.
-
-    @classmethod
-    def of(cls, pod: Pod) -> Sibling:
-        """Read a pod."""
-        meta = pod.metadata
-        return cls(
-            key=meta.key,
-            version=meta.resource_version,
-            owner=owners.controller(pod.metadata),
-            finished=pod.status.phase in {"Succeeded", "Failed"},
-            ends=meta.deletion_timestamp,
-        )

@@ -34,7 +34,7 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
-from istio_aux.repair.candidate import Sibling
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
 from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
@@ -461,12 +461,12 @@ class RepairController:
         clock = asyncio.get_running_loop().time
         for _ in range(READS):
             begun = clock()
-            pods = await actions.list_kept(self._client, path, Pod, selection, Sibling.of)
+            pods = await actions.list_kept(self._client, path, Pod, selection, Candidate.sibling)
             missing = owner.unlisted(pods)
             # A pod that has other labels is not listed, nor is one that has finished.
             for key in missing:
                 pod = await actions.read_pod(self._client, key)
-                if pod is None or Sibling.of(pod).finished:
+                if pod is None or Candidate.of(pod).ended:
                     how = "is gone" if pod is None else "has finished"
                     raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
             if clock() <= begun + FRESH:

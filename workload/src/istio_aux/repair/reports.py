@@ -13,6 +13,7 @@ from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
 from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Work
 from istio_aux.model.wish import Wish
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.store import PodStore, StoredPod
 
@@ -114,8 +115,8 @@ def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unm
 
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:
-    key, owner, reason = pod.key, pod.owner, pod.action.reason
+    key, owner, reason, read = pod.key, pod.owner, pod.action.reason, pod.bare or Candidate()
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(pod.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(pod.reference or ""), reason, since)
+    since = datetime.fromtimestamp(read.created, UTC)
+    return Unmeshed(key.namespace, key.name, str(read.owner or ""), reason, since)

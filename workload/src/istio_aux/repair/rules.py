@@ -119,7 +119,7 @@ def _reasons_to_skip(pod: Candidate, policy: RepairPolicy) -> Iterator[str]:
         yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
     if pod.deleting:
         yield "the pod is being deleted"
-    if pod.phase in {"Succeeded", "Failed"}:
+    if pod.ended:
         yield f"the pod is finished: phase {pod.phase}"
     if pod.names_proxy:
         yield f"the pod has a container {PROXY}"

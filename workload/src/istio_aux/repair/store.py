@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 
+import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
@@ -28,7 +29,7 @@ from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.wish import Wish
 from istio_aux.repair import rollout
-from istio_aux.repair.candidate import Candidate, Sibling, unpacked
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import (
     IDLE,
@@ -92,6 +93,7 @@ class Recalled:
 
 
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
+_labels = msgspec.json.Decoder(dict[str, str])
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
@@ -125,23 +127,17 @@ class StoredPod:
     running: bool = False
     deleting: bool = False
     labelled: bool = False  # Whether our admission would give the label to a new pod.
-    finished: bool = False  # Whether all its containers are.
-    version: str = ""
-    created: float = 0.0  # Seconds since 1970.
-    reference: OwnerReference | None = None  # Its controller.
-    # The rest that decides (`Candidate.packed`). None if only a change of the pod can make it
-    # unmeshed.
-    common: bytes | None = None
+    # All that decides. None if only a change of the pod can make it unmeshed.
+    bare: Candidate | None = None  # Without its labels.
+    labels: bytes = b""  # As JSON, which costs least.
 
     @property
     def candidate(self) -> Candidate | None:
         """The pod; None if only a change of the pod can make it unmeshed."""
-        if self.common is None:
+        if self.bare is None:
             return None
-        return unpacked(
-            self.common, self.key, self.version, self.created, self.reference,
-            finished=self.finished,
-        )  # fmt: skip
+        wish = structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
+        return structs.replace(self.bare, wish=wish)
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +171,7 @@ class PodOwner:
         """Its pods as the rollout sees them."""
         return [pod.replica for pod in self.pods]
 
-    def unlisted(self, pods: Iterable[Sibling]) -> Iterable[Key]:
+    def unlisted(self, pods: Iterable[Candidate]) -> Iterable[Key]:
         """Return its pods that are not among ``pods``, which the API server has listed.
 
         Raises:
@@ -189,7 +185,7 @@ class PodOwner:
                 continue
             if missing.pop(uid, None) is None:
                 raise NotRestartedError(f"its controller has made {name}", changed=True)
-            if pod.ends and uid not in ending:
+            if pod.deleting and uid not in ending:
                 why = f"{name} of its controller is being deleted"
                 raise NotRestartedError(why, changed=True)
         return missing.values()
@@ -228,9 +224,8 @@ class PodStore:
         key = candidate.key
         stored = self.pods.setdefault(key, StoredPod(key))
         self._by_namespace[key.namespace][key] = stored
-        stored.reference = candidate.owner and alike(candidate.owner)
         # Unless pods are restarted, the other pods of their controllers do not matter.
-        self._join(stored, stored.reference if self._policy.race.restarts else None)
+        self._join(stored, candidate.owner if self._policy.race.restarts else None)
         stored.application = shared(candidate.wish.application)
         stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
@@ -239,12 +234,13 @@ class PodStore:
         possible = structs.replace(candidate, wish=wish)
         action = decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, Skip):
-            stored.common, stored.reference, stored.action = None, None, alike(kept.brief(action))
+            stored.bare, stored.action = None, alike(kept.brief(action))
             self._recorder.forget(key)
             self._update(stored, replica(candidate, action))
         else:
-            stored.version, stored.created = candidate.version, candidate.created
-            stored.finished, stored.common = candidate.finished, alike(candidate.packed())
+            stored.labels = alike(kept.packed(candidate.wish.labels))
+            common = alike(structs.replace(candidate.wish, labels={}))
+            stored.bare = structs.replace(candidate, wish=common)
             self._decide(stored)
 
     def delete(self, key: Key) -> None:

@@ -29,7 +29,7 @@ from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.repair import suspension
-from istio_aux.repair.candidate import Candidate, Sibling
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.repair.suspension import (
@@ -191,7 +191,7 @@ class SuspendedJobs:
             why, lasts = decision.reason, decision.lasts
         else:
             left, lasts = await self._left(namespace, top, job), False
-            over = any(each.key == pod.key and each.finished for each in left.pods)
+            over = any(each.key == pod.key and each.ended for each in left.pods)
             why = f"{pod.key.name} has finished" if over else await self._protected(left)
             why = why or why_not()
             why = why or await self._suspend(namespace, top, job, decision, now.date)
@@ -217,7 +217,7 @@ class SuspendedJobs:
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
         """List the Job's own pods; a request that fails must not keep the Job suspended."""
         label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
-        pods, unknown = list[Sibling](), ""
+        pods, unknown = list[Candidate](), ""
         pages = actions.pages(
             self._client, actions.collection("v1", "pods", namespace), Pod,
             {"labelSelector": label}, restarted=pods.clear,
@@ -225,7 +225,7 @@ class SuspendedJobs:
         try:
             async with asyncio.timeout(self._limits.answer), aclosing(pages):
                 async for page in pages:
-                    pods += map(Sibling.of, page.items)
+                    pods += map(Candidate.sibling, page.items)
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
         except UNANSWERED as error:

@@ -43,7 +43,7 @@ from istio_aux.model.names import SUSPENDED as MARK
 from istio_aux.model.names import SUSPENDED_FOR as SIDECAR
 from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Key
-from istio_aux.repair.candidate import Candidate, Sibling
+from istio_aux.repair.candidate import Candidate
 
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time, nor is a restart that did not help repeated."""
@@ -103,7 +103,7 @@ class Suspend(kept.Reasoned, frozen=True):
 class PodsLeft(msgspec.Struct, frozen=True):
     """The Job's own pods that were listed. ``unknown`` says why there may be others."""
 
-    pods: Sequence[Sibling] = ()
+    pods: Sequence[Candidate] = ()
     unknown: str = ""
 
 
@@ -162,7 +162,7 @@ def since(job: Job, first_seen: datetime) -> datetime:
     return min(_since.get(job.metadata) or first_seen, first_seen)
 
 
-def allowed(pods: Iterable[Sibling], since: datetime, limits: SuspensionLimits) -> float:
+def allowed(pods: Iterable[Candidate], since: datetime, limits: SuspensionLimits) -> float:
     """For how many seconds the Job is suspended at most, whatever its pods do.
 
     A deletionTimestamp is the end of the grace period, which the author of the pod chose. The
@@ -173,14 +173,14 @@ def allowed(pods: Iterable[Sibling], since: datetime, limits: SuspensionLimits) 
     return min(grace, limits.grace) + limits.longest
 
 
-def own(api: JobApi, job: Job, pods: Iterable[Sibling]) -> list[Sibling]:
+def own(api: JobApi, job: Job, pods: Iterable[Candidate]) -> list[Candidate]:
     """Return the pods with the label of the Job that it controls and deletes when suspended."""
     uid = job.metadata.uid
     return [
         pod
         for pod in pods
         if (api.makes_jobs or (uid and pod.owner and pod.owner.uid == uid))
-        and not (api.keeps_finished and pod.finished)
+        and not (api.keeps_finished and pod.ended)
     ]
 
 
