@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from istio_aux.injector.injection import hooks_of
 from istio_aux.injector.rules import (
     ControlPlanes,
     Facts,
@@ -16,7 +17,6 @@ from istio_aux.injector.rules import (
     Probe,
     can_be_probed,
     evaluate,
-    targets,
 )
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
@@ -73,15 +73,14 @@ def but(**facts: Any) -> Facts:
 
 
 def one(configuration: Configuration, facts: Facts = LIVE) -> Injector:
-    [found] = evaluate([configuration], facts)
+    [found] = evaluate(hooks_of([configuration]), facts)
     return found
 
 
 def test_a_configuration_without_webhooks_is_no_injector() -> None:
     """An admin may apply one; `webhooks` is optional in the API."""
     empty = edited(DEFAULT, lambda body: body.update(webhooks=None))
-    assert evaluate([empty, ACTIVE], LIVE) == evaluate([ACTIVE], LIVE)
-    assert targets([empty, ACTIVE]) == targets([ACTIVE])
+    assert hooks_of([empty, ACTIVE]) == hooks_of([ACTIVE])
 
 
 def without_bundle(value: str | None) -> Configuration:
@@ -97,7 +96,6 @@ def without_bundle(value: str | None) -> Configuration:
     [
         (State.LIVE, ACTIVE, LIVE, "it injects"),
         (State.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
-        (State.DEACTIVATED, each_webhook(DEFAULT, rules=None), LIVE, "none of its webhooks"),
         (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
         (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
         (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
@@ -136,7 +134,7 @@ def test_without_any_configuration_the_injector_is_absent() -> None:
     others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
 
     for found in ([], [others]):
-        [injector] = evaluate(found, LIVE)
+        [injector] = evaluate(hooks_of(found), LIVE)
         assert (injector.state, injector.live) == (State.ABSENT, False)
         assert injector.why == "no webhook configuration of Istio's injector"
         assert (injector.configuration, injector.revision) == ("", "")
@@ -164,7 +162,7 @@ def test_control_planes_are_judged_one_by_one() -> None:
     """Sorted by the names of their configurations, whatever order they were found in."""
     facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
 
-    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts)
+    found = evaluate(hooks_of([OTHER, recorded(ORIGINAL), ACTIVE]), facts)
 
     assert [(each.configuration, each.revision, each.state) for each in found] == [
         (DEFAULT, "default", State.LIVE),
@@ -173,12 +171,12 @@ def test_control_planes_are_judged_one_by_one() -> None:
 
 
 def test_only_the_control_plane_in_the_root_namespace_counts_where_one_is_given() -> None:
-    [elsewhere] = evaluate([ACTIVE, OTHER], LIVE, root="kubeflow")
+    [elsewhere] = evaluate(hooks_of([ACTIVE, OTHER]), LIVE, root="kubeflow")
 
     by_url = each_webhook(REVISED, clientConfig={"url": "https://istiod", "caBundle": BUNDLE})
 
-    assert len(evaluate([ACTIVE, OTHER], LIVE, root="istio-system")) == 2
-    assert len(evaluate([ACTIVE, by_url], LIVE, root="istio-system")) == 1
+    assert len(evaluate(hooks_of([ACTIVE, OTHER]), LIVE, root="istio-system")) == 2
+    assert len(evaluate(hooks_of([ACTIVE, by_url]), LIVE, root="istio-system")) == 1
     assert elsewhere.state is State.ABSENT
     assert elsewhere.why.endswith("injector for a control plane in namespace kubeflow")
 

@@ -15,7 +15,6 @@ from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
 from istio_aux.injector.probe_rules import refused_in
 from istio_aux.injector.rules import ControlPlanes
@@ -143,7 +142,7 @@ async def _pods(
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
         ours, why = found.of(pod, labels)
-        wanted = expected(Wish.of(pod, labels), mesh.hooks, mesh.policies)
+        wanted = mesh.expected(Wish.of(pod, labels))
         settings, how = ours.settings, ours.settings.start(mesh.native.capability)
         seen += not why
         if why:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from istio_aux.cli import report, workloads
 from istio_aux.cli.installation import Installation, Installations, Judgement, Labels, installations
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.watcher import Survey, survey
+from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -92,7 +93,10 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             jobs |= await counting(client, where)
         kubelet = await kubelet_of(client, each, kubelets)
         judged = found.judge(each, known[where], system_clock(), request.sidecars, kubelet=kubelet)
-        owner, native = controller(each.metadata), [sidecar.name for sidecar in each.native_sidecars]
+        owner, native = (
+            controller(each.metadata),
+            [sidecar.name for sidecar in each.native_sidecars],
+        )
         counted = native and owner and owner.uid in jobs
         show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
     return status
@@ -172,7 +176,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
         return report.Audit([], 0, 0)
-    mesh, found = await survey(client), await find(client, request.config)
+    (mesh, unread), found = await survey(client), await find(client, request.config)
     async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
         if selects and key.namespace not in labels:
@@ -202,7 +206,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
     number = unknown.total() + len(unreadable)
     if number:
-        why = "; ".join([*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())])
+        why = "; ".join([*named, *unknown, *((*gaps, *unread) if unknown else ())])
         report.complain(f"pods that may lack their sidecar: {number}: {why}")
     return report.Audit(
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
@@ -211,7 +215,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
 
 
 def _audited(
-    pod: Pod, labels: Labels | None, judged: Judgement, mesh: Survey
+    pod: Pod, labels: Labels | None, judged: Judgement, mesh: ControlPlanes
 ) -> report.Finding | str | None:
     options, asking = judged.installation.settings.pod_options, judged.installation.applications
     new, expectation = as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)

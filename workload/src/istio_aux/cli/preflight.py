@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.injector.injection import Expectation, expected, injection_label
+from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model.annotations import NOT_NATIVE, START, start_order
@@ -231,7 +231,7 @@ def namespaces(
         return
     ambient, asking, others = list[str](), list[tuple[str, str]](), list[str]()
     for name, labels in sorted(selected.items()):
-        answer = expected(Wish.of(_plain(name), labels), mesh.hooks, mesh.policies)
+        answer = mesh.expected(Wish.of(_plain(name), labels))
         if answer.expected:
             continue
         if ambient_by({}, labels):

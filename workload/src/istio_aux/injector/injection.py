@@ -60,19 +60,16 @@ class Expectation(Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One webhook of Istio's that may be called when a pod is created.
-
-    ``unclear`` says why it is not known whether it is called for a pod that its selectors match.
-    ``target`` is whom the API server calls.
-    """
+    """One webhook of Istio's that may be called when a pod is created."""
 
     configuration: str
     webhook: str
     control_plane: ControlPlane
     namespaces: Selector = Selector()
     pods: Selector = Selector()
-    unclear: str = ""
-    target: ClientConfig = ClientConfig()
+    unclear: str = ""  # Why it is not known whether it is called for a pod that these match.
+    target: ClientConfig = ClientConfig()  # Whom the API server calls.
+    active: bool = True  # If not, its selectors match nothing: see `Webhook.injects`.
 
     def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether its selectors match a pod with ``labels``."""
@@ -102,10 +99,7 @@ def read_policy(text: str) -> InjectionPolicy:
 
 
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
-    """Return Istio's webhooks for new pods, in the order in which they are called.
-
-    Deactivated webhooks are among them: their selectors match nothing.
-    """
+    """Return Istio's webhooks for new pods, in the order in which they are called."""
     ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
     return tuple(
         _hook(configuration, webhook)
@@ -123,6 +117,8 @@ def expected(wish: Wish, hooks: Sequence[Hook], policies: Policies) -> Expectati
     """
     if reason := next(wish.against(), None):
         return Expectation(expected=False, reason=reason)
+    if not hooks:
+        return Expectation(expected=False, reason="there is no webhook of Istio's injector")
     if wish.around is None or TOO_MANY_LABELS in wish.around:
         reason = f"the labels of namespace {wish.namespace} are not known"
         if wish.around:
@@ -138,7 +134,7 @@ def expected(wish: Wish, hooks: Sequence[Hook], policies: Policies) -> Expectati
                 unsure = unsure or answer
             else:
                 against = against or answer
-    return unsure or against or _unselected(wish, wish.around, hooks)
+    return unsure or against or _unselected(wish, wish.around)
 
 
 def _answer(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
@@ -174,9 +170,7 @@ def _injects(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> tuple[bo
     return policy.policy == "enabled", f"injection policy: {policy.policy}"
 
 
-def _unselected(wish: Wish, around: Mapping[str, str], hooks: Sequence[Hook]) -> Expectation:
-    if not hooks:
-        return Expectation(expected=False, reason="there is no webhook of Istio's injector")
+def _unselected(wish: Wish, around: Mapping[str, str]) -> Expectation:
     reason = "no webhook of Istio's injector selects it"
     if ambient := wish.ambient:
         reason += f"; {ambient}"
@@ -203,6 +197,7 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
         pods=pods,
         unclear=unclear,
         target=webhook.client_config,
+        active=webhook.injects,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
-from istio_aux.injector.injection import Hook, Policies
+from istio_aux.injector.injection import Expectation, Hook, Policies, expected
 from istio_aux.model.answers import Injector, State
 from istio_aux.model.policy import Capability
-from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
+from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
+from istio_aux.model.wish import Wish
 
 _ORDER = {state: place for place, state in enumerate(State)}
 
@@ -48,6 +50,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     probes: Mapping[ClientConfig, Probe] = {}  # The last result for each endpoint.
 
 
+UNKNOWN = Expectation(expected=None, reason="Istio's webhooks are not known")
+
+
 class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about Istio's injectors at one moment.
 
@@ -62,6 +67,12 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the configurations are listed, each injector was probed once, and each policy was read
     # once or cannot be read. Before that nothing must be done because of this value.
     known: bool = False
+
+    def expected(self, wish: Wish) -> Expectation:
+        """Whether a pod would get a sidecar if it were created now; see `injection.expected`."""
+        if not self.known:
+            return UNKNOWN
+        return expected(wish, self.hooks, self.policies)
 
     @property
     def native(self) -> NativeCheck:
@@ -98,7 +109,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(
-    configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
+    hooks: Iterable[Hook], facts: Facts, *, root: str | None = None
 ) -> tuple[Injector, ...]:
     """Decide for each injector whether it is live; at least one, sorted by configuration.
 
@@ -107,29 +118,21 @@ def evaluate(
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []
-    for configuration in sorted(configurations, key=lambda each: each.metadata.name):
-        webhooks = _webhooks(configuration, root)
-        targets = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
-        if targets:
-            active.append(_worst(configuration, [_check(target, facts) for target in targets]))
-        elif webhooks:
+    for _, group in groupby(_of(hooks, root), lambda hook: hook.configuration):
+        mine = [*group]
+        if there := targets(mine):
+            active.append(_worst(mine[0], [_check(target, facts) for target in there]))
+        else:
             why = "none of its webhooks is called for new pods"
-            deactivated.append(_worst(configuration, [Injector(state=State.DEACTIVATED, why=why)]))
+            deactivated.append(_worst(mine[0], [Injector(state=State.DEACTIVATED, why=why)]))
     where = f" for a control plane in namespace {root}" if root else ""
     absent = f"no webhook configuration of Istio's injector{where}"
     return tuple(active or deactivated) or (Injector(state=State.ABSENT, why=absent),)
 
 
-def targets(
-    configurations: Iterable[Configuration], *, root: str | None = None
-) -> tuple[ClientConfig, ...]:
+def targets(hooks: Iterable[Hook], *, root: str | None = None) -> tuple[ClientConfig, ...]:
     """Return the endpoints to probe, each once."""
-    clients = (
-        webhook.client_config
-        for configuration in configurations
-        for webhook in filter(_called, _webhooks(configuration, root))
-    )
-    return tuple(dict.fromkeys(clients))
+    return tuple(dict.fromkeys(hook.target for hook in _of(hooks, root) if hook.active))
 
 
 def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
@@ -137,27 +140,18 @@ def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
     return _visible(target, facts) is None
 
 
-def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
-    return [
-        webhook
-        for webhook in configuration.webhooks or ()
-        if webhook.is_istios
-        and (root is None or root == configuration.control_plane(webhook).namespace)
-    ]
+def _of(hooks: Iterable[Hook], root: str | None) -> Iterable[Hook]:
+    return (hook for hook in hooks if root in {None, hook.control_plane.namespace})
 
 
-def _called(webhook: Webhook) -> bool:
-    return webhook.injects and webhook.creates_pods
-
-
-def _worst(configuration: Configuration, injectors: Sequence[Injector]) -> Injector:
+def _worst(hook: Hook, injectors: Sequence[Injector]) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
     worst = min(injectors, key=lambda each: _ORDER[each.state])
     native = least(NativeCheck(each.native, each.native_why) for each in injectors)
     return msgspec.structs.replace(
         worst,
-        configuration=configuration.metadata.name,
-        revision=configuration.revision,
+        configuration=hook.configuration,
+        revision=hook.control_plane.revision,
         native=native.capability if worst.live else Capability.UNKNOWN,
         native_why=native.why if worst.live else "",
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from istio_aux.injector import injection, rules
-from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
+from istio_aux.injector.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.injector.probe import InjectorProbe, Rhythm, probes
 from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import ControlPlanes, Facts, Injector
@@ -164,8 +164,7 @@ class Watcher:
         self._selectors, self._rhythm, self._now = selectors, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[Hook, ...] = ()
-        self._policies: dict[ControlPlane, InjectionPolicy] = {}
-        self._read_planes: set[ControlPlane] = set()  # Whose policy was read, or could not be.
+        self._policies: dict[ControlPlane, InjectionPolicy | None] = {}  # None: it is unknown.
         self._slices: dict[Service, Slices] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -175,7 +174,6 @@ class Watcher:
         self._hooks = hooks_of(self.configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
-        self._read_planes &= planes
         self._reconfiguration.set()
         self._ask_again()
         names = sorted_before(self._ours or "", self.configurations.values())
@@ -207,11 +205,7 @@ class Watcher:
     def left_to_ambient(self, pod: Pod) -> str:
         """Why an ambient mesh has a new pod alone; a review has no labels of its namespace."""
         wish = Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
-        ambient, planes = wish.ambient, self.control_planes
-        if not (ambient and planes.injectors):  # Before they are listed nothing is known.
-            return ""
-        injected = expected(wish, planes.hooks, planes.policies).expected
-        return ambient if injected is False else ""
+        return wish.ambient if self.control_planes.expected(wish).expected is False else ""
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the present or last leader, for injectors in the same state."""
@@ -272,7 +266,7 @@ class Watcher:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        targets = rules.targets(self.configurations.values(), root=self._root)
+        targets = rules.targets(self._hooks, root=self._root)
         services = dict.fromkeys(filter(None, map(_service, targets)))
         for gone in [service for service in self._slices if service not in services]:
             del self._slices[gone]
@@ -325,15 +319,11 @@ class Watcher:
             self._reconfiguration.clear()
             planes = {hook.control_plane for hook in self._hooks}
             for plane in sorted(planes):
-                policy = await read_policy(self._client, plane, self._policies.get(plane))
-                self._read_planes.add(plane)
-                if policy:
-                    self._policies[plane] = policy
-                else:
-                    self._policies.pop(plane, None)
+                known = self._policies.get(plane)
+                self._policies[plane] = await read_policy(self._client, plane, known)
             self._news.set()
             pause = backoff.next()
-            if planes <= self._policies.keys():
+            if all(self._policies.get(plane) for plane in planes):
                 backoff.reset()
                 pause = jittered(self._rhythm.read)
             with suppress(TimeoutError):
@@ -349,16 +339,15 @@ class Watcher:
 
     def _publish(self) -> None:
         facts, before = self._facts(), self.control_planes
-        configurations = self.configurations.values()
         probed = all(
             target in facts.probes or not rules.can_be_probed(target, facts)
-            for target in rules.targets(configurations, root=self._root)
+            for target in rules.targets(self._hooks, root=self._root)
         )
-        read = self._read_planes.issuperset(hook.control_plane for hook in self._hooks)
+        read = all(hook.control_plane in self._policies for hook in self._hooks)
         planes = ControlPlanes(
-            injectors=rules.evaluate(configurations, facts, root=self._root),
+            injectors=rules.evaluate(self._hooks, facts, root=self._root),
             hooks=self._hooks,
-            policies=dict(self._policies),
+            policies={plane: policy for plane, policy in self._policies.items() if policy},
             known=before.known or (probed and read),
         )
         if planes == before:
@@ -439,24 +428,8 @@ async def read_policy(
     return policy
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """Istio's webhooks (None if they cannot be read), their policies, and what cannot be read."""
-
-    hooks: tuple[Hook, ...] | None = None
-    policies: Mapping[ControlPlane, InjectionPolicy] = {}
-    gaps: tuple[str, ...] = ()
-
-    def expected(self, wish: Wish) -> Expectation:
-        """Decide whether a pod would get a sidecar if it were created now; see `injection`."""
-        if self.hooks is None:
-            return Expectation(expected=None, reason="Istio's webhooks are not known")
-        # Without webhooks, unknown labels do not matter.
-        known = wish if self.hooks else msgspec.structs.replace(wish, around={})
-        return expected(known, self.hooks, self.policies)
-
-
-async def survey(client: Client) -> Survey:
-    """Read webhook configurations and injection policies once, as `audit` does.
+async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
+    """Read webhooks and injection policies once, as `audit` does, and say what cannot be read.
 
     Raises:
         KubeError: the API server does not answer.
@@ -465,10 +438,10 @@ async def survey(client: Client) -> Survey:
         pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
         read_pages = [page async for page in pages]
     except ApiError as error:
-        return Survey(gaps=(f"{actions.CONFIGURATIONS}: {error}",))
+        return ControlPlanes(), (f"{actions.CONFIGURATIONS}: {error}",)
     gaps = [f"cannot read configuration {bad}" for page in read_pages for bad in page.unreadable]
     if gaps:  # It may be Istio's.
-        return Survey(gaps=tuple(gaps))
+        return ControlPlanes(), tuple(gaps)
     # A list that started again has some objects twice.
     listed = (item for page in read_pages for item in page.items)
     configurations = {item.metadata.name: kept.configuration(item) for item in listed}
@@ -479,4 +452,4 @@ async def survey(client: Client) -> Survey:
             policy_of[plane] = policy
         else:
             gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
-    return Survey(hooks=hooks, policies=policy_of, gaps=tuple(gaps))
+    return ControlPlanes(hooks=hooks, policies=policy_of, known=True), tuple(gaps)

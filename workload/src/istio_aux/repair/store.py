@@ -17,8 +17,8 @@ from itertools import chain
 import msgspec
 from msgspec import structs
 
-from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.injection import Expectation
+from istio_aux.injector.rules import UNKNOWN, ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key
 from istio_aux.model import kept
@@ -98,7 +98,6 @@ BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get 
 
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
 _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
-_UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
 
 class NotRestartedError(Exception):
@@ -232,7 +231,7 @@ class PodStore:
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
         possible = structs.replace(candidate, wish=wish)
-        action = decide(possible, _UNKNOWN, self._policy, live=None)
+        action = decide(possible, UNKNOWN, self._policy, live=None)
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
             self._recorder.forget(key)
@@ -323,9 +322,7 @@ class PodStore:
         if wish.namespace in self._going:
             why = f"namespace {wish.namespace} is being deleted, and takes no new pods"
             return Expectation(expected=False, reason=why)
-        if not self.control_planes.known:
-            return _UNKNOWN
-        return expected(wish, self.control_planes.hooks, self.control_planes.policies)
+        return self.control_planes.expected(wish)
 
     def forget(self, owner: PodOwner) -> None:
         """Remove a controller that has no pods, unless it was made again since."""
