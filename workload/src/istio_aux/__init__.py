@@ -1,7 +1,7 @@
 """Lets Job-like pods run on Istio: an admission webhook, and controllers for quit and repair.
 
 `serve` runs one process, `wiring` says which controllers it has, and `watches` what it watches.
-`serving` is the server of both ports, and `shedding` says which connections are too many.
+`serving` is the server of both ports, and says which connections are too many.
 `settings` has all options, `rights` what an account needs for them, `status` what the status port
 answers and when the charm is woken, `telemetry` metrics, log and Events, and `tasks` how tasks run,
 end and wait for their turn.

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import resource
 import ssl
 from asyncio import sslproto
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import msgspec
-from aiohttp import HttpVersion10, web
+from aiohttp import web
 
 from istio_aux.model.text import one_line
-from istio_aux.shedding import CONNECTION, Connections, Peer, available_memory
 from istio_aux.tasks import until
 
 _log = logging.getLogger(__name__)
@@ -29,6 +32,9 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 16  # Connections accepted in one turn of the event loop.
 BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
+CONNECTION = 64 << 10  # Bytes that a connection takes with TLS, HTTP and their buffers: 58 KiB.
+ADDRESSES = 1024  # Those that were answered last.
+OLDEST = 8  # Connections that have waited longest, of which one is closed.
 FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
 
 
@@ -57,6 +63,81 @@ class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
     sweep: float = 0.5  # Between two checks of all deadlines.
 
 
+def available_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Return how many bytes this process may use: the limit of its container, or all there are."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # Without a limit it is "max".
+        return min(machine, int(limit.read_text()))
+    return machine
+
+
+class Peer:
+    """A connection: where it comes from, and what it costs."""
+
+    address = ""
+    held = 0  # Bytes of its request that have arrived, or of its last answer.
+    answered = False
+    turn: asyncio.Future[None] | None = None  # What its request waits for, if for anything.
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class Connections(OrderedDict[P, None]):
+    """The open connections of a port; the first one has waited longest.
+
+    A connection that was answered is closed only for another one that was. Of the others, strangers
+    go first: connections from addresses that were not answered lately. Of the `OLDEST` strangers it
+    is one of the address that has most of these.
+    """
+
+    def __init__(self, most: int, memory: int) -> None:
+        """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
+        super().__init__()
+        self._most, self._memory = most, memory
+        self._number, self._held = [0, 0], [0, 0]  # Of others, and of those that were answered.
+        self._lately = OrderedDict[str, None]()  # Addresses that were answered.
+
+    def add(self, peer: P) -> None:
+        """Add a connection; it has waited least."""
+        self[peer] = None
+        self._number[peer.answered] += 1
+        self._held[peer.answered] += peer.held
+
+    def remove(self, peer: P) -> None:
+        """Remove a connection that is open."""
+        del self[peer]
+        self._number[peer.answered] -= 1
+        self._held[peer.answered] -= peer.held
+
+    def hold(self, peer: P, held: int) -> None:
+        """Count what it holds now."""
+        if peer in self:
+            self._held[peer.answered] += held - peer.held
+        peer.held = held
+
+    def answer(self, peer: P) -> None:
+        """It was answered, and so was its address."""
+        self._lately[peer.address] = None
+        self._lately.move_to_end(peer.address)
+        if len(self._lately) > ADDRESSES:
+            self._lately.popitem(last=False)
+        if peer in self:
+            self.remove(peer)
+            peer.answered = True
+            self.add(peer)
+
+    def surplus(self) -> P | None:
+        """Return the next connection to close; None: there is room for all."""
+        for answered in (False, True):
+            if self._number[answered] > self._most or self._held[answered] > self._memory:
+                same = [peer for peer in self if peer.answered is answered]
+                few = [peer for peer in same if peer.address not in self._lately][:OLDEST]
+                number = Counter(peer.address for peer in few)
+                return max(few, key=lambda peer: number[peer.address], default=same[0])
+        return None
+
+
 class Connection(web.RequestHandler, Peer):
     """One connection from accept to close."""
 
@@ -77,7 +158,8 @@ class Connection(web.RequestHandler, Peer):
     def wait(self, waits_for: str) -> None:
         """Something begins that this field of `ServingLimits` bounds."""
         self.waits_for, self.since = waits_for, self._loop.time()
-        self.listener.connections.proceed(self)
+        if self in self.listener.connections:  # Which are in the order of their waits.
+            self.listener.connections.move_to_end(self)
 
     def accepted(self, connection: asyncio.Transport) -> None:
         """TCP is connected."""
@@ -272,8 +354,6 @@ class Listener:
         if connection.waits_for == "idle":
             connection.wait("request")
         try:
-            if request.version < HttpVersion10:  # llhttp reads a line without a version as 0.9.
-                raise web.HTTPBadRequest(text="no HTTP/1.1: the request line has no version\n")
             response = await self._handler(request)
         except web.HTTPException as error:  # aiohttp would keep it, and its frames the body.
             connection.refused(error.status, (error.text or "").strip())

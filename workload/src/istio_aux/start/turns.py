@@ -15,7 +15,7 @@ from itertools import count
 from math import inf
 from typing import TypeVar
 
-from istio_aux.shedding import Peer
+from istio_aux.serving import Peer
 
 PROMPT, PAUSES = 0.0005, 20
 """Seconds of work for each turn of the event loop without any, and the most of these turns. A
