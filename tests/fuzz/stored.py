@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import report
-from istio_aux.injector.injection import hooks_of
+from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
@@ -30,7 +30,6 @@ from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.state import PodState, QuitScope
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory
@@ -104,10 +103,8 @@ def explained(pod: Pod) -> report.Explanation:
 
 def audited(pod: Pod) -> report.Finding | str | None:
     """What `audit` says about it."""
-    expectation = mesh.expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
-    return report.audit(
-        pod, Candidate.of(pod), judged(pod, NOW, quit_policy=QuitPolicy(grace=30)), expectation
-    )
+    ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
+    return report.audit(pod, mesh.ENABLED, ours, lambda wish: expected(wish, HOOKS, mesh.POLICIES))
 
 
 def read_file(body: bytes) -> None:

@@ -16,7 +16,6 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.quit.rules import Quit, Way
-from istio_aux.repair.candidate import Candidate
 from lab.istio import decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, exited, judged, statuses
 from unit.rules.starting import patched
@@ -176,6 +175,6 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     told = (decided.status_port, decided.ways) if isinstance(decided, Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
-    finding = report.audit(over, Candidate.of(over), judged(over), Expectation(True, ""))
+    finding = report.audit(over, None, judged(over), lambda _: Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)

@@ -15,9 +15,8 @@ from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
-from istio_aux.model.pod import Pod, decode
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
-from istio_aux.model.selectors import parse
 from istio_aux.model.webhooks import Configuration
 from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
@@ -152,17 +151,6 @@ def test_a_lease_that_nobody_renews_is_a_problem() -> None:
     assert {preflight.lease("a/b", each, NOW).result for each in bad} == {"problem"}
     unclear = LeaseRecord(holder_identity="me", renew_time="soon")
     assert preflight.lease("a/b", unclear, NOW).result == "unknown"
-
-
-def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches() -> None:
-    """Otherwise admission leaves it alone, and the check finds a fault that is none."""
-    selector = parse("team in (a,b),!hands-off,job")
-    labels = selector.sample()
-    assert labels is not None
-
-    pod = decode(preflight.probe_pod(labels))
-
-    assert selector.matches(pod.labels)
 
 
 def test_what_is_unknown_does_not_work() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from istio_aux import rights
@@ -16,13 +17,14 @@ from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
-from istio_aux.injector.probe_rules import refused_in
+from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.objects import Reader, Unreadable
+from istio_aux.model.annotations import START
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
@@ -167,12 +169,13 @@ async def _admission(
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
         do = "set another pod-selector if there are none"
         return [preflight.unknown("network", why, do)]
-    refusals = dict[str, str]()
+    # Our webhook changes such a pod whatever the options say.
+    pod, refusals = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"), dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
                 began = system_clock().monotonic
-                answer = await actions.dry_run_pod(client, namespace, preflight.probe_pod(labels))
+                answer = await actions.dry_run_pod(client, namespace, msgspec.json.encode(pod))
         except ApiError as error:
             refusals[namespace] = str(error)
             continue

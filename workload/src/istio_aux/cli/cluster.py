@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from istio_aux.cli import report, workloads
-from istio_aux.cli.installation import Installation, Installations, Judgement, Labels, installations
+from istio_aux.cli.installation import Installation, Installations, Labels, installations
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
@@ -26,8 +25,6 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import as_admitted
 from istio_aux.start.native_sidecars import COUNTED
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
@@ -79,8 +76,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     What has no pods, and what cannot be read, is one line on stderr.
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-    found = await find(client, request.config)
-    status = told(found)
+    found = told(await find(client, request.config))
+    status = FAILED if found.problems else 0
     async for each in workloads.find(client, request):
         if isinstance(each, str):
             report.complain(each)
@@ -93,10 +90,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             jobs |= await counting(client, where)
         kubelet = await kubelet_of(client, each, kubelets)
         judged = found.judge(each, known[where], system_clock(), request.sidecars, kubelet=kubelet)
-        owner, native = (
-            controller(each.metadata),
-            [sidecar.name for sidecar in each.native_sidecars],
-        )
+        owner = controller(each.metadata)
+        native = [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
         show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
     return status
@@ -129,13 +124,13 @@ async def find(client: Client, config: Installation | None) -> Installations:
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
 
-def told(found: Installations) -> int:
-    """Say on stderr which settings are not known; return the exit status."""
+def told(found: Installations) -> Installations:
+    """Say on stderr which settings are not known; return what is known."""
     if found.gap:
         report.complain(f"judged by the default settings: {found.gap}")
     for problem in found.problems:
         report.complain(problem)
-    return FAILED if found.problems else 0
+    return found
 
 
 def unlabelled(found: Installations, gaps: Iterable[str]) -> None:
@@ -188,7 +183,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         owners.update(each.uid for each in pod.metadata.owner_references or ())
         kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
         judged = found.judge(pod, its_labels, now, kubelet=kubelet)
-        outcome = _audited(pod, its_labels, judged, mesh)
+        outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str):
             unknown[outcome] += 1
         elif outcome:
@@ -212,14 +207,6 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
         len(labels) if selects else None, number, installations=found,
     )  # fmt: skip
-
-
-def _audited(
-    pod: Pod, labels: Labels | None, judged: Judgement, mesh: ControlPlanes
-) -> report.Finding | str | None:
-    options, asking = judged.installation.settings.pod_options, judged.installation.applications
-    new, expectation = as_admitted(Candidate.of(pod), labels, options, asking, mesh.expected)
-    return report.audit(pod, new, judged, expectation)
 
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:

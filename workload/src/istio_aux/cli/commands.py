@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import shutil
@@ -89,11 +88,8 @@ def _mutate(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    gc.disable()  # To look through what is imported takes a fifth of the CPU of a start.
     from istio_aux import serve  # noqa: PLC0415 - explain and mutate need no server
 
-    gc.freeze()
-    gc.enable()
     return serve.serve(args.config, args.kubeconfig)
 
 
@@ -164,13 +160,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _option(name: str) -> dict[str, Any]:
     """What argparse gets for an option of `serve`."""
-    default = settings.default(name)
-    return {
-        "type": _checked(settings.OPTIONS[name].read),
-        "default": default,
-        "metavar": "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
-        "help": f"as for serve: {settings.OPTIONS[name].meaning}",
-    }
+    default, option = settings.default(name), settings.OPTIONS[name]
+    metavar = "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name]
+    return _value(metavar, option.read, f"as for serve: {option.meaning}", default=default)
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:

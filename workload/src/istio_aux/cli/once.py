@@ -65,8 +65,7 @@ _END = 2.0  # Seconds that actions in flight have to end, and then Events to be 
 
 async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
-    found = await cluster.find(client, request.config)
-    cluster.told(found)
+    found = cluster.told(await cluster.find(client, request.config))
     # As the installation treats pods, but that no pod is deleted.
     policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
     run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
@@ -212,8 +211,7 @@ def _missing(watches: Watches) -> str:
 
 async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
-    found = await cluster.find(client, request.config)
-    cluster.told(found)
+    found = cluster.told(await cluster.find(client, request.config))
     if failed := await _RestartRun(client, found.first, request).run():
         report.complain(failed)
     return cluster.FAILED if failed else 0

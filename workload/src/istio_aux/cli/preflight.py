@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from istio_aux.injector.injection import Expectation, injection_label
-from istio_aux.injector.probe_rules import dry_run_pod, of_kubelets
+from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model.annotations import NOT_NATIVE, START, start_order
+from istio_aux.model.annotations import NOT_NATIVE, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
@@ -68,7 +68,6 @@ CHECKS = {
     "installation": ("istio-aux", "docs/reference/commands.md"),
     "webhook": ("istio-aux", "docs/reference/status.md"),
     "webhook order": ("istio-aux", "docs/reference/status.md"),
-    "order": ("istio-aux", ""),
     "network": ("istio-aux", "docs/how-to/firewalls.md"),
     "lease": ("istio-aux", "docs/reference/status.md"),
     "namespaces": ("namespaces and pods", "docs/reference/options.md"),
@@ -310,14 +309,6 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
         what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
         do = "name a container in each onExitCodes of their podFailurePolicy"
         yield _note("pods", f"{what}: {listed(jobs, most=NAMED)}", do)
-
-
-def probe_pod(labels: Mapping[str, str]) -> bytes:
-    """The pod of a dry run that our webhook changes whatever the options say.
-
-    ``labels`` are some that the option ``pod-selector`` matches.
-    """
-    return msgspec.json.encode(dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"))
 
 
 def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:

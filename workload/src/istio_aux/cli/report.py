@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import structs
 
-from istio_aux.cli.installation import Installations, Judgement
+from istio_aux.cli.installation import Installations, Judgement, Labels
 from istio_aux.cli.preflight import CHECKS, OTHERS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
@@ -26,10 +26,11 @@ from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed, printable, printable_json
+from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Quit, Report, Wait
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import ReportUnmeshed, decide
+from istio_aux.repair.rules import ReportUnmeshed, as_admitted, decide
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
@@ -89,13 +90,9 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> list[Holder]:
         """What holds the stuck and the blocked pods; the JSON names of each are a contract."""
-        return whole(group(
-            TroubledPod(
-                each.namespace, each.name, each.uid, each.reason, each.since,
-                by=each.by, requests=each.requests, fix=each.fix,
-            )
-            for each in self.findings if each.state in {"stuck", "blocked"}
-        ))  # fmt: skip
+        kept = (each for each in self.findings if each.state in {"stuck", "blocked"})
+        troubled = (msgspec.convert(each, TroubledPod, from_attributes=True) for each in kept)
+        return whole(group(troubled))
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -141,14 +138,18 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
 
 
 def audit(
-    pod: Pod, new: Candidate, judged: Judgement, expectation: Expectation
+    pod: Pod, labels: Labels | None, judged: Judgement, expected: Callable[[Wish], Expectation]
 ) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
-    ``new`` is the pod as admission would make it now, and may be expected to have a sidecar.
-    The text says why it is unknown whether the pod lacks a sidecar.
+    ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
+    have a sidecar. The text says why it is unknown whether the pod lacks a sidecar.
     """
-    policy = judged.installation.settings.repair_policy
+    settings, asking = judged.installation.settings, judged.installation.applications
+    new, expectation = as_admitted(
+        Candidate.of(pod), labels, settings.pod_options, asking, expected
+    )
+    policy = settings.repair_policy
     if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
     match decide(new, expectation, policy, live=None):

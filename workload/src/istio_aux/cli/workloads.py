@@ -7,7 +7,7 @@ Job and pod. Rights in one namespace are enough.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -122,16 +122,11 @@ async def find(
     Raises:
         KubeError: the API server refuses the pods or does not answer.
     """
-    targets, selector, everywhere = request.targets, request.selector, request.all_namespaces
-    seen, namespace = set[str](), request.namespace or client.namespace
-    wanted = [_Target("pods", "" if everywhere else namespace, _POD)]
-    types = [_POD]
-    if targets:
-        if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
-            types = await actions.served_types(client)
-        wanted = _wanted(targets, types, namespace, all_namespaces=everywhere)
-    search = _Search(client, types, selector, fields)
-    for target in wanted:
+    targets, types, seen = request.targets, [_POD], set[str]()
+    if any(target.rpartition("/")[0].lower() not in _POD.names for target in targets):
+        types = await actions.served_types(client)
+    search = _Search(client, request, fields, types)
+    for target in search.targets():
         found, search.why = False, list[str]()
         async for each in search.pods(target):
             found = True
@@ -141,41 +136,11 @@ async def find(
                 seen.add(each.metadata.uid)
                 yield each
         if not found and targets:
-            chosen = f" that match {quoted(str(selector))}" if selector.requirements else ""
+            labels = request.selector
+            chosen = f" that match {quoted(str(labels))}" if labels.requirements else ""
             where = f" in namespace {target.namespace}" if target.namespace else ""
             because = f": {'; '.join(search.why)}" if search.why else ""
             yield f"{target.text}: no pods{chosen}{where}{because}"
-
-
-def _wanted(
-    targets: Sequence[str], types: Sequence[ServedType], namespace: str, *, all_namespaces: bool
-) -> list[_Target]:
-    """Read what the user wrote, as kubectl does."""
-    first, *names = targets
-    kind = None if "/" in first else _type(first, types)
-    if kind and names:
-        targets, kind = [f"{first}/{name}" for name in names], None
-    if kind:
-        return [_Target(first, "" if all_namespaces else namespace, kind)]
-    wanted = list[_Target]()
-    for text in targets:
-        left, slash, name = text.rpartition("/")
-        kind = _type(left, types) if slash else _POD
-        if kind is None:  # NAMESPACE/NAME, unless the type is misspelt.
-            wanted.append(_Target(text, left, _POD, name))
-        elif all_namespaces:
-            wanted.append(_Target(f"{text}: expected no name with -A"))
-        elif not kind.namespaced:
-            wanted.append(_Target(f"{text}: a {kind.kind} is in no namespace, so it owns no pods"))
-        else:
-            wanted.append(_Target(text, namespace, kind, name))
-    return wanted
-
-
-def _type(name: str, types: Sequence[ServedType]) -> ServedType | None:
-    """The first type of that name; the API server lists what it prefers first."""
-    wanted = name.lower()
-    return next((each for each in types if wanted in each.names), None)
 
 
 async def list_pods(
@@ -202,15 +167,39 @@ class _Search:
     def __init__(
         self,
         client: Client,
-        types: Sequence[ServedType],
-        selector: Selector,
+        request: ClusterRequest,
         fields: Mapping[str, str],
+        types: Sequence[ServedType],
     ) -> None:
         self.why = list[str]()
-        self._client, self._selector, self._fields, self._types = client, selector, fields, types
+        self._client, self._request, self._fields, self._types = client, request, fields, types
         self._kinds = {(each.group, each.kind): each for each in reversed(types)}
         self._listed: dict[tuple[str, str], str] = {}  # Why one could not be, or the empty text.
         self._owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
+
+    def targets(self) -> Iterator[_Target]:
+        """What the user wrote, read as kubectl does; without that all pods."""
+        namespace = self._request.namespace or self._client.namespace
+        first, *names = given = self._request.targets or ("pods",)
+        kind, everywhere = None if "/" in first else self._type(first), self._request.all_namespaces
+        if kind and not names:
+            yield _Target(first, "" if everywhere else namespace, kind)
+            return
+        for text in [f"{first}/{name}" for name in names] if kind else given:
+            left, slash, name = text.rpartition("/")
+            kind = self._type(left) if slash else _POD
+            if kind is None:  # NAMESPACE/NAME, unless the type is misspelt.
+                yield _Target(text, left, _POD, name)
+            elif everywhere:
+                yield _Target(f"{text}: expected no name with -A")
+            elif not kind.namespaced:
+                yield _Target(f"{text}: a {kind.kind} is in no namespace, so it owns no pods")
+            else:
+                yield _Target(text, namespace, kind, name)
+
+    def _type(self, name: str) -> ServedType | None:
+        """The first type of that name; the API server lists what it prefers first."""
+        return next((each for each in self._types if name.lower() in each.names), None)
 
     async def pods(self, target: _Target) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of a target, or what is wrong with it."""
@@ -225,16 +214,19 @@ class _Search:
                 missing = isinstance(error, ApiError) and error.code == 404
                 yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
         elif kind.kind == "Pod":
-            async for each in list_pods(self._client, where, self._fields, self._selector):
+            async for each in self._list_pods(where):
                 yield each
         else:
             async for each in self._owned(target, kind):
                 yield each
 
+    def _list_pods(self, namespace: str) -> AsyncGenerator[Pod | Unreadable]:
+        return list_pods(self._client, namespace, self._fields, self._request.selector)
+
     def _hint(self, target: _Target) -> str:
         """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
         left, slash, _ = target.text.rpartition("/")
-        if not slash or _type(left, self._types):
+        if not slash or self._type(left):
             return ""
         known = [each.kind.lower() for each in self._types if (each.group, each.kind) in WORKLOADS]
         no_type = f"; {quoted(left)} is no type of this cluster either"
@@ -263,7 +255,7 @@ class _Search:
             named = kind.is_of(owner) and target.name in {"", owner.name}
             return owner.uid == uid if uid else named
 
-        async for each in list_pods(self._client, where, self._fields, self._selector):
+        async for each in self._list_pods(where):
             if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
                 yield each
         self.why += sorted(filter(None, self._listed.values()))
