@@ -181,7 +181,7 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
         )
         return access, [authority]
 
-    return _Source(make).first
+    return _fresh(make)
 
 
 def load(*paths: Path, context: str | None = None) -> Access:
@@ -190,47 +190,39 @@ def load(*paths: Path, context: str | None = None) -> Access:
     As in kubectl, the first file that sets something wins, and of several files some may be
     missing (client-go clientcmd loader.go).
     """
-    return _Source(lambda: _load(paths, context)).first
+    return _fresh(lambda: _load(paths, context))
 
 
 _Made = tuple[Access, Sequence[Path]]
 """An access, and the files that it comes from."""
 
 
-class _Source:
-    """Makes an access again when its files change.
+def _fresh(make: Callable[[], _Made]) -> Access:
+    """Return an access that is made again when its files change.
 
     While the files cannot be used, for example during a write, the last access stays.
     """
+    access, files = make()
+    known = stamps(files)
 
-    def __init__(self, make: Callable[[], _Made]) -> None:
-        self._make = make
-        self._access, self._files = make()
-        self._stamps = stamps(self._files)
+    def token() -> str | None:
+        return access.token()
 
-    @property
-    def first(self) -> Access:
-        """The present access; its ``token``, ``renewed`` and ``refused`` lead here."""
-        return replace(
-            self._access, token=self._token, renewed=self._current, refused=self._refused
-        )
+    def refused() -> None:
+        access.refused()
 
-    def _token(self) -> str | None:
-        return self._access.token()
-
-    def _refused(self) -> None:
-        self._access.refused()
-
-    async def _current(self) -> Access:
-        seen = stamps(self._files)
-        if seen != self._stamps:
-            self._stamps = seen
+    async def current() -> Access:
+        nonlocal access, files, known
+        if known != (seen := stamps(files)):
+            known = seen
             try:
-                self._access, self._files = self._make()
+                access, files = make()
                 _log.info("credentials read again", extra={"event": "access"})
             except AccessError as error:
                 _log.warning("%s; the last ones stay", error, extra={"event": "access"})
-        return await self._access.current()
+        return await access.current()
+
+    return replace(access, token=token, renewed=current, refused=refused)
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:

@@ -24,31 +24,23 @@ from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
 
+# Pods that repair watches, and the fewer pods whose proxy may have to quit.
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
-"""Pods that repair watches, and the fewer pods whose proxy may have to quit."""
 
+# Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the
+# pod by its name: meanwhile another pod may have got it.
 FRESH = 1.0
-"""Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the
-pod by its name: meanwhile another pod may have got it."""
+READS = 3  # For one of them: the first answer, and the command, may wait for new connections.
 
-READS = 3
-"""How often is read for one of them. The first answer may wait for a new connection, and the
-command for another one; the next ones find both."""
-
-PAGE = 100
-"""Objects in a page, unless they are large. client-go's pager asks for 500, whose body of 7 MB is
-in memory twice; smaller pages cost no more CPU."""
-
-LONGEST_PAGE = 4 << 20
-"""Bytes of a page of several objects. Decoded, they may need ten times as much memory."""
-
+PAGE = 100  # Objects, unless they are large: the body of 500 has 7 MB, and is in memory twice.
+LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten times as much memory.
+# How often a list is begun at most, each time in pages of five times as many objects. It has to be
+# complete before its snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
-"""How often a list is begun at most, each time in pages of five times as many objects. It has to be
-complete before its snapshot expires: etcd is compacted every 5 minutes."""
 
+# An API server that does not know a field refuses the patch, rather than drop the field.
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
-"""An API server that does not know a field refuses the patch, rather than drop the field."""
 
 
 class _ConfigMap(Struct, frozen=True):
@@ -199,14 +191,13 @@ async def served(client: Client, api: str) -> dict[str, str]:
     return {each.kind: each.name for each in resources if "/" not in each.name}
 
 
+# One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
 _GROUPS = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
-"""One answer for all groups; from Kubernetes 1.27 on (KEP-3352)."""
-
+# Of a list only names, labels and owners of its objects.
 ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""What a list may leave out: all but names, labels and owners of its objects."""
 
 
 async def served_types(client: Client) -> list[ServedType]:
@@ -255,9 +246,8 @@ async def pages(
     """List a collection page by page, in pages of up to ``limit`` objects.
 
     Fewer are requested while a page would be longer than `LONGEST_PAGE`; an object that is longer
-    than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: then the pages
-    before count for nothing, and objects may come twice. After a `KubeError` the pages before are
-    no complete list. ``accept`` is the form of the answer, if it is not whole objects.
+    than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: the pages
+    before count for nothing. ``accept`` is the form of the answer, if it is not whole objects.
     """
     reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
     most = limit
@@ -305,10 +295,7 @@ async def list_kept(
     *,
     limit: int = PAGE,
 ) -> list[S]:
-    """Return what ``keep`` makes of each object of a collection.
-
-    An object that cannot be decoded is an `UnreadableError`.
-    """
+    """What ``keep`` makes of each object; `UnreadableError` if one cannot be decoded."""
     items = list[S]()
     listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):

@@ -37,27 +37,20 @@ from istio_aux.model.text import one_line
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
 DRY_RUN_ALL = {"dryRun": "All"}  # Parameters of a request that changes nothing.
-CONNECT_TIMEOUT = 10.0
-"""Seconds for TCP and TLS; client-go's transport gives a TLS handshake as long."""
-
+CONNECT_TIMEOUT = 10.0  # Seconds for TCP and TLS; client-go gives a TLS handshake as long.
 READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
+# Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
+# own limit is 60 s (--request-timeout).
 REQUEST = 90.0
-"""Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
-own limit is 60 s (--request-timeout)."""
-
+# Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
+# read fifty pods at once, and their authors may have made each of them as long as `LONGEST`.
 LARGE, LARGE_AT_ONCE = 1 << 20, 4
-"""Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
-read fifty pods at once, and their authors may have made each of them as long as `LONGEST`."""
-
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
-
+# An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
+# health check, 30 s and 15 s).
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
-health check, 30 s and 15 s)."""
 
-_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")
-"""The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
-
+_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")  # The TLS context in aiohttp's messages.
 _PART_OF_LINE = re.compile(rb"[^\n]*+\n|[^\n]++")
 
 _status = Reader(ApiStatus, "Status")
@@ -67,10 +60,7 @@ class Client:
     """The API server, while the ``async with`` lasts. Every method raises `KubeError`."""
 
     def __init__(self, access: Access, *, patient: bool = False) -> None:
-        """Prepare; a ``patient`` client repeats a request after a 429 with a Retry-After.
-
-        Commands use that, because they ask once. Controllers have retries of their own.
-        """
+        """Prepare; a ``patient`` client, as commands use, repeats a request after a 429."""
         self._access, self._tries = access, TRIES if patient else 0
         self.namespace = access.namespace  # That of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None

@@ -56,10 +56,9 @@ class OversizedError(UnreadableError):
 class ApiError(KubeError):
     """The API server answered with an error.
 
-    Attributes:
-        code: HTTP status, or the code in a Status that came inside a watch stream.
-        reason: machine-readable reason such as ``NotFound``; empty when unknown.
-        retry_after: seconds that the server asks us to wait, at most `LONGEST_WAIT`, or None.
+    ``code`` is the HTTP status, or that of a Status inside a watch, ``reason`` a word such as
+    ``NotFound``, or empty. ``retry_after``: seconds that the server asks us to wait, at most
+    `LONGEST_WAIT`, or None.
     """
 
     def __init__(
@@ -76,11 +75,7 @@ class ApiError(KubeError):
 
     @property
     def unknown(self) -> bool:
-        """Whether the change that was requested may have been made all the same.
-
-        504 comes while the request may still be on its way to etcd, other server errors after the
-        change.
-        """
+        """Whether the change may have been made all the same, or may still be on its way."""
         return self.code >= 500
 
 

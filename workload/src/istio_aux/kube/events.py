@@ -29,9 +29,8 @@ _log = logging.getLogger(__name__)
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after that.
 WAITING = 1000  # Events in the queue; one more, and the one is dropped that would be sent last.
+# What an Event costs its namespace: while one waits that costs 8, eight that cost 1 go before.
 WARNING, NORMAL, MASS = 1, 8, 64
-"""What an Event costs its namespace: while one waits that costs 8, eight that cost 1 go before."""
-
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
 

@@ -20,16 +20,12 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import UNDECODABLE, one_line
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""Newest first. v5 adds CLOSE, which matters only with stdin."""
-
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # v5 adds CLOSE, for stdin alone.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
+# Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
+# hundred bytes in a few frames.
 FRAMES, BYTES = 4096, 4 << 20
-"""Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
-hundred bytes in a few frames."""
-AT_ONCE = 64
-"""Frames after which other tasks get a turn: receiving a frame that has arrived does not yield."""
-
+AT_ONCE = 64  # Frames after which other tasks get a turn: to receive one does not yield.
 SHOWN = 300  # Characters of the other side's text in a message.
 
 

@@ -44,14 +44,11 @@ from istio_aux.model.moment import Clock
 
 _log = logging.getLogger(__name__)
 
+# Seconds; the defaults of Kubernetes components (component-base LeaderElectionConfiguration).
 DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
-"""Seconds; the defaults of Kubernetes components (component-base ``LeaderElectionConfiguration``).
-"""
-
+# Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
+# wants the Lease.
 UNFIT, WANTED = "unfit", "wanted"
-"""Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
-wants the Lease."""
-
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
 
@@ -86,8 +83,7 @@ def own_identity(port: int) -> str:
 class Leadership:
     """Whether this process is the one that acts on pods. Without a Lease it always is.
 
-    Attributes:
-        held: whether it leads, as its controllers were told last.
+    ``held``: whether it leads, as its controllers were told last.
     """
 
     def __init__(self, *, held: bool = True) -> None:

@@ -18,11 +18,9 @@ from istio_aux.model.documents import Work, cutting, shallow
 from istio_aux.model.pod import Key, Metadata
 from istio_aux.model.text import problem
 
+# Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
+# (--max-request-bytes), and JSON writes each of their bytes as six at most: ``<`` as ``\u003c``.
 LONGEST = 10 << 20
-"""Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
-(``--max-request-bytes``), and JSON writes each of their bytes as six at most: ``<`` as ``\\u003c``.
-"""
-
 BEGINNING = 4 << 10  # Bytes that are kept of what is longer.
 
 

@@ -15,9 +15,8 @@ from istio_aux.kube.exec import OUTPUT, Channels, answered, stream
 from istio_aux.kube.objects import Key
 from istio_aux.model.sidecars import AttemptResult
 
+# The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go).
 PROTOCOLS = ("v4.channel.k8s.io",)
-"""The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
-
 PREFIX = 2  # Bytes at the beginning of both channels: the port, little-endian.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)

@@ -29,14 +29,11 @@ from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreada
 
 _log = logging.getLogger(__name__)
 
+# Read timeout of a watch in seconds. The API server sends bookmarks about every 60 s, a busy one
+# later. A connection whose other end is gone fails earlier: see `client.KEEPALIVE`.
 SILENCE = 90.0
-"""Watch read timeout in seconds. The API server sends bookmarks about every 60 s, a busy one later.
-A connection whose other end is gone fails earlier: see `client.KEEPALIVE`."""
-
 STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
-RELIST = 600.0
-"""Seconds, give or take a tenth, between full lists, which repair what a watch may have missed."""
-
+RELIST = 600.0  # The same between full lists, which repair what a watch may have missed.
 BATCH = 50  # Objects after which other tasks get a turn.
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 

@@ -1,10 +1,8 @@
 """Every annotation and label that decides something, and the one way from its text to a decision.
 
 A tenant who may create a pod writes these texts, and one of them may have 256 KiB, or 2 MB before
-the API server has looked at it. So each key is declared once, with its type and its longest text;
-types that are lists have a number of entries. A text beyond that is a bad value like any other, and
-nothing of it is read. Selectors match labels as the API server does, by whole values, and need no
-key.
+the API server has looked at it. So each key is declared once, with its type, its longest text and,
+if it is a list, its most entries. A text beyond that is a bad value like any other.
 
 `read_overrides` reads the annotations by which the author of a pod overrides how its proxy ends. A
 value that cannot be used becomes a `Problem`, and the proxy of that pod is left alone.
@@ -57,8 +55,8 @@ class _Key(Generic[T]):
         """Declare the key ``name``.
 
         ``read`` makes a value of at most ``longest`` characters, or raises ValueError or
-        LookupError; ``expected`` tells the author what is allowed. Keys that authors of pods write
-        have a ``meaning``, to which the documents are held, and may say which option it overrides.
+        LookupError; ``expected`` says what is allowed. A key for authors of pods has a ``meaning``,
+        to which the documents are held, and may name the option that it ``overrides``.
         """
         self.name, self.longest, self.expected = name, longest, expected
         self.meaning, self.overrides = meaning, overrides
@@ -173,12 +171,10 @@ EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
-
 QUIT = "istio-aux.io/quit"
 SIDECARS = "istio-aux.io/sidecars"
 QUIT_AFTER = "istio-aux.io/quit-after"
 QUIT_GRACE = "istio-aux.io/quit-grace"
-
 STATUS_PORT = "status.sidecar.istio.io/port"
 DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
 
@@ -208,10 +204,7 @@ class Overrides(Struct, frozen=True):
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
-    annotations = pod.metadata.annotations or {}
-    if _OVERRIDING.isdisjoint(annotations):
-        return Overrides(status_port=status_port(pod))
-    problems = list[Problem]()
+    problems, annotations = list[Problem](), pod.metadata.annotations or {}
 
     def value(key: Annotation[T]) -> T | None:
         try:
@@ -224,7 +217,7 @@ def read_overrides(pod: Pod) -> Overrides:
     possible = {container.name for container in pod.containers} - {PROXY}
     if unknown := after - possible:
         why = f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
-        why = f"{why} containers of the pod: {listed(sorted(possible))}"
+        why += f" containers of the pod: {listed(sorted(possible))}"
         problems.append(Problem(annotation=QUIT_AFTER, why=why))
     return Overrides(
         opt_out=_opt_out(pod),
@@ -294,9 +287,6 @@ _grace = Annotation(
 )
 
 
-_OVERRIDING = frozenset(key.name for key in (_quit, own_sidecars, _after, _grace))
-"""Most pods have none of these annotations."""
-
 _LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
 
 
@@ -344,6 +334,5 @@ dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
 native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
 templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)
-
 
 injected, mirrors = mark(INJECTED), mark(MIRROR)

@@ -35,19 +35,16 @@ TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote wh
 class State(StrEnum):
     """How far an injector is from being live, in the order of the checks."""
 
+    # Pods are created without a sidecar: there is no configuration, or no webhook of it is called.
     ABSENT = "absent"
-    """There is no configuration of Istio's injector: pods are created without a sidecar."""
     DEACTIVATED = "deactivated"
-    """No webhook of the configuration is called: pods are created without a sidecar."""
-    NO_CA_BUNDLE = "no-ca-bundle"
-    """Its istiod never came up. From this state on pods are refused: failurePolicy is Fail."""
+    # From here on pods are refused: failurePolicy is Fail.
+    NO_CA_BUNDLE = "no-ca-bundle"  # Its istiod never came up.
     UNREADABLE = "unreadable"
     NO_SERVICE = "no-service"
     NO_ENDPOINT = "no-endpoint"
-    REFUSED = "refused"
-    """The probe failed, or istiod gave the probe's pod no sidecar."""
-    NOT_PROBED = "not-probed"
-    """Everything visible is well. No probe has reached the injector itself."""
+    REFUSED = "refused"  # The probe failed, or its pod got no sidecar.
+    NOT_PROBED = "not-probed"  # All that is visible is well, but no probe has reached istiod.
     LIVE = "live"
 
     @classmethod
@@ -143,14 +140,11 @@ class SuspendedJob(msgspec.Struct, frozen=True):
 
 
 class UnreadableObject(msgspec.Struct, frozen=True):
-    """An object that cannot be read: what was known of it before still counts.
+    """An object that cannot be read: what was known of it before still counts."""
 
-    ``path`` is that of its collection. ``name`` is empty if not even that can be read.
-    """
-
-    path: str
+    path: str  # Of its collection.
     namespace: str
-    name: str
+    name: str  # Empty if not even that can be read.
     reason: str
 
 
@@ -249,6 +243,12 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
     since = min((pod.since for pod in pods if pod.since), default=None)
     requests = total(pod.requests for pod in pods if pod.requests is not None)
     unreadable = sum(pod.requests is None for pod in pods)
+    # ``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``
+    text = f"{len(pods)} pod{' is' if len(pods) == 1 else 's are'} kept by"
+    text += f" {listed(by, most=_NAMES)}"
+    text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else ""
+    text += f": {requests}" if str(requests) else ""
+    text += f"; the requests of {unreadable} cannot be read" if unreadable else ""
     return Holder(
         by=by,
         pods=len(pods),
@@ -256,17 +256,5 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
         requests=requests,
         unreadable=unreadable,
         fix=fix,
-        text=_text(by, len(pods), since, str(requests), unreadable) + (fix and f"; {fix}"),
+        text=f"{text}; {fix}" if fix else text,
     )
-
-
-def _text(
-    by: tuple[str, ...], pods: int, since: datetime | None, requests: str, unreadable: int
-) -> str:
-    """``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
-    text = f"{pods} pod{' is' if pods == 1 else 's are'} kept by {listed(by, most=_NAMES)}"
-    if since is not None:
-        text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-    if requests:
-        text += f": {requests}"
-    return text + (f"; the requests of {unreadable} cannot be read" if unreadable else "")

@@ -19,32 +19,22 @@ from istio_aux.model.pod import Struct
 from istio_aux.model.text import UNDECODABLE
 
 ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
+# What a checkpoint has at most, in a Lease that is written every 2 s. Controllers that failed last,
+# in 8 KiB:
 FAILED = 100
-"""Controllers in a checkpoint, those that failed last. They take 8 KiB of a Lease that is written
-every 2 s."""
-
+# Controllers of which a pod is being replaced, the last ones begun, in 10 KiB. Five are at a time,
+# and those stay whose new pod does not come or is never Ready.
 REPLACED = 50
-"""Controllers in a checkpoint of which a pod is being replaced, the last ones begun. Five are at a
-time, and those stay whose new pod does not come or is never Ready. They take 10 KiB."""
+NEWEST = 5  # UIDs for each; more pods are made in one second only with their controller.
+INJECTORS = 20  # Webhook configurations: a cluster has one for each revision and tag.
+OWNER = 128  # Characters of a controller: of a namespace 63, and `owners.LONGEST_UID`.
+LONGEST = 64 * 1024  # Characters that are read; checkpoints of this process are shorter.
 
-NEWEST = 5
-"""UIDs for each of them. More pods than these are made in one second only with their controller."""
-
-INJECTORS = 20
-"""Webhook configurations in a checkpoint. A cluster has one for each revision and tag."""
-
-OWNER = 128
-"""Longest namespace/UID of a controller: 63 characters and `ownership.LONGEST_UID`."""
-
+# Seconds that a holder has at most after it was seen. Units write 15. Otherwise, one write to the
+# Lease could stop every unit for 68 years.
 HONOURED = 60.0
-"""Seconds that a holder has at most after it was seen. Units write 15. Otherwise, one write
-to the Lease could stop every unit for 68 years."""
-
+# The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again.
 TRANSITIONS = 2**31 - 1
-"""The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again."""
-
-LONGEST = 64 * 1024
-"""Characters of the longest text that is read. Checkpoints of this process are shorter."""
 
 CHECKPOINT = Annotation(ANNOTATION, str, "a checkpoint", longest=LONGEST)
 

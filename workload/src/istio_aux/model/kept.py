@@ -89,25 +89,21 @@ def labels(namespace: Namespace) -> Mapping[str, str]:
 
 
 def configuration(found: Configuration) -> Configuration:
-    """The webhooks that are Istio's or ours, or `UNCLEAR`; equal caBundles are kept once."""
+    """The webhooks that are Istio's or ours, or `UNCLEAR`."""
     meta = Metadata(
         name=found.metadata.name, uid=found.metadata.uid, labels={REVISION: found.revision}
     )
     ours = [it for it in found.webhooks or () if it.is_istios or it.name == START_WEBHOOK]
-    bundles = {bundle: bundle for it in ours if (bundle := it.client_config.ca_bundle)}
-    callers = [
-        structs.replace(it.client_config, ca_bundle=bundles.get(it.client_config.ca_bundle or ""))
-        for it in ours
-    ]
     webhooks = tuple(
         structs.replace(
-            it, client_config=caller, rules=_CREATES if it.creates_pods else None,
+            it, rules=_CREATES if it.creates_pods else None,
             match_conditions=({},) if it.match_conditions else None,
         )
-        for it, caller in zip(ours, callers, strict=True)
+        for it in ours
     )  # fmt: skip
-    rest = size(webhooks) - size([caller.ca_bundle for caller in callers])
-    if rest > MOST_OF_ISTIO or size([*bundles]) > MOST_OF_CA:
+    bundles = [it.client_config.ca_bundle for it in ours]
+    rest = size(webhooks) - size(bundles)
+    if rest > MOST_OF_ISTIO or size(list({*bundles})) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
     return Configuration(metadata=meta, webhooks=webhooks)
 

@@ -13,47 +13,43 @@ STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
 WEBHOOK_PORT = 8443
 START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their number.
 
+# Annotation of our MutatingWebhookConfiguration: the settings in force, as a JSON object, for all
+# that may read that. ``applications`` is the content of the file.
 SETTINGS = "istio-aux.io/settings"
-"""Annotation of our MutatingWebhookConfiguration: the settings in force, as a JSON object, for
-all that may read that. ``applications`` is the content of the file."""
+# Settings that concern only a process, so that the annotation has none of them.
 LOCAL_SETTINGS = frozenset(
     {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
      "unknown-keys", "webhook-address"}
 )  # fmt: skip
-"""Settings that concern only a process, so that the annotation has none of them."""
+# Characters of the annotation, which is empty if it would be longer: an object may have 256 KiB of
+# annotations (apimachinery TotalAnnotationSizeLimitB).
 LONGEST_SETTINGS = 100_000
-"""Characters of the annotation, which is empty if it would be longer: an object may have 256 KiB of
-annotations (apimachinery TotalAnnotationSizeLimitB)."""
 
+# Seconds that the charm asks for when it makes a token. The API server may grant less. Without the
+# charm, the workload works on for as long.
 TOKEN_LIFE = 7 * 24 * 60 * 60
-"""Seconds that the charm asks for when it makes a token. The API server may grant less. Without the
-charm, the workload works on for as long."""
 
+# Label that the API server gives every namespace and lets no client change.
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
-"""Label that the API server gives every namespace and lets no client change."""
-
+# Namespaces that no selector matches: a cluster must be able to start without istio-aux.
 NEVER_SELECTED = ("kube-system",)
-"""Namespaces that no selector matches: a cluster must be able to start without istio-aux."""
-
+# Namespaces that Istio ignores whatever their labels are (istio inject.go IgnoredNamespaces).
 IGNORED = ("kube-node-lease", "kube-public", "kube-system", "local-path-storage")
-"""Namespaces that Istio ignores whatever their labels are (istio inject.go IgnoredNamespaces)."""
-
+# Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
+# operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go).
 JUJU_PODS = (
     ("model.juju.is/disable-webhook", None),
     ("operator.juju.is/name", "modeloperator"),
     ("juju-modeloperator", None),
 )
-"""Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
-operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
 
+# Label of a Job that we suspended, and its value. An annotation of the same name says since when,
+# and what to do if the Job is not resumed.
 SUSPENDED = "istio-aux.io/suspended-for"
-"""Label of a Job that we suspended. An annotation of the same name says since when, and what to do
-if the Job is not resumed."""
-SUSPENDED_FOR = "sidecar"  # Value of the label.
+SUSPENDED_FOR = "sidecar"
 
-_QUIT = ("POST", "quitquitquit")
+# What ``pilot-agent request --debug-port`` takes (istio pilot/pkg/request/command.go).
 REQUEST_PORTS = (15000, 15004, 15020, 15021)
-"""``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go)."""
 
 
 def quit_command(port: int | None) -> tuple[str, ...]:
@@ -63,11 +59,10 @@ def quit_command(port: int | None) -> tuple[str, ...]:
     (istio#11659).
     """
     server = () if port is None else (f"--debug-port={port}",)
-    return ("pilot-agent", "request", *server, *_QUIT)
+    return ("pilot-agent", "request", *server, "POST", "quitquitquit")
 
 
-EVENT_CONTROLLER = "istio-aux.io/istio-aux"
-"""``reportingController`` of our Events; must be a qualified name."""
+EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
 EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
 EventReason = Literal[
     "DeadProxyPodDeleted",

@@ -15,32 +15,27 @@ from istio_aux.model.pod import Condition, Metadata, OwnerReference, Struct
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
-_JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": frozenset(TRAINING_KINDS)}
-"""Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
-(`controls`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
-
-_RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
-"""Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never."""
-
-TRAINING = "kubeflow.org/v1"
-"""API of the training operator; kubeflow.org/v2beta1 is mpi-operator's."""
-
-KUEUE = "kueue.x-k8s.io/"
-"""Prefix of Kueue's labels: ``queue-name`` of a Job, ``podset`` of pods. Kueue decides when such a
-Job is suspended."""
-
+# Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
+# (`controls`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common.
+_JOBS = {"batch": ("Job",), "kubeflow.org": TRAINING_KINDS}
+# Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never.
+_RESTARTING = ("JAXJob", "PaddleJob", "PyTorchJob")
+# The same as `_JOBS` for kinds whose pods do not finish: kubernetes pkg/controller.
 _SERVICES = {
-    "": frozenset({"ReplicationController"}),
-    "apps": frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"}),
+    "": ("ReplicationController",),
+    "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
-"""The same for kinds whose pods do not finish: kubernetes pkg/controller."""
+TRAINING = "kubeflow.org/v1"  # Of the training operator; mpi-operator's is kubeflow.org/v2beta1.
+# Prefix of Kueue's labels: ``queue-name`` of a Job, ``podset`` of pods. Kueue decides when such a
+# Job is suspended.
+KUEUE = "kueue.x-k8s.io/"
 
-_STATEFUL_SET = ("apps", "StatefulSet")
-
+# Characters of a controller's UID, of which the API server's have 36, and of its names: the group
+# of an API has 253 at most, and its version 63.
 LONGEST_UID, LONGEST = 64, 317
-"""Characters of a controller's UID, of which the API server's have 36, and of its names: the group
-of an API has 253 at most, and its version 63."""
 
+# Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
+# stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go).
 EACH_ITS_OWN = frozenset(
     {
         "apps.kubernetes.io/pod-index",
@@ -52,8 +47,6 @@ EACH_ITS_OWN = frozenset(
         "training.kubeflow.org/replica-type",
     }
 )
-"""Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
-stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go)."""
 
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
@@ -106,7 +99,7 @@ def controls(owner: OwnerReference | None, name: str, restart_policy: str | None
         obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
     if api == "kubeflow.org" and (kind not in _RESTARTING or restart_policy == "Never"):
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
-    number = _ORDINAL.fullmatch(name) if (api, kind) == _STATEFUL_SET else None
+    number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
     return PodController(
         kind, owner.uid, is_job, is_job and api_of(owner) is not None, obstacle, failure,
         int(number[1]) if number else None,
@@ -140,27 +133,25 @@ _TRAINING = JobApi(
     "kubeflow.org/training-operator",
     keeps_finished=False,
 )
-_SETS = {
-    "JobSet": JobApi(
-        "jobset.x-k8s.io/v1alpha2",
-        "",
-        "jobset.sigs.k8s.io/jobset-name",
-        "jobset.sigs.k8s.io/jobset-controller",
-        makes_jobs=True,
-    ),
-    # Its JobSet has its name (Trainer 2.0 plugins/jobset/jobset.go Build).
-    "TrainJob": JobApi(
-        "trainer.kubeflow.org/v1alpha1",
-        "",
-        "jobset.sigs.k8s.io/jobset-name",
-        "trainer.kubeflow.org/trainjob-controller",
-        makes_jobs=True,
-    ),
-}
+# The JobSet of a TrainJob has its name (Trainer 2.0 plugins/jobset/jobset.go Build).
+_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
 KINDS: Mapping[str, JobApi] = {
     "Job": BATCH,
     **dict.fromkeys(sorted(TRAINING_KINDS), _TRAINING),
-    **_SETS,
+    "JobSet": JobApi(
+        "jobset.x-k8s.io/v1alpha2",
+        "",
+        _SET_NAME,
+        "jobset.sigs.k8s.io/jobset-controller",
+        makes_jobs=True,
+    ),
+    "TrainJob": JobApi(
+        "trainer.kubeflow.org/v1alpha1",
+        "",
+        _SET_NAME,
+        "trainer.kubeflow.org/trainjob-controller",
+        makes_jobs=True,
+    ),
 }
 """All kinds that can be suspended."""
 

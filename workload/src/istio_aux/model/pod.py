@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+# Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it.
 PROXY = "istio-proxy"
-"""Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it."""
 
 _LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
 _same = lru_cache(maxsize=4096)(str)

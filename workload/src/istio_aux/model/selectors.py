@@ -127,9 +127,9 @@ MOST_SELECTORS = 16
 LONGEST_SELECTOR = 2_000  # Characters: some thirty of the longest names of namespaces.
 
 
+# Stands for the labels of a namespace that has more than are kept (`kept.labels`).
 TOO_MANY_LABELS = "too many labels"
 TOO_MANY: Mapping[str, str] = {TOO_MANY_LABELS: ""}
-"""Stands for the labels of a namespace that has more than are kept (`kept.labels`)."""
 
 
 class NamespaceSelectors(msgspec.Struct, frozen=True):
@@ -244,12 +244,11 @@ def _parsed(match: re.Match[str]) -> Requirement:
     return Requirement(match["key"], operator, tuple(sorted(values)))
 
 
+# Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label).
 DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-"""Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label)."""
-
+# Names of pods, and their characters (IsDNS1123Subdomain).
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST_NAME = 253
-"""Names of pods, of at most `LONGEST_NAME` characters (IsDNS1123Subdomain)."""
 
 _ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
 _OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Operator.NOT_IN}

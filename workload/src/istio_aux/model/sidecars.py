@@ -27,9 +27,8 @@ class How(StrEnum):
 class SidecarRule(msgspec.Struct, frozen=True):
     """What is done about the containers of a name.
 
-    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network.
-    ``switch`` names the setting of the sidecar that enables this; empty if there is none, or none
-    is known.
+    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network, which
+    its setting ``switch`` enables, if one is known.
     """
 
     container: str

@@ -93,25 +93,22 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
 
 
 def _walk(
-    value: Map, path: Sequence[str], done: str = "", names: tuple[str, ...] = ()
+    value: Any,
+    path: Sequence[str],
+    where: str = "",
+    names: tuple[str, ...] = (),
+    parent: Map | None = None,
 ) -> Iterator[tuple[tuple[str, ...], Map, Map]]:
     """Yield each map at ``path``, the map above it, and the names of what ``*`` stands for."""
-    key, *rest = path
-    where = f"{done}.{key}" if done else key
-    if rest[:1] != ["*"]:
-        found = _checked(value.get(key), where)
-        if rest:
-            yield from _walk(found, rest, where, names)
-        else:
-            yield names, value, found
-        return
-    for number, (name, item) in enumerate(_items(value.get(key), where)):
-        place = f"{where}.{name or number}"
-        checked, more = _checked(item, place), (*names, name)
-        if rest[1:]:
-            yield from _walk(checked, rest[1:], place, more)
-        else:
-            yield more, value, checked
+    if not path:
+        yield names, parent or {}, _checked(value, where)
+    elif path[0] == "*":
+        for number, (name, item) in enumerate(_items(value, where)):
+            yield from _walk(item, path[1:], f"{where}.{name or number}", (*names, name), parent)
+    else:
+        above = _checked(value, where)
+        place = f"{where}.{path[0]}" if where else path[0]
+        yield from _walk(above.get(path[0]), path[1:], place, names, above)
 
 
 def _items(value: object, where: str) -> Iterator[tuple[str, object]]:

@@ -7,6 +7,7 @@ escaped before it reaches a terminal, a log line or an Event.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
 import msgspec
@@ -65,11 +66,7 @@ def printable(text: str) -> str:
 def printable_json(body: bytes) -> bytes:
     r"""Escape what is not printable in JSON, as ``\uXXXX``: it means the same."""
     text = body.decode()
-    return body if text.isprintable() else "".join(map(_escaped, text)).encode()
-
-
-def _escaped(char: str) -> str:
-    if char.isprintable():
-        return char
-    units = char.encode("utf-16-be").hex()  # Two for a character beyond U+FFFF.
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    if text.isprintable():
+        return body
+    # For a character, json escapes more than it has to.
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()

@@ -20,14 +20,12 @@ from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Present, Struct
 from istio_aux.model.selectors import LabelSelector
 
+# Suffix of the names of Istio's injection webhooks, whatever a vendor calls the configuration:
+# istiod writes its CA only into webhooks with this suffix (istio webhookpatch.go).
 _INJECTOR = "sidecar-injector.istio.io"
-"""Suffix of the names of Istio's injection webhooks, whatever a vendor calls the configuration:
-istiod writes its CA only into webhooks with this suffix (istio webhookpatch.go)."""
-
+# istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
+# pkg/util/common.go).
 _DEACTIVATED = ("istio.io/deactivated", "never-match")
-"""istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
-pkg/util/common.go)."""
-
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
