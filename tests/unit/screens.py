@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -18,7 +18,9 @@ from istio_aux.cli import cluster, main
 from istio_aux.cli.report import Audit
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.kube.client import Client
+from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.apiserver import ApiServer
+from unit.rules.pods import State, document
 
 
 class Shown(NamedTuple):
@@ -100,6 +102,30 @@ def ask(run: Run, tmp_path: Path) -> Ask:
 def objects(shown: Shown) -> list[dict[str, Any]]:
     """The objects of an answer in JSON."""
     return [json.loads(line) for line in shown.out.splitlines()]
+
+
+async def put_pod(
+    api: ApiServer,
+    name: str,
+    states: Mapping[str, State],
+    *,
+    namespace: str = "training",
+    about: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Create or change a pod; ``about`` is more of its metadata."""
+    body = document(states, **fields)
+    body["metadata"] |= {"name": name, "namespace": namespace, "uid": f"u-{name}", **(about or {})}
+    await api.put("pods", body)
+    return body
+
+
+async def install(api: ApiServer, settings: object) -> None:
+    """The webhook configuration of an installation with these settings."""
+    text = settings if isinstance(settings, str) else json.dumps(settings)
+    metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: text}}
+    body = {"metadata": metadata, "webhooks": [{"name": START_WEBHOOK}]}
+    await api.put("mutatingwebhookconfigurations", body)
 
 
 async def audited(api: ApiServer, **asked: Any) -> Audit:

@@ -24,19 +24,16 @@ from istio_aux.model import selectors
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited, job, judged
-from unit.screens import Ask, Run, Shown, audited, objects
+from unit.screens import Ask, Run, Shown, audited, objects, put_pod
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
-    body: dict[str, Any] = document(
-        {key.replace("_", "-"): state for key, state in states.items()},
-        details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
-    )
-    body["metadata"] = {"name": name, "namespace": namespace}
-    await api.put("pods", body)
+    containers = {key.replace("_", "-"): state for key, state in states.items()}
+    details = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+    await put_pod(api, name, containers, namespace=namespace, details=details)
 
 
 async def fill(api: ApiServer) -> None:
@@ -249,22 +246,6 @@ async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free
     assert left_out.splitlines()[-1].startswith("free the 2 stuck ones: `istio-aux quit -")
 
 
-async def test_audit_takes_the_settings_of_a_file(ask: Ask, tmp_path: Path) -> None:
-    """A vault agent is ignored, a grace period runs, and a namespace is not selected."""
-    config = tmp_path / "config.yaml"
-    config.write_text("sidecars: vault=ignore\nquit-grace: 3600\nnamespace-selectors: mesh\n")
-    just_now = datetime.now(UTC).isoformat()
-    async with ApiServer() as api:
-        await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
-        await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
-                  istio_proxy=RUNNING)  # fmt: skip
-        await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
-        await api.put("namespaces", {"metadata": {"name": "training", "labels": {"mesh": "on"}}})
-        told = ("--config", str(config), "--namespace-selectors", "mesh=on")
-        shown = await ask(api, "audit", "-o", "json", *told)
-    assert [(item["name"], item["action"]) for item in objects(shown)] == [("old", "quit")]
-
-
 async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
     """-A overrides -n, as for kubectl."""
     async with ApiServer() as api:
@@ -287,15 +268,6 @@ async def test_who_may_list_pods_only_in_a_namespace_is_told_to_name_it(ask: Ask
     why = "this account may not list pods in all namespaces: give -n NAMESPACE\n"
     assert everywhere == (1, "", why)
     assert objects(named)
-
-
-async def test_a_refusal_is_one_line(ask: Ask) -> None:
-    """It names the server and says what RBAC said."""
-    message = 'pods is forbidden: User "me" cannot list resource "pods"'
-    async with ApiServer() as api:
-        api.refuse("/pods", 403, "Forbidden", message)
-        shown = await ask(api, "audit", "-n", "training")
-        assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
 
 
 async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(

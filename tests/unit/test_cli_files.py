@@ -387,7 +387,6 @@ def test_explain_does_as_it_is_asked_and_a_terminal_shows_colours(run: Run, pods
         ({"TERM": "dumb", "FORCE_COLOR": "1"}, 100, True),
         ({"FORCE_COLOR": "1"}, None, True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, 100, False),
-        ({}, None, False),
     ],
 )
 def test_the_environment_has_a_say_in_colours(

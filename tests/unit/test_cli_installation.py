@@ -12,8 +12,8 @@ from istio_aux.cli.installation import installations
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.webhooks import Configuration
-from unit.rules.pods import RUNNING, document, exited, job
-from unit.screens import Ask, Shown, objects
+from unit.rules.pods import RUNNING, exited, job
+from unit.screens import Ask, Shown, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
 
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
@@ -93,10 +93,7 @@ def test_of_several_installations_the_one_that_looks_after_a_pod_judges_it() -> 
     [
         ("[" * LONGEST_SETTINGS + "]", f'"{"[" * 60}…": expected'),
         ("[]", "not a JSON object of settings: Expected `object`, got `array`"),
-        ("{", "not a JSON object of settings: Input data was truncated"),
-        ('{"quit": ["enabled"]}', "not a JSON object of settings: Expected `float | str`"),
         ('{"quit": "maybe"}', 'quit: "maybe": expected enabled, dry-run or disabled'),
-        ('{"colour": "blue"}', "colour: unknown key: expected one of: namespace-selectors"),
         ('{"kubeconfig": "/etc/x"}', "kubeconfig: unknown key"),
         ('{"applications": "web"}', 'applications: line 1: "web": expected model/app'),
         ("[" * 9_000, "not a JSON object of settings"),
@@ -122,9 +119,7 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
 
 async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
     await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
-    pod = document({"main": exited(0), "istio-proxy": RUNNING})
-    pod["metadata"] |= {"name": "job", "namespace": "team"}
-    await api.put("pods", pod)
+    await put_pod(api, "job", {"main": exited(0), "istio-proxy": RUNNING}, namespace="team")
     return await ask(api, "explain", "team/job", "-o", "json", *more)
 
 
@@ -138,17 +133,16 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
 ) -> None:
     """KEP-5307: kubelets obey them from 1.35 on. The node is read once, also for two pods."""
     async with Istio() as api:
-        await api.install({"namespace-selectors": "team=a"})
+        await install(api, {"namespace-selectors": "team=a"})
         await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
         kubelet = {"nodeInfo": {"kubeletVersion": version}}
         await api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
         for name in ("a", "b"):
-            pod = document(
-                {"main": exited(1), "istio-proxy": RUNNING}, restart="OnFailure",
+            await put_pod(
+                api, name, {"main": exited(1), "istio-proxy": RUNNING}, namespace="team",
                 details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
+                restart="OnFailure",
             )  # fmt: skip
-            pod["metadata"] |= {"name": name, "namespace": "team", "uid": name}
-            await api.put("pods", pod)
         if version is None:
             api.refuse("/nodes/node-1", 403, "Forbidden", "no")
         shown = await ask(api, command, "-n", "team", "-o", "json")
@@ -167,7 +161,7 @@ async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
     config.write_text("namespace-selectors: team=a\nlease: shop/ours\n")
     async with Istio() as api:
         nobody = await explained(ask, api)
-        await api.install(KUBEFLOW)
+        await install(api, KUBEFLOW)
         unselected = await explained(ask, api)
         by_file = await explained(ask, api, "--config", str(config))
     (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
@@ -186,7 +180,7 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
 ) -> None:
     """As a data scientist, whose rights end at a namespace."""
     async with Istio() as api:
-        await api.install(KUBEFLOW)
+        await install(api, KUBEFLOW)
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
         shown = await explained(ask, api)
@@ -202,7 +196,7 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
 
 async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(ask: Ask) -> None:
     async with Istio() as api:
-        await api.install(KUBEFLOW)
+        await install(api, KUBEFLOW)
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
         shown = await explained(ask, api)
     assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
@@ -211,7 +205,7 @@ async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected
 
 async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(ask: Ask) -> None:
     async with Istio() as api:
-        await api.install("nonsense")
+        await install(api, "nonsense")
         shown = await explained(ask, api)
         audited = await ask(api, "audit", "-o", "json")
     line = f"configuration istio-aux-here: annotation {SETTINGS}: not a JSON object of settings: "

@@ -10,10 +10,9 @@ from typing import Any, Self
 
 import pytest
 from aiohttp import web
-from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.apiserver import ApiServer, proxy_quits
-from unit.rules.pods import RUNNING, State, document, exited
-from unit.screens import Shown
+from unit.rules.pods import RUNNING, State, exited
+from unit.screens import Shown, put_pod
 from unit.test_cli_files import PROGRAM
 
 DONE = exited(0)
@@ -51,23 +50,12 @@ class Cluster:
         """Create a pod that requests two GPUs; ``job`` is the name of its TFJob."""
         others, phase = more.pop("others", {}), more.pop("phase", "Running")
         job = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": more.pop("job", "")}
-        body = document(
-            {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
-            details={"main": {"resources": {"requests": {"nvidia.com/gpu": "2"}}}}, **more,
-        )  # fmt: skip
-        body["metadata"].update(name=name, namespace=namespace, uid=f"u-{name}")
         owners = [{**job, "uid": "j", "controller": True}] if job["name"] else []
-        body["metadata"]["ownerReferences"] = owners
-        self._pods[namespace, name] = body
-        await self.api.put("pods", body)
-
-    async def install(self, settings: dict[str, Any]) -> None:
-        """An installation that says these settings of itself."""
-        metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: json.dumps(settings)}}
-        hooks = [{"name": START_WEBHOOK}]
-        await self.api.put(
-            "mutatingwebhookconfigurations", {"metadata": metadata, "webhooks": hooks}
-        )
+        self._pods[namespace, name] = await put_pod(
+            self.api, name, {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
+            details={"main": {"resources": {"requests": {"nvidia.com/gpu": "2"}}}},
+            namespace=namespace, about={"ownerReferences": owners}, **more,
+        )  # fmt: skip
 
     async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
         self.at_once += 1
@@ -224,12 +212,6 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
         assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
         assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
         assert (await cluster.quits("none"))[:2] == (1, "")
-
-
-async def test_a_pod_is_named_in_a_namespace(cluster: Cluster) -> None:
-    async with cluster:
-        shown = await cluster.quits("a", "-A")
-        assert shown == (1, "", "a: expected no name with -A\n")
 
 
 async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(

@@ -54,18 +54,6 @@ async def test_the_command_ends_and_says_so_where_it_may_not_look_for_suspended_
         assert capsys.readouterr().err == why
 
 
-async def test_the_command_waits_no_hour_for_an_api_server_that_it_does_not_reach(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The removal of the charm waits for it, and resumes what is left itself."""
-    monkeypatch.setattr(once, "UNREAD", 0.5)
-    async with kubeflow() as world:
-        world.api.refuse("/tfjobs", 503, text="down")
-        async with asyncio.timeout(20):
-            assert await resume_jobs(world.client, ClusterRequest(patience=600), FAST) == 1
-        assert "TFJobs: it is not known which are suspended: 503: down" in capsys.readouterr().err
-
-
 async def test_a_job_that_cannot_be_resumed_does_not_make_the_command_wait_for_lists_that_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import pytest
 from istio_aux.cli import main
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
-from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.injecting import ENABLED, Cluster
-from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Ask, audited, objects
+from unit.rules.pods import RUNNING, exited
+from unit.screens import Ask, audited, objects, put_pod
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
+CREATED = "2026-11-21T08:00:00Z"
 ASKS = {"sidecar.istio.io/inject": "true"}
 
 
@@ -39,22 +38,13 @@ class Istio(Cluster):
         await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
         await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
 
-    async def install(self, settings: object, name: str = "istio-aux-here") -> None:
-        """The webhook configuration of an installation with these settings."""
-        text = settings if isinstance(settings, str) else json.dumps(settings)
-        metadata = {"name": name, "annotations": {SETTINGS: text}}
-        webhooks = [{"name": START_WEBHOOK}]
-        kind = "mutatingwebhookconfigurations"
-        await self.put(kind, {"metadata": metadata, "webhooks": webhooks})
-
     async def run_pod(
         self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
     ) -> None:
         """A pod that is meant to go on, unless it says otherwise."""
-        pod = document(containers or {"main": RUNNING}, **{"restart": "Always", **fields})
-        pod["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
-        pod["metadata"]["creationTimestamp"] = "2026-11-21T08:00:00Z"
-        await self.put("pods", pod)
+        about, containers = {"creationTimestamp": CREATED}, containers or {"main": RUNNING}
+        fields = {"restart": "Always", **fields}
+        await put_pod(self, name, containers, namespace=namespace, about=about, **fields)
 
 
 LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
@@ -72,19 +62,8 @@ async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> Non
     assert (found.pods, found.unknown) == (7, 0)
     asks = found.findings[0]
     assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
-    assert asks.since == datetime(2026, 11, 21, 8, tzinfo=UTC)
+    assert asks.since == datetime.fromisoformat(CREATED)
     assert 'label sidecar.istio.io/inject: "true"' in asks.reason
-
-
-async def test_the_applications_of_an_installation_count(ask: Ask) -> None:
-    """Their pods ask for nothing themselves; without a name istiod's policy would decide."""
-    async with Istio() as api:
-        api.refuse(f"GET {POLICY}", 403)
-        await api.fill()
-        await api.install({"applications": "shop/db\n"})
-        await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
-        shown = await ask(api, "audit", "-o", "json")
-    assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from istio_aux.kube.client import Client
 from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer
-from unit.rules.pods import RUNNING, document
-from unit.screens import Ask
+from unit.rules.pods import RUNNING
+from unit.screens import Ask, put_pod
 from unit.store import Object
 
 Owner = tuple[str, str, str]  # apiVersion, kind and name; the UID is made of both.
@@ -44,11 +44,8 @@ async def put(api: ApiServer, owner: Owner, *above: Owner, **fields: object) -> 
 
 
 async def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
-    body = document({"main": RUNNING, "istio-proxy": RUNNING})
-    body["metadata"] = {
-        "name": name, "namespace": "team", "uid": name, **owned_by(*owners), **metadata
-    }  # fmt: skip
-    await api.put("pods", body)
+    about = {"namespace": "team", "uid": name, **owned_by(*owners), **metadata}
+    await put_pod(api, name, {"main": RUNNING, "istio-proxy": RUNNING}, about=about)
 
 
 async def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one") -> None:

@@ -25,8 +25,8 @@ from msgspec.structs import replace
 from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED
-from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Ask, objects
+from unit.rules.pods import RUNNING, exited
+from unit.screens import Ask, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
 
 SELECTED = {**ENABLED, "io.datastrophic/istio-aux": "enabled"}
@@ -105,7 +105,7 @@ async def fill(api: Istio, told: dict[str, Any]) -> None:
     """Namespaces with their pods, and an installation."""
     await api.configure(bundle=None)
     await api.put_policy("policy: enabled")
-    await api.install(told)
+    await install(api, told)
     job = {"name": JOB["name"], "namespace": "team", "uid": JOB["uid"]}
     await api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
     for namespace, labels in NAMESPACES.items():
@@ -113,11 +113,9 @@ async def fill(api: Istio, told: dict[str, Any]) -> None:
         await api.put("namespaces", {"metadata": metadata})
         for name, given in pods_of(namespace).items():
             fields = {"containers": {"main": DONE, "istio-proxy": RUNNING}, **given}
-            owners = [fields.pop("owner")] if "owner" in fields else []
-            pod = document(fields.pop("containers"), **fields)
-            about = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}"}
-            pod["metadata"] |= {**about, "ownerReferences": owners}
-            await api.put("pods", pod)
+            owners, states = fields.pop("owner", None), fields.pop("containers")
+            about = {"uid": f"{namespace}-{name}", "ownerReferences": [owners] if owners else []}
+            await put_pod(api, name, states, namespace=namespace, about=about, **fields)
 
 
 def ending(api: Istio, answer: Exec) -> Exec:
