@@ -26,6 +26,7 @@ from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.quit.controller import QuitController
+from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 
@@ -61,18 +62,18 @@ class Simulated(Client):
     """A client whose watch makes up pods that come, change and go.
 
     Attributes:
-        known: how many of them ``controller`` knew before the last ones went.
+        known: how many of them a controller ``knows`` before the last ones went.
     """
 
     def __init__(
         self,
         number: int = 0,
-        controller: QuitController | RepairController | None = None,
+        knows: Callable[[], int] = int,
         *,
         begin: int = 0,
     ) -> None:
         super().__init__(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
-        self._numbers, self._controller = range(begin, begin + number), controller
+        self._numbers, self._knows = range(begin, begin + number), knows
         self.known = 0
         self.done = asyncio.Event()
 
@@ -96,7 +97,7 @@ class Simulated(Client):
             yield _pod("MODIFIED", number, version + 1, main=_ENDED)
             if (gone := number - AT_ONCE) >= self._numbers.start:
                 yield _pod("DELETED", gone, version + 2, main=_ENDED)
-        self.known = self._controller.watched if self._controller else 0
+        self.known = self._knows()
         for gone in self._numbers[-AT_ONCE:]:
             yield _pod("DELETED", gone, version + 2, main=_ENDED)
         self.done.set()
@@ -130,22 +131,23 @@ async def play(
     events = Events(client, "soak")
 
     leadership = Leadership(held=False)
-    quit_ = QuitController(client, {}, telemetry, events, leadership=leadership)
+    quit_ = QuitController(client, {}, telemetry, events, QuitScope(), leadership=leadership)
     repair = RepairController(
         client, {}, telemetry, events, policy=RepairPolicy(), leadership=leadership
     )
+    handlers = (quit_, lambda: len(quit_.known)), (repair, lambda: repair.watched)
     weighed: list[Part] = []
     share = number // parts
     for part in range(parts):
-        for controller in (quit_, repair):
-            simulated = Simulated(share, controller, begin=part * share)
+        for controller, knows in handlers:
+            simulated = Simulated(share, knows, begin=part * share)
             watch = asyncio.create_task(Watch(simulated, actions.PODS, Pod, controller).run())
             await simulated.done.wait()
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
             assert simulated.known, f"{type(controller).__name__} knew no pod"
-        assert (quit_.watched, repair.watched) == (0, 0), "pods that are gone are still known"
+        assert [*quit_.known] + [0] * repair.watched == [], "pods that are gone are still known"
         gc.collect()
         weighed.append(Part((part + 1) * share, memory(), sys.getallocatedblocks()))
         show(weighed[-1])

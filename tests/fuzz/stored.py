@@ -67,7 +67,7 @@ class Followers:
         telemetry = Telemetry()
         client = Simulated()
         events = Events(client, "fuzz")
-        self.quit = QuitController(client, {}, telemetry, events, leadership=Led())
+        self.quit = QuitController(client, {}, telemetry, events, QuitScope(), leadership=Led())
         self.repair = RepairController(
             client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART),
             leadership=Led(),

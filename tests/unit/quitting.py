@@ -10,17 +10,19 @@ from aiohttp import web
 from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.actions import RUNNING_JOBS
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.documents import whole
+from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitLimits, Trouble
+from istio_aux.quit.state import QuitLimits, QuitScope, Trouble
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
@@ -127,7 +129,8 @@ async def at_work(
     pods: Selector | None = None,
     leading: bool = True,
     leads: Callable[[], bool] = lambda: True,
-    **options: Any,
+    clock: Clock = system_clock,
+    **scope: Any,
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
@@ -144,8 +147,9 @@ async def at_work(
 
         labels = Namespaces(relabelled)
         running = QuitController(
-            client, labels, telemetry, events, options=chosen, limits=limits,
-            leadership=Led(leading, leads), **options,
+            client, labels, telemetry, events,
+            QuitScope(options=chosen, limits=limits, **scope),
+            clock=clock, leadership=Led(leading, leads),
         )  # fmt: skip
         backoff = Backoff(0.02, 0.1)
         spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)

@@ -28,7 +28,7 @@ READ = "GET /api/v1/namespaces/training/pods/job"
 async def settled(world: World, pods: int = 1) -> None:
     """Wait until a pod that came later than so many others is known."""
     await world.pod("marker", main=RUNNING)
-    await until(lambda: world.controller.watched == pods + 1, "all pods are known")
+    await until(lambda: len(world.controller.known) == pods + 1, "all pods are known")
 
 
 def tasks() -> list[str]:
@@ -52,7 +52,7 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> N
         world.api.on_exec = drain
         await world.pod("job")
         await world.ended("exited")
-        await until(lambda: world.controller.watched == 0, "the pod is forgotten")
+        await until(lambda: len(world.controller.known) == 0, "the pod is forgotten")
         assert world.api.execs == [("training", "job", "istio-proxy", EXEC)]
         assert world.api.requests.count(READ) == 1
         (event,) = await until(lambda: world.api.events, "the Event is there")
@@ -74,7 +74,7 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
     async with cluster(leading=False) as world:
         for attempt in range(3):
             await world.pod("job", main=RUNNING, annotations={"touched": str(attempt)})
-        await until(lambda: world.controller.watched == 1, "the pod is known")
+        await until(lambda: len(world.controller.known) == 1, "the pod is known")
         assert (world.told, lines()) == ([], [])
         for leading in (True, False, True):
             world.controller.lead(leading)
@@ -91,9 +91,8 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 # Who acts.
 
 
-@pytest.mark.parametrize("scope", [{"leading": False}, {"mode": QuitMode.DISABLED}], ids=str)
-async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any]) -> None:
-    async with cluster(**scope) as world:
+async def test_a_process_that_does_not_lead_follows_the_pods() -> None:
+    async with cluster(leading=False) as world:
         await world.pod("job")
         await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
         await world.pod("kept", others={"side": RUNNING})
@@ -102,8 +101,7 @@ async def test_a_process_that_must_not_act_follows_the_pods(scope: dict[str, Any
         assert READ not in world.api.requests
         assert world.troubled("stuck") == []
         assert [pod.name for pod in world.troubled("lost")] == ["torn"]
-        leads = world.controller._scope.leading
-        assert world.count("istio_aux_lost_pods") == (1 if leads else 0)
+        assert world.count("istio_aux_lost_pods") == 0
 
 
 async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -174,7 +174,7 @@ async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgrade
         await own_policy(world)
         await world.ended("superseded")
         await own_policy(world, "other")
-        await until(lambda: world.controller.watched == 2, "the watch has shown it")
+        await until(lambda: len(world.controller.known) == 2, "the watch has shown it")
         assert world.told == []
         await runs(world, "v1.35.0")
         clock.seconds += KUBELET_KNOWN
@@ -207,7 +207,7 @@ async def quits(world: World, number: int, prefix: str) -> None:
         await until(lambda done=done: world.count("istio_aux_quits_total") >= done, "all are freed")
         for name in names[start : start + AT_ONCE]:
             await world.api.remove("pods", "training", name)
-    await until(lambda: world.controller.watched == 0, "all are forgotten")
+    await until(lambda: len(world.controller.known) == 0, "all are forgotten")
 
 
 async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects() -> None:
@@ -228,7 +228,7 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         for name in names:
             await world.api.remove("pods", "training", name)
         # Looking for objects stops the loop for long, so it comes when the loop has little to do.
-        await until(lambda: world.controller.watched == 0, "all are forgotten")
+        await until(lambda: len(world.controller.known) == 0, "all are forgotten")
         await until(lambda: objects() == [], "nothing of them is left")
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
 

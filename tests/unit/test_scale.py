@@ -19,6 +19,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.quit.controller import QuitController
+from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.telemetry import Telemetry
@@ -68,7 +69,9 @@ async def kept(count: float) -> int:
             await api.put("pods", pod)
         events = Events(client, "test")
         options = PodOptions(namespaces=parse_namespaces("team=a"))
-        quit_ = QuitController(client, labels, telemetry, events, options=options, leadership=Led())
+        quit_ = QuitController(
+            client, labels, telemetry, events, QuitScope(options=options), leadership=Led()
+        )
         repair = RepairController(
             client, labels, telemetry, events, policy=RepairPolicy(), options=options,
             leadership=Led(),
@@ -86,7 +89,7 @@ async def kept(count: float) -> int:
                 lambda: watch.synced.is_set() and repair.count(Sidecar.MISSING) == unmeshed,
                 "all is judged",
             )
-            assert quit_.watched == int(SHARES["job"] * count)
+            assert len(quit_.known) == int(SHARES["job"] * count)
             return deep(watch, quit_, repair)
 
 

@@ -83,7 +83,6 @@ class Slots:
         self._turns: dict[str, tuple[str | None, _Turn]] = {}  # Where a namespace stands there.
         self._held = Counter[Place]()
         self._used: dict[str | Place, float] = {}  # Ranks of namespaces and places.
-        self._many = 0  # While there are fewer, none of them is forgotten.
 
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
@@ -115,7 +114,8 @@ class Slots:
         self._held -= Counter((place,))
         self._charge(place, charge - self._expected)
         self._give()
-        self._forget()
+        if not (self._waiting or self._held):  # All have what they want.
+            self._used.clear()
 
     def _give(self) -> None:
         """Give free slots to those whose turn it is."""
@@ -189,27 +189,10 @@ class Slots:
         """Add to the slot time of a place and its namespace."""
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
-            used = self._lately(key, now) + seconds
+            lately = 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
+            used = lately + seconds
             self._used[key] = log2(used) + now / HALF_LIFE if used > 0 else -inf
         self._stand(place[0])
-
-    def _lately(self, key: str | Place, now: float) -> float:
-        """Slot time that was used lately, in seconds."""
-        return 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
-
-    def _forget(self) -> None:
-        """Forget those who are done and owe nothing, once they are many, or none is busy."""
-        if (self._waiting or self._held) and len(self._used) < self._many:
-            return
-        now = asyncio.get_running_loop().time()
-        busy = {*self._waiting, *(namespace for namespace, _ in self._held)}
-        self._used = {
-            key: used
-            for key, used in self._used.items()
-            if (key if isinstance(key, str) else key[0]) in busy
-            or (busy and self._lately(key, now) >= self._expected)
-        }
-        self._many = 2 * len(self._used)
 
 
 async def endless_task(

@@ -29,7 +29,7 @@ from istio_aux.model.moment import Clock, TokenLife, token_life
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import Trouble
+from istio_aux.quit.state import QuitScope, Trouble
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar
@@ -90,8 +90,11 @@ class Wiring:
         )
         self._quit = QuitController(
             self.client, self._around.namespaces, self.telemetry, self._events,
-            policy=settings.quit_policy, options=settings.pod_options, clock=clock,
-            limits=settings.quit_limits, mode=settings.quit, leadership=self._leadership,
+            QuitScope(
+                policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
+                options=settings.pod_options,
+            ),
+            clock=clock, leadership=self._leadership,
         )  # fmt: skip
         self._repair = RepairController(
             self.client, self._around.namespaces, self.telemetry, self._events,
@@ -179,7 +182,7 @@ class Wiring:
             called_before_us=self._injectors.called_before if known else None,
             injectors=self._injectors.shown(),
             injector_live=planes.any_live,
-            watched_pods=self._quit.watched,
+            watched_pods=len(self._quit.known),
             selected_namespaces=[name for name in self._quit.selected if name not in going],
             stuck_pods=stuck,
             stuck_total=totals["stuck"],

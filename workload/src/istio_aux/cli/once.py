@@ -39,6 +39,7 @@ from istio_aux.model.text import listed
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait, decide
+from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
@@ -95,8 +96,8 @@ class _FreeRun:
         self._watches = Watches(client, telemetry)
         self._leadership = Leadership(held=False)
         self._quit = QuitController(
-            client, self._labels, telemetry, self._events,
-            policy=policy, leadership=self._leadership, ended=self._ends.__setitem__,
+            client, self._labels, telemetry, self._events, QuitScope(policy=policy),
+            leadership=self._leadership, ended=self._ends.__setitem__,
         )  # fmt: skip
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:

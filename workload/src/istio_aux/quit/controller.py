@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from istio_aux.kube import actions
@@ -29,18 +30,18 @@ from istio_aux.kube.lease import Leadership
 from istio_aux.kube.port_forward import request as forward
 from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
-from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
 from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import QuitMode, QuitPolicy
+from istio_aux.model.pod import PROXY, Key, Pod
+from istio_aux.model.policy import QuitMode
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
 from istio_aux.quit.rules import Way
-from istio_aux.quit.state import PodState, QuitLimits, QuitScope, Trouble, TroubledPod
+from istio_aux.quit.state import PodState, QuitScope, Trouble, TroubledPod
 from istio_aux.quit.task import (
     Action,
     Delete,
@@ -71,34 +72,26 @@ class QuitController:
         namespaces: Mapping[str, Mapping[str, str]],
         telemetry: Telemetry,
         events: Events,
+        scope: QuitScope,
         *,
-        options: PodOptions | None = None,
-        policy: QuitPolicy | None = None,
-        mode: QuitMode = QuitMode.ENABLED,
-        limits: QuitLimits | None = None,
         clock: Clock = system_clock,
         leadership: Leadership,
         ended: Callable[[Key, End], None] = lambda _pod, _end: None,
     ) -> None:
         """Start. ``namespaces`` has the labels of each namespace, as they change.
 
-        Without ``options`` all pods count. ``ended`` gets the outcome of each task that has any.
+        The controller changes ``scope``. ``ended`` gets the outcome of each task that has any.
         """
         self._leadership, self._namespaces, self._ended = leadership, namespaces, ended
-        limits = limits or QuitLimits()
-        self._scope = QuitScope(
-            policy=policy or QuitPolicy(), limits=limits, mode=mode,
-            options=options or PodOptions(),
-        )  # fmt: skip
-        self._client, self._clock = client, clock
+        self._scope, self._client, self._clock = scope, client, clock
         self._recorder = QuitRecorder(telemetry, events)
         self._states: dict[Key, PodState] = {}
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
-        self._slots = Slots(limits.at_once, limits.slot)
-        self._retry_slots = Slots(limits.retries_at_once, limits.slot)
-        self._recorder.watched.set_function(lambda: self.watched)
+        self._slots = Slots(scope.limits.at_once, scope.limits.slot)
+        self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
+        self._recorder.watched.set_function(lambda: len(self._states))
         self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
@@ -160,11 +153,6 @@ class QuitController:
         """What is known of each pod."""
         return self._states
 
-    @property
-    def watched(self) -> int:
-        """How many pods are known."""
-        return len(self._states)
-
     def survey(self) -> Work[list[tuple[Trouble, TroubledPod]]]:
         """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
@@ -177,8 +165,8 @@ class QuitController:
                 yield
             if trouble := state.trouble(scope, now):
                 found.append(trouble)
-            if scope.leading and state.requests and (by := state.kept_by(scope)):
-                kept[by] += state.requests
+                if scope.leading and trouble[1].requests:
+                    kept["other" if trouble[0] == "blocked" else PROXY] += trouble[1].requests
         self._recorder.surveyed((trouble for trouble, _ in found if scope.leading), kept)
         return (yield from in_order(found, lambda each: _age(each[1])))
 
@@ -256,22 +244,16 @@ class QuitController:
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""
-        if seconds <= 0:
-            return
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while task.is_due(self._scope):
                     changed.clear()
                     await changed.wait()
-        except TimeoutError:
-            return
 
     async def _look(self, state: PodState, task: Task) -> Action:
         """Read the pod by its UID, and do what follows from that right away."""
         slots = self._retry_slots if task.failures or task.due == "report" else self._slots
         async with slots.take(state.key.namespace, state.node) as slot:
-            if not task.told and not task.is_due(self._scope):
-                return task.superseded(self._scope)
             for _ in range(READS):
                 not_after = self._clock().monotonic + FRESH
                 action = task.looked(await self._read(state.key), self._scope, self._clock())

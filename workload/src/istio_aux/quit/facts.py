@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
-from istio_aux.model import annotations, owners, resources
+from istio_aux.model import annotations, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
-from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
@@ -148,14 +147,6 @@ class PodFacts:
         """How each container exited that is terminated, without init containers."""
         exits = self.pod.exits
         return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
-
-    @property
-    def controller(self) -> PodController:
-        """What makes another pod in the place of this one, if anything does."""
-        pod = self.pod
-        return owners.controls(
-            owners.controller(pod.metadata), pod.metadata.name, pod.restart_policy
-        )
 
     @property
     def created(self) -> datetime | None:

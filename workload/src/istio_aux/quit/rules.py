@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from istio_aux.model import kept
+from istio_aux.model import kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
@@ -204,7 +204,9 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    if why := facts.controller.obstacle or facts.controller.failure:
+    meta = facts.pod.metadata
+    maker = owners.controls(owners.controller(meta), meta.name, facts.pod.restart_policy)
+    if why := maker.obstacle or maker.failure:
         yield why
     for problem in facts.overrides.problems:
         yield problem.why

@@ -179,21 +179,10 @@ class PodState:
             return "another process leads"
         return self.left_out(scope) or self.decision.reason
 
-    def kept_by(self, scope: QuitScope) -> str | None:
-        """Which of `recorder.KEEPERS` keeps the finished pod now, by the rules of `audit`."""
-        if not self._shown(scope):
-            return None
-        keeper = PROXY if isinstance(self.decision, Quit) else None
-        return "other" if self.decision.blocked_by else keeper
-
-    def _shown(self, scope: QuitScope) -> bool:
-        # With `quit: disabled` a pod is shown if it is watched at all.
-        return not self.left and (scope.mode is QuitMode.DISABLED or not self.left_out(scope))
-
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
         decision, reason, task = self.decision, self.decision.reason, self.task
-        if not self._shown(scope):
+        if self.left or self.left_out(scope):
             return None
         failure, begins = task.failure if task else "", self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
@@ -206,7 +195,7 @@ class PodState:
             reason = f"{reason}; {failure}" if failure else reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting)
         if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
-            return "would quit", TroubledPod(*self.key, reason)
+            return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)
             reason = failure + reason.removeprefix(rules.FINISHED)
