@@ -23,10 +23,9 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
-from istio_aux.kube.objects import Reader, Unreadable
+from istio_aux.kube.lease import lease_reader
+from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
-from istio_aux.model.election import LeaseRecord
-from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.wish import Wish
 from istio_aux.settings import Settings
@@ -34,13 +33,6 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Surroundings
 
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
-
-
-class _Elected(Struct, frozen=True):
-    spec: LeaseRecord = LeaseRecord()
-
-
-_lease = Reader(_Elected, "Lease")
 
 
 async def check(client: Client, request: ClusterRequest) -> int:
@@ -189,6 +181,6 @@ async def _admission(
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
     path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
-    elected = await actions.read(client, path, _lease)
+    elected = await actions.read(client, path, lease_reader)
     record = elected.spec if elected else None
     return (preflight.lease("/".join(lease), record, system_clock().date),)

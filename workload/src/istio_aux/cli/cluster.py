@@ -32,7 +32,6 @@ BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
-_NAMESPACES = actions.collection("v1", "namespaces")
 _namespace = Reader(Namespace, "namespace")
 
 
@@ -233,15 +232,14 @@ async def _namespaces(
         KubeError: they are not known, although they are to select.
     """
     right = f"get namespace {namespace}" if namespace else "list namespaces"
-    name = actions.namespace_name(namespace) if namespace else ""
+    found = dict[str, Labels]()
     try:
         if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
-            body = await client.get(f"{_NAMESPACES}/{name}")
-            found = {namespace: kept.labels(_namespace.read(body))}
+            body = await client.get(f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}")
+            found[namespace] = kept.labels(_namespace.read(body))
         else:
-            pages = [page async for page in actions.pages(client, _NAMESPACES, Namespace, {})]
-            items = (item for page in pages for item in page.items)
-            found = {item.metadata.name: kept.labels(item) for item in items}
+            async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
+                found |= {item.metadata.name: kept.labels(item) for item in page.items}
     except UNREAD as error:
         if selectors is not None:
             raise

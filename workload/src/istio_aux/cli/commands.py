@@ -209,9 +209,8 @@ def _flag(about: str, **more: Any) -> dict[str, Any]:
     return {"action": "store_true", "help": about, **more}
 
 
-_SELECTORS = "namespace-selectors"
 _VALUES = {
-    _SELECTORS: "SELECTORS",
+    "namespace-selectors": "SELECTORS",
     "pod-selector": "SELECTOR",
     "inject-selector": "SELECTOR",
     "sidecars": "NAME=HOW,...",
@@ -234,7 +233,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
     },
     # Without selectors `audit` looks everywhere, unlike `serve`.
-    "namespace-selectors": {**_option(_SELECTORS), "default": None, "dest": "selectors"},
+    "namespace-selectors": {**_option("namespace-selectors"), "default": None, "dest": "selectors"},
     "sidecars": {**_option("sidecars"), "default": None},
     "output": {
         "choices": ["text", "json"],
@@ -307,10 +306,10 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"namespace all-namespaces selector output holders {_SELECTORS} {_CLUSTER}",
+        f"namespace all-namespaces selector output holders namespace-selectors {_CLUSTER}",
         {},
     ),
-    "check": (_ask("check:check"), f"pre timeout {_SELECTORS} output {_CLUSTER}", {}),
+    "check": (_ask("check:check"), f"pre timeout namespace-selectors output {_CLUSTER}", {}),
     "quit": (
         _ask("once:free", patient=False),
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",

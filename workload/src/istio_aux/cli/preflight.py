@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -19,7 +18,7 @@ from istio_aux.model.annotations import NOT_NATIVE, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod, convert, decode
+from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
@@ -230,7 +229,7 @@ def namespaces(
         return
     ambient, asking, others = list[str](), list[tuple[str, str]](), list[str]()
     for name, labels in sorted(selected.items()):
-        answer = mesh.expected(Wish.of(_plain(name), labels))
+        answer = mesh.expected(Wish(namespace=name, around=labels))
         if answer.expected:
             continue
         if ambient_by({}, labels):
@@ -356,8 +355,3 @@ def finished(result: CheckResult) -> CheckResult:
         result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
         see=CHECKS.get(result.check, OTHERS)[1] if result.do else "",
     )  # fmt: skip
-
-
-def _plain(namespace: str) -> Pod:
-    metadata: dict[str, Any] = {"name": "probe", "namespace": namespace}
-    return convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})

@@ -261,7 +261,7 @@ def audit_text(
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(
         terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
-        _holders(audit.holders(), terminal),
+        _most([each.text for each in audit.holders()], "holders", terminal),
         _left_out(findings, terminal),
         [summary],
     )
@@ -269,7 +269,8 @@ def audit_text(
 
 def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
     """What each of the first holders holds."""
-    return "\n".join(_holders(holders, terminal)) or "no pod is stuck or blocked"
+    lines = _most([each.text for each in holders], "holders", terminal)
+    return "\n".join(lines) or "no pod is stuck or blocked"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
@@ -293,13 +294,9 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
 
 
 def restarts_text(
-    verdicts: Sequence[RestartVerdict],
-    terminal: Terminal,
-    *,
-    dry_run: bool,
-    installation: str = "",  # Whose settings these are.
+    verdicts: Sequence[RestartVerdict], terminal: Terminal, *, dry_run: bool, installation: str
 ) -> str:
-    """A table and a summary."""
+    """A table, and a summary with the ``installation`` whose settings count."""
     rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
     counts = Counter[str](verdict.outcome for verdict in verdicts)
@@ -346,10 +343,6 @@ def _counts(counts: Mapping[str, int], kinds: Iterable[str]) -> str:
 def _sections(*parts: Sequence[str]) -> str:
     """Join the parts that are not empty, with an empty line between."""
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
-
-
-def _holders(holders: Iterable[Holder], terminal: Terminal) -> list[str]:
-    return _most([each.text for each in holders], "holders", terminal)
 
 
 def _left_out(findings: Iterable[Finding], terminal: Terminal) -> list[str]:

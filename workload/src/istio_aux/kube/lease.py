@@ -59,7 +59,7 @@ class _LeaseObject(msgspec.Struct, frozen=True):
     spec: LeaseRecord = LeaseRecord()
 
 
-_lease = Reader(_LeaseObject, "Lease")
+lease_reader = Reader(_LeaseObject, "Lease")
 
 
 def own_identity(port: int) -> str:
@@ -350,7 +350,7 @@ class Lease(Leadership):
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease, uid = _lease.read(body), self._metadata.get("uid")
+        lease, uid = lease_reader.read(body), self._metadata.get("uid")
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}
