@@ -301,20 +301,6 @@ async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew()
         assert watcher.control_planes.native.capability is C
 
 
-async def test_a_namespace_whose_pods_break_the_api_server_hides_no_injector() -> None:
-    """A patch of another webhook that does not apply is a 500 that names no webhook."""
-
-    def breaks(pod: dict[str, Any]) -> web.Response | None:
-        broken = pod["metadata"]["namespace"] == "a-broken"
-        return refusal(500, "InternalError", "doc is missing path: /spec/x") if broken else None
-
-    async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
-        api.dry_run = chain(ON_REQUEST, breaks)
-        await api.put("namespaces", {"metadata": {"name": "a-broken", "labels": ENABLED}})
-        await api.lead()
-        await told(watcher, State.LIVE)
-
-
 async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_known() -> None:
     async with Cluster() as api, watching(api) as watcher:
         api.dry_run = lambda pod: web.json_response(pod, status=201)

@@ -7,7 +7,6 @@ import ssl
 from random import Random
 from typing import Any
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.kube.access import Access
@@ -35,7 +34,6 @@ from oracle.pods import pod as oracles
 from unit.leading import Led
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import ENABLED, INJECT
-from unit.rules.pods import RUNNING, job
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 
 SPACES = ("shop", "bank")
@@ -216,22 +214,3 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         "phase Unknown",
     ):
         assert each in told
-
-
-def test_what_is_kept_of_a_pod_is_only_what_decides() -> None:
-    """A request that is kept would keep the whole page of pods that it came in."""
-    recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
-    store = PodStore({}, REPORT, recorder, asyncio.Event())
-    fat = {
-        "args": ["unneeded"],
-        "env": [{"name": "unneeded"}],
-        "ports": [{"containerPort": 4711}],
-        "resources": {"requests": {"unneeded.example.com/gpu": "1"}},
-    }
-    quantities = {"overhead": {"cpu": "4711"}, "resources": {"requests": {"cpu": "4711"}}}
-    store.apply(job({"main": RUNNING}, details={"main": fat}, spec=quantities))
-
-    (stored,) = store.pods.values()
-    kept = msgspec.json.encode(stored.candidate).decode()
-    assert "unneeded" not in kept
-    assert "4711" not in kept

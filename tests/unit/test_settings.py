@@ -113,11 +113,6 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
     assert str(read(file, f"{LEAST}webhook-address: '{address}'\n").webhook_address) == address
 
 
-def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
-    settings = read(file, f'{LEAST}namespace-selectors: ""\n')
-    assert settings.namespace_selectors == selectors.NamespaceSelectors()
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -28,20 +28,8 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
         assert seen.told == []
 
 
-async def test_what_was_there_before_and_what_comes_after_arrive() -> None:
-    """kuma#10085, kubexit#8: what happened while nobody looked is told like everything else."""
-    async with ApiServer() as api:
-        await api.put("pods", pod("a"))
-        async with watching(api) as (seen, watch):
-            await watch.synced.wait()
-            assert seen.names == {"a"}
-            await api.put("pods", pod("b"))
-            await api.remove("pods", "training", "a")
-            await until(lambda: seen.names == {"b"}, "both changes arrive")
-
-
 async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> None:
-    """And the objects of a page are told before the next page comes."""
+    """kubexit#8: and the objects of a page are told before the next page comes."""
     halfway, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse | None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from lab.istio import decision, sidecar, webhooks
+from lab.istio import decision, webhooks
 from lab.kubelet import agent
-
-TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
+from unit.injecting import TEMPLATE
 
 
 def recording(case: str) -> Any:

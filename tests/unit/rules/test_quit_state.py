@@ -11,12 +11,12 @@ from istio_aux.model import pod as pods
 from istio_aux.model.kubelet import OBEYS, Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
+from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Way
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
-from istio_aux.quit.task import Action, Delete, End, Look, QuitOutcome, Retry, Send, Sleep, Task
+from istio_aux.quit.task import Action, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from unit.rules.pods import RUNNING, State, document, exited, moment
 
 NOW = moment(datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC))
@@ -336,30 +336,6 @@ def test_an_older_state_after_a_grace_period_is_not_read_again_without_a_pause(
 
 
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
-LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
-DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
-
-
-@pytest.mark.parametrize(
-    ("scope", "following"),
-    [
-        ({}, End(QuitOutcome.REPORTED, LOST)),
-        ({"policy": DELETE}, Delete("5")),
-        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(QuitOutcome.REPORTED, LOST)),
-    ],
-    ids=["report", "delete", "dry run"],
-)
-def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Action) -> None:
-    """istio#45627, istio#15873."""
-    story = Story(TORN, **scope)
-    assert story.awake() == Sleep(QuitLimits().lost_after)
-    assert story.awake(2) == Look()
-    assert story.looked(TORN) == following
-    if isinstance(following, Delete):
-        assert story.failed(reading=False) == Retry()
-        assert (story.awake(2), story.looked(TORN)) == (Look(), following)
-        assert story.task.deleted() == End(QuitOutcome.DELETED, LOST)
-    assert story.state.due(story.scope) is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
+from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair.candidate import Candidate
@@ -52,6 +53,7 @@ UNCONTROLLED = pods.convert(OWNED)
         "a charm's pod, in a model beside that of istio-aux",
         unmeshed(labels={NAME: OURS.name, "operator.juju.is/name": "charm-a"}),
     ),
+    Row("an ambient pod that Istio injects", unmeshed(labels={DATAPLANE: "ambient"})),
 )
 def test_restarted(row: Row) -> None:
     """istio#15873: a pod whose controller makes a new one is evicted under `restart`."""
@@ -123,12 +125,6 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
     assert row.because in decision.reason
 
 
-def test_a_pod_of_an_ambient_mesh_that_istio_injects_is_unmeshed() -> None:
-    """Its namespace has `istio.io/rev`."""
-    ambient = unmeshed(labels={"istio.io/dataplane-mode": "ambient"})
-    assert isinstance(decide(ambient, REPORT, YES), ReportUnmeshed)
-
-
 @table(
     Row("a bare pod", unmeshed(owner=None), "the pod has no controller that would make a new one"),
     Row("an owner that does not control", UNCONTROLLED, "the pod has no controller"),
@@ -193,22 +189,6 @@ def test_no_pod_is_restarted_while_the_injector_is_not_live(
 TFJOB = ("kubeflow.org/v1", "TFJob")
 
 
-@table(
-    Row("a pod that runs", job()),
-    Row("a pod that has not started", job({"main": MISSING}, phase="Pending")),
-    Row("a payload that will be restarted", job({"main": exited(1)}, restart="OnFailure")),
-)
-def test_a_jobs_pod_is_restarted_where_the_policy_allows_it(row: Row) -> None:
-    """istio#15873: by policy, never by surprise; the reason says what it costs the Job."""
-    decision = decide(row.pod, WITH_JOBS)
-    assert isinstance(decision, Restart), decision
-    assert decision.suspend
-    assert decision.reason.endswith(
-        "; the Job, or the set that it is part of, is suspended until all its pods are gone, and"
-        " makes new ones; what it has done for the Job is lost"
-    )
-
-
 OVER = "its containers are finished"
 
 
@@ -234,23 +214,32 @@ def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
-@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+KUBEFLOW = ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
+STARTING = job({"main": MISSING}, phase="Pending")
+
+
 @pytest.mark.parametrize(
-    "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
-)
-def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> None:
-    """The training operator would take a running pod that is evicted for a failed replica.
+    ("pod", "kind", "waits_for"),
+    [
+        *((pod, "Job", ", or the set that it is part of,") for pod in (
+            job(), STARTING, job({"main": exited(1)}, restart="OnFailure"),
+        )),
+        *((job(owner=("kubeflow.org/v1", kind), restart=restart), kind, "")
+          for kind in KUBEFLOW for restart in ("Never", "OnFailure")),
+    ],
+)  # fmt: skip
+def test_a_job_is_suspended_for_its_pods_where_the_policy_allows_it(
+    pod: Pod, kind: str, waits_for: str
+) -> None:
+    """istio#15873: by policy, never by surprise; the reason says what it costs the Job.
 
-    Whether the Job is finished is decided when it is suspended: that takes reading the Job.
-
-    istio#15873.
+    The training operator would take a running pod that is evicted for a failed replica.
     """
-    pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
     decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, Restart), decision
     assert decision.suspend
     assert decision.reason.endswith(
-        f"; the {kind} is suspended until all its pods are gone, and makes new ones;"
+        f"; the {kind}{waits_for} is suspended until all its pods are gone, and makes new ones;"
         f" what it has done for the {kind} is lost"
     )
 

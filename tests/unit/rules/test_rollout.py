@@ -409,19 +409,6 @@ def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> N
     assert observed(rollout, [new], NOW, LIMITS).replacing is None
 
 
-def test_an_eviction_that_was_accepted_is_not_doubted() -> None:
-    """A watch that has fallen silent shows the old pod, and then the new one without a sidecar."""
-    story = Story(OLD)
-    story.evict()
-    story.rollout = accepted(story.rollout, evicted=True)
-
-    assert isinstance(story.see(OLD, after=LIMITS.unconfirmed), Defer)
-    assert story.rollout.replacing
-    stopped = story.see(bare("new", created=story.now.wall), after=0)
-    assert isinstance(stopped, Stop)
-    assert stopped.uid == "old-new"
-
-
 SEEN = ((OLD,), (), (bare("new", created=9.0),), (meshed("good", created=11.0),))
 PAUSES = (0.0, LIMITS.unconfirmed, LIMITS.least_memory, LIMITS.unreplaced)
 

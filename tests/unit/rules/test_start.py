@@ -299,28 +299,3 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
     assert bare(again) == bare(between)
     assert again["spec"] == between["spec"]
     assert planned(again, how).ops == ()
-
-
-KEYS = st.text("ab/~1é", max_size=4)
-
-
-@given(
-    st.dictionaries(KEYS, st.text(max_size=2), max_size=3),
-    st.lists(st.integers(), min_size=1, max_size=4),
-    KEYS,
-    st.data(),
-)
-def test_our_own_application_of_any_patch_agrees_with_the_library(
-    found: dict[str, Any], items: list[int], key: str, data: st.DataObject
-) -> None:
-    """Also for keys that must be escaped, and for items that move."""
-    place, source = data.draw(st.tuples(*[st.integers(0, len(items) - 1)] * 2))
-    document = {"map": found, "list": items}
-    ops = (
-        patch.Add(patch.pointer("map", key), "new"),
-        patch.Move(patch.pointer("list", place), patch.pointer("list", source)),
-    )
-    expected = jsonpatch.apply_patch(document, patch.encode(ops).decode())
-    patch.apply(ops, document)
-    assert document == expected
-    assert document["map"][key] == "new"

@@ -196,39 +196,34 @@ def test_a_job_whose_pods_are_not_known_waits_until_its_deadline(
     )
 
 
-def ending(seconds: float) -> Sequence[Pod]:
-    """A pod that is being deleted, whose grace period ends so many seconds after ``NOW``."""
+def ending(grace: float, since: float) -> Sequence[Pod]:
+    """A pod that is deleted since so many seconds before ``NOW``, with so long to end."""
     (found,) = pods("a", deleting=True)
-    metadata = structs.replace(found.metadata, deletion_timestamp=NOW + timedelta(seconds=seconds))
-    return [structs.replace(found, metadata=metadata)]
+    ends = NOW + timedelta(seconds=grace - since)
+    return [
+        structs.replace(found, metadata=structs.replace(found.metadata, deletion_timestamp=ends))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("bound", "left"),
+    ("bound", "grace"),
     [
-        row("a pod whose node is lost, 30 s after its grace period and 10 min", 630, ending(-600)),
-        row("a pod with a grace period of half an hour", 2400, ending(-600)),
-        row("a pod that never has to end", 3600 + 600, ending(1e9)),
-        row("pods that the operator noticed and did not delete", 600, pods("a")),
+        row("a pod whose node is lost, 30 s after its grace period and 10 min", 630, 30),
+        row("a pod with a grace period of half an hour", 2400, 1800),
+        row("a pod that never has to end", 3600 + 600, 1e9),
+        row("pods that the operator noticed and did not delete", 600, None),
     ],
 )
-def test_no_job_is_kept_suspended_longer_than_its_bound(bound: float, left: Sequence[Pod]) -> None:
-    assert follow(suspended(), left, since=bound) == Resume(
+def test_a_job_waits_for_its_pods_until_its_bound(bound: float, grace: float | None) -> None:
+    waits, ends = (
+        follow(suspended(), pods("a") if grace is None else ending(grace, since), since=since)
+        for since in (bound - 1, bound)
+    )
+    assert isinstance(waits, AwaitPods)
+    assert ends == Resume(
         reason="it was suspended for too long, and 1 of its pods are still there: a",
         unchanged=True,
     )
-
-
-@pytest.mark.parametrize(
-    ("since", "left"),
-    [
-        row("a pod whose grace period ended a while ago", 629, ending(-599)),
-        row("a pod with a grace period of an hour", 3600, ending(0)),
-        row("pods that are not deleted yet", 599, pods("a")),
-    ],
-)
-def test_a_job_waits_for_its_pods_until_then(since: float, left: Sequence[Pod]) -> None:
-    assert isinstance(follow(suspended(), left, since=since), AwaitPods)
 
 
 def test_when_a_job_was_suspended_is_known_to_the_next_leader() -> None:

@@ -10,10 +10,8 @@ import pytest
 from istio_aux.model.webhooks import (
     ClientConfig,
     Configuration,
-    ControlPlane,
     EndpointSlice,
     Rule,
-    Webhook,
     sorted_before,
 )
 from unit.rules.mesh import decode
@@ -33,13 +31,6 @@ def test_a_configuration_that_names_no_revision_is_the_defaults(
     labels: dict[str, str] | None,
 ) -> None:
     assert decode({"metadata": {"name": "a", "labels": labels}}).revision == "default"
-
-
-def test_a_control_plane_behind_a_url_has_no_namespace() -> None:
-    body = {"clientConfig": {"url": "https://istiod.example.com/inject"}}
-    webhook = msgspec.convert(body, Webhook)
-
-    assert Configuration().control_plane(webhook) == ControlPlane("", "default")
 
 
 @pytest.mark.parametrize(
