@@ -10,7 +10,6 @@ import copy
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -38,7 +37,6 @@ class ApiServer:
     """Keeps objects by URL path and knows apply, get, list, merge patches, delete and tokens.
 
     Attributes:
-        moments: the kinds that existed after each request.
         applied: the objects that were applied, in order.
         denied: permissions that are refused, as "verb resource".
         broken: requests that fail with 503, written likewise.
@@ -54,7 +52,6 @@ class ApiServer:
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
-        self.moments: list[set[str]] = []
         self.applied: list[dict[str, Any]] = []
         self.denied: set[str] = set()
         self.broken: set[str] = set()
@@ -104,10 +101,9 @@ class ApiServer:
             return self._status(403, "Forbidden", f"{resource} is forbidden: {why}")
         if f"{verb} {resource}" in self.broken:
             return self._status(503, "ServiceUnavailable", "etcd is slow")
-        tokens = resource == "tokenreviews"
-        response = self._review_token(body) if tokens else self._act(request, path, body)
-        self.moments.append(set(self.kinds()))
-        return response
+        if resource == "tokenreviews":
+            return self._review_token(body)
+        return self._act(request, path, body)
 
     def _review_token(self, body: dict[str, Any]) -> httpx2.Response:
         """Take what `_act` granted until it expires or its account is another one."""
@@ -207,11 +203,9 @@ class ApiServer:
         namespace = {"kind": "Namespace", "metadata": metadata}
         self.objects[f"/api/v1/namespaces/{name}"] = namespace
 
-    def add_pod(self, name: str, *, ready_since: datetime, address: str = "") -> None:
-        """Have a pod in the model that is ready since then."""
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": f"{ready_since:%FT%TZ}"}
-        status = {"conditions": [ready], "podIP": address}
-        pod = {"kind": "Pod", "metadata": {"name": name}, "status": status}
+    def add_pod(self, name: str, address: str) -> None:
+        """Have a pod in the model."""
+        pod = {"kind": "Pod", "metadata": {"name": name}, "status": {"podIP": address}}
         self.objects[f"/api/v1/namespaces/{self.model}/pods/{name}"] = pod
 
     def _apply_to_namespace(

@@ -83,7 +83,6 @@ class Workload:
     def __init__(self) -> None:
         self.units = {"10.1.0.10"}
         self.running = True
-        self.asked = 0  # How often for /status.
         self.missing: list[str] = []
         self.revision = istio_aux.revision()
         self.more: dict[str, Any] = {}  # What another revision says, or says otherwise.
@@ -112,7 +111,6 @@ class Workload:
         if request.url.path == "/pods":
             return self._list(request.url)
         assert str(request.url) == f"{probe.STATUS_URL}/status"
-        self.asked += 1
         status = {
             "ready": not self.missing,
             "missing": self.missing,

@@ -138,7 +138,7 @@ def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: 
 def test_any_unit_lists_the_stuck_pods_that_only_the_leader_knows(unit: Unit) -> None:
     unit.process.pods, unit.process.leads = [STUCK, BLOCKED], False
     unit.process.held = [held("istio-proxy")]
-    unit.api.add_pod("istio-aux-1", ready_since=CREATED, address="10.1.0.10")
+    unit.api.add_pod("istio-aux-1", "10.1.0.10")
 
     found = list_stuck(unit)
 
@@ -159,7 +159,7 @@ def test_the_unit_to_ask_is_named_when_it_does_not_answer(
 ) -> None:
     unit.process.pods, unit.process.leads = [STUCK], False
     if address is not None:
-        unit.api.add_pod("istio-aux-1", ready_since=CREATED, address=address)
+        unit.api.add_pod("istio-aux-1", address)
 
     leader = "istio-aux-1_5e6f holds the Lease and knows stuck pods; run the action there: "
     assert failure(list_stuck, unit).startswith(leader + said)
@@ -204,30 +204,6 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
 )
 def test_a_bad_pod_name_is_named_with_what_is_expected(pod: str, unit: Unit) -> None:
     assert failure(explain, unit, pod) == f"pod: {json.dumps(pod)}: expected NAMESPACE/NAME"
-
-
-def test_the_workloads_error_is_the_actions_failure(unit: Unit) -> None:
-    said = 'team-a/gone: pods "gone" not found'
-
-    assert failure(explain, unit, "team-a/gone", return_code=1, stderr=f"{said}\n") == said
-
-
-def test_a_pod_is_explained_by_the_last_valid_options(unit: Unit) -> None:
-    unit.configure(pod_selector="team=a", start_mode="hold")
-    unit.state = dataclasses.replace(unit.state, config={"log-level": "loud"})
-
-    explain(unit, stdout="well")
-
-    assert results(unit) == {"explanation": "well"}
-    (call,) = unit.ctx.exec_history["istio-aux"]
-    assert call.command[call.command.index("--config") + 1] == workload.CONFIG
-    assert unit.settings["pod-selector"] == "team=a"
-
-
-def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:
-    unit.change_container(can_connect=False)
-
-    assert failure(explain, unit).startswith("container istio-aux: ")
 
 
 def test_an_answer_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
@@ -421,16 +397,6 @@ def test_what_was_not_restarted_in_time_is_said_beside_what_was(unit: Unit) -> N
     assert (found["restarted"], found["unfinished"]) == (1, why)
 
 
-def test_an_event_takes_away_what_a_killed_action_left(unit: Unit) -> None:
-    role = unit.api.one("ClusterRole")
-    role["rules"].append({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]})
-    unit.api.applied.clear()
-
-    unit.run()
-
-    assert evicting(unit) == [False]
-
-
 def test_only_the_leader_restarts_pods(unit: Unit) -> None:
     unit.state = dataclasses.replace(unit.state, leader=False)
 
@@ -440,13 +406,10 @@ def test_only_the_leader_restarts_pods(unit: Unit) -> None:
     assert evicting(unit) == []
 
 
-@pytest.mark.parametrize("race", ["restart", "restart-jobs"])
-def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(
-    race: str, unit: Unit
-) -> None:
-    unit.configure(race_policy=race)
+def test_pods_that_the_workload_restarts_anyway_are_not_restarted_twice(unit: Unit) -> None:
+    unit.configure(race_policy="restart")
 
-    assert failure(restart, unit, dry_run=False).startswith(f"race-policy: {race}: the workload")
+    assert failure(restart, unit, dry_run=False).startswith("race-policy: restart: the workload")
 
 
 @pytest.mark.parametrize("slow", [0.0, 30.0, 90.0])
@@ -473,7 +436,6 @@ def test_an_action_answers_while_somebody_waits(
     ("action", "params", "said"),
     [
         (list_unmeshed, {"after": "web-0"}, 'after: "web-0": expected NAMESPACE/NAME'),
-        (list_stuck, {"after": "web-0"}, 'after: "web-0": expected NAMESPACE/NAME'),
         (restart, {"namespace": "Team/a"}, 'namespace: "Team/a": expected one namespace'),
     ],
 )

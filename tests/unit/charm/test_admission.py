@@ -6,9 +6,6 @@ import pytest
 
 from .conftest import Unit, active
 
-NATIVE = ("native", "istio: native sidecars on request")
-CLASSIC = ("classic", "istio: a webhook drops restartPolicy")
-
 
 def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
     def made() -> dict[str, str]:
@@ -33,7 +30,6 @@ def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
             "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
         ),
         ("hold", ["asm-sidecar-injector"], "; start: hold"),
-        ("none", ["asm-sidecar-injector"], "; start: none"),
         ("auto", None, ""),
     ],
 )  # fmt: skip
@@ -68,17 +64,16 @@ def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
 
 
 @pytest.mark.parametrize(
-    ("option", "capability", "said"),
+    ("capability", "said"),
     [
-        ("auto", NATIVE, ""),
-        ("auto", CLASSIC, "; pods are held, not native: istio: a webhook drops restartPolicy"),
-        ("auto", ("unknown", ""), ""),
-        ("auto", ("unknown", "istio: 403"), "; pods are held, not native: istio: 403"),
+        (("native", "istio: native sidecars on request"), ""),
+        (("unknown", ""), ""),
+        (("unknown", "istio: 403"), "; pods are held, not native: istio: 403"),
     ],
 )
 def test_the_status_says_why_pods_are_not_native(
-    unit: Unit, option: str, capability: tuple[str, str], said: str
+    capability: tuple[str, str], said: str, unit: Unit
 ) -> None:
     unit.process.capability = capability
 
-    assert unit.configure(start_mode=option) == active(said)
+    assert unit.run() == active(said)

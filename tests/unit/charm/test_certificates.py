@@ -131,10 +131,8 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     [
         pytest.param(4 * DAY, 3 * DAY, False, id="it is good for three of seven days"),
         pytest.param(5 * DAY, 2 * DAY, True, id="it is good for two of seven days"),
-        pytest.param(8 * DAY, -DAY, True, id="it expired"),
         # `--service-account-max-token-expiration`: an hour at least.
         pytest.param(1800, 1800, False, id="the API server granted an hour, and half is left"),
-        pytest.param(2700, 900, True, id="the API server granted an hour, and a quarter is left"),
     ],
 )
 def test_the_workload_gets_a_token_for_a_week_when_a_third_is_left_of_its_present_one(
@@ -349,22 +347,6 @@ def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
 
     assert issuer(aging) == old
     assert bundle(aging.api) == {old}
-
-
-def test_a_follower_waits_until_its_leader_has_the_new_authority_trusted(aging: Unit) -> None:
-    new, old = kept(aging).certificate, issuer(aging)
-    (secret,) = aging.state.secrets
-    # ops.testing takes a secret of the application for one that is not this unit's.
-    newest = dataclasses.replace(secret, owner=None)
-    aging.run(aging.on.secret_changed(newest), secrets={newest}, leader=False)
-    assert issuer(aging) == old
-
-    (peers,) = aging.state.get_relations("peers")
-    noted = {**peers.local_app_data, "trusted-issuers": f"{old}\n{new}\n"}
-    acknowledged = dataclasses.replace(peers, local_app_data=noted)
-    aging.run(relations={acknowledged})
-
-    assert issuer(aging) == new
 
 
 @pytest.mark.parametrize("error", [DOWN, ops.SecretNotFoundError('secret "x" not found')], ids=str)

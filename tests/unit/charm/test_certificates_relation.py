@@ -91,15 +91,6 @@ def test_the_unit_asks_for_the_names_of_its_service(asking: Unit) -> None:
     assert "PRIVATE" not in str(relation(asking))
 
 
-def test_until_it_is_issued_the_unit_serves_its_own(asking: Unit, tmp_path: Path) -> None:
-    before = served(asking)
-
-    assert asking.run() == active("; certificates: waiting for the certificate of pki")
-
-    assert served(asking) == before
-    assert handshake(before, trusted(asking.api), NAMES[2], tmp_path)
-
-
 def test_the_issuer_is_trusted_one_event_before_the_unit_serves(
     asking: Unit, provider: Provider
 ) -> None:

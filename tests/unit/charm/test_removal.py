@@ -35,24 +35,14 @@ def test_the_last_unit_deletes_every_object_and_the_webhook_first(
     assert not unit.api.objects
     deleted = [call.split("/")[-2] for call in unit.api.calls if call.startswith("DELETE")]
     assert deleted[0] == "mutatingwebhookconfigurations"
+    # No pod waits for the webhook while the removal waits for the pods of Jobs.
+    assert unit.api.first("DELETE ") < unit.api.first("GET /apis/batch/v1/jobs")
     # The workload's account never has rights that nothing narrows.
     roles, narrowing = "clusterrolebindings", "validatingadmissionpolicybindings"
     assert deleted.index(roles) < deleted.index(narrowing)
 
     unit.remove()
     assert not unit.api.objects
-
-
-@pytest.mark.parametrize("event", ["stop", "remove"])
-def test_no_pod_waits_for_a_webhook_while_the_removal_takes_its_time(
-    event: str, unit: Unit
-) -> None:
-    unit.api.calls.clear()
-
-    unit.remove(event)
-
-    webhook = "DELETE /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/"
-    assert unit.api.first(webhook) < unit.api.first("GET /apis/batch/v1/jobs")
 
 
 def test_the_last_unit_deletes_the_lease_of_its_workload(unit: Unit) -> None:

@@ -109,15 +109,6 @@ def test_the_label_of_a_tenant_brings_no_permission(unit: Unit) -> None:
     assert rights(unit.api) == set()
 
 
-def test_jobs_are_not_listed_while_the_option_allows_to_suspend_them(restarting: Unit) -> None:
-    restarting.api.calls.clear()
-
-    restarting.run()
-
-    calls = restarting.api.calls
-    assert not [call for call in calls if call.startswith("GET") and call.endswith("jobs")]
-
-
 @pytest.fixture
 def seen(restarting: Unit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the workload's command finds when it runs: its rights, and the state of the service."""
