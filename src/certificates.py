@@ -344,7 +344,7 @@ def observe(
 
 def note_trusted(model: ops.Model, issuers: Issuers) -> None:
     """Note that the caBundle has the issuers that units need; leader only."""
-    if (needed := issuers.needed()) and needed != issuers.trusted:
+    if needed := issuers.needed():
         note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
 
 
@@ -357,7 +357,7 @@ def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStat
     needs = frozenset({issuers.wants.issuer, leaf.issuer})
     if not (leaf and process) or process.certificate != leaf.fingerprint:
         needs |= {issuers.served.issuer, *issuers.before}
-    if (needs := needs - {""}) and needs != issuers.before:
+    if needs := needs - {""}:
         note(model, model.unit, {_ISSUERS: "\n".join(sorted(needs))})
 
 

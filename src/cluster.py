@@ -200,15 +200,12 @@ def stands(client: Client, wanted: AnyResource, model: str) -> bool:
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Iterable[AnyResource]
+    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
 ) -> None:
     """Delete the application's objects, which have its `labels`, but those in `keep`."""
-    # By the name of the kind: lightkube may have several classes of a kind.
-    kept = {(resource.kind, _name(resource)) for resource in keep}
     for kind in OWNED:
-        names = {name for of, name in kept if of == kind.__name__}
         try:
-            delete(client, kind, labels, model, keep=names)
+            delete(client, kind, labels, model, keep)
         except ReconcileError as error:
             # Istio's kinds cannot always be listed. The next event tries again.
             if NOT_EVERYWHERE.get(kind) != "Istio":
@@ -221,11 +218,13 @@ def delete(
     kind: type[Any],
     labels: Mapping[str, str],
     model: str,
-    keep: Collection[str] = (),
+    keep: Collection[AnyResource] = (),
 ) -> bool:
-    """Delete the application's objects but those that `keep` names; tell whether there were any."""
+    """Delete the application's objects of a kind but those in `keep`; tell whether it had any."""
+    # By the name of the kind: lightkube may have several classes of a kind.
+    kept = {_name(each) for each in keep if each.kind == kind.__name__}
     found = owned(client, kind, labels, model) or ()
-    strays = [each.name for each in found if each.name not in keep]
+    strays = [each.name for each in found if each.name not in kept]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)

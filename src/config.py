@@ -28,16 +28,10 @@ EXPECTED_APPLICATIONS: Final = (
     " for all of another"
 )
 
-# Which pods to look after is never guessed.
-_NEVER_GUESSED: Final = (
-    "namespace-selectors",
-    "pod-selector",
-    "inject-selector",
-    "inject-applications",
-    "inject-namespaces",
-)
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = ("inject-applications", "inject-namespaces")
+# Which pods to look after is never guessed.
+_NEVER_GUESSED: Final = ("namespace-selectors", "pod-selector", "inject-selector", *_FOR_THE_CHARM)
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
 )

@@ -44,8 +44,12 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     It is the first problem that needs the user, else the first that passes by itself, else the
     facts about a unit that works.
     """
+    works = inputs.answer and inputs.answer.status
+    runs = (
+        "the last good configuration runs" if works else "nothing runs: no quits and no admission"
+    )
     blocked = (
-        inputs.invalid and f"{inputs.invalid}; {_running(inputs)}",
+        inputs.invalid and f"{inputs.invalid}; {runs}",
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
@@ -78,13 +82,6 @@ def _waits_for_istio(inputs: Inputs, status: ProcessStatus) -> bool:
     # Without a relation, Istio that is not there or switched off may be on purpose.
     on_purpose = {State.ABSENT, State.DEACTIVATED}
     return status.injector_live is False and not {i.state for i in status.injectors} <= on_purpose
-
-
-def _running(inputs: Inputs) -> str:
-    """Return what a unit does while an option is invalid."""
-    if inputs.answer and inputs.answer.status:
-        return "the last good configuration runs"
-    return "nothing runs: no quits and no admission"
 
 
 def _unready(inputs: Inputs, notes: Notes) -> str:

@@ -150,16 +150,13 @@ def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
         unit.remove()
 
 
-OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
-EVERYTHING = {"race_policy": "restart-jobs"}
-
-
 def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Unit) -> None:
     """The garbage collector deletes them when nobody runs the charm's last hook."""
-    unit.configure(**EVERYTHING)
+    unit.configure(race_policy="restart-jobs")
 
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
     # Blocking: a foreground deletion of the namespace waits for them.
-    owner = {**OWNER, "blockOwnerDeletion": True}
+    owner = {**namespace, "blockOwnerDeletion": True}
     owners = {path: o["metadata"].get("ownerReferences") for path, o in unit.api.objects.items()}
     inside = {path for path in owners if "/namespaces/" in path}
     assert len(owners) > len(inside) > 1

@@ -29,7 +29,6 @@ import manifests
 import workload
 from certificates import Issuers
 from inputs import Inputs
-from manifests import Values
 
 from .conftest import ROOT
 from .test_workload import NAMES
@@ -167,14 +166,6 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
     narrowed = {resource for row in table() if row.narrowed for _, resource, _ in row.rights}
     assert narrowed <= guarded | {each for each in narrowed if each.startswith("pods/")}
     assert "pods/*" in guarded
-
-
-def test_before_kubernetes_1_30_the_right_to_create_pods_is_missing_only() -> None:
-    """Nothing could limit it to dry runs there."""
-    values = Values("istio-aux", "kubeflow", dry_runs=False)
-    objects = [each.to_dict() for each in manifests.render_access(values)]
-
-    assert granted(rendered({})) - granted(objects) == {("ClusterRole", "pods", "create")}
 
 
 def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Path) -> None:

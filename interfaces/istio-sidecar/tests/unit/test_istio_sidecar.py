@@ -34,18 +34,6 @@ def test_every_application_in_every_model_can_ask(application: str, model: str) 
 
 
 @pytest.mark.parametrize(
-    "mesh",
-    [
-        Mesh(live=True, reason="istiod default", root_namespace="kubeflow", revision="default"),
-        Mesh(live=True, meshed=False, meshed_reason="a-0 has no sidecar"),
-        Mesh(live=False, meshed=None, meshed_reason="pods cannot be listed"),
-    ],
-)
-def test_the_state_of_the_mesh_is_read_as_it_was_written(mesh: Mesh) -> None:
-    assert Mesh.from_databag(mesh.to_databag()) == mesh
-
-
-@pytest.mark.parametrize(
     ("databag", "mesh"),
     [
         ({}, None),
