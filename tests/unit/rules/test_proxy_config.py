@@ -119,7 +119,8 @@ def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
         (f"{HOLD}: [true]", "expected true or false"),
         (f"<<: {{{HOLD}: false}}", "merge key"),
         (f"a: &x {HOLD}\n*x : false", "alias"),
-        ("a: \ufeff", "byte order mark"),
+        ("\ufeffa: 1", "byte order mark"),
+        ("? a\n: 1", "no place was found"),
         ("[" * 16_000, "nested more than 100"),
         ("{a: " * 4_000, "nested more than 100"),
         ("? " * 8_000, "nested more than 100"),
@@ -128,8 +129,8 @@ def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
     ],
     ids=[
         "a quoted boolean", "a list of booleans", "a decision in a merge key",
-        "a decision behind an alias", "a byte order mark inside", "a deep list", "a deep mapping",
-        "a deep key", "many values", "a second value",
+        "a decision behind an alias", "a byte order mark", "an explicit key", "a deep list",
+        "a deep mapping", "a deep key", "many values", "a second value",
     ],
 )  # fmt: skip
 def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:

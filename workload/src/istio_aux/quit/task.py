@@ -14,7 +14,7 @@ action to perform. ``told``: the proxy was told to exit, and the result is not k
     no    `looked`: the pod is gone                         End(GONE)
     no    `looked`, `superseded`: a quit is not due         End(SUPERSEDED)
     no    `looked`, `superseded`: a report is not due       End
-    no    `looked`: not due, and it exited                  End(EXITED)
+    no    `looked`, `superseded`: not due, and it exited    End(EXITED)
     no    `looked`: quit                                    Send
     no    `looked`: quit, in a dry run                      End(DRY_RUN)
     no    `looked`: report                                  End(REPORTED)
@@ -26,7 +26,7 @@ action to perform. ``told``: the proxy was told to exit, and the result is not k
     yes   `awake`: the watch shows the exit                 End(EXITED)
     yes   `awake`: the sleep is over, or it is not due      Look
     yes   `looked`: the pod is gone                         End(GONE)
-    yes   `looked`: it exited                               End(EXITED)
+    yes   `looked`, `superseded`: it exited                 End(EXITED)
     yes   `looked`, `superseded`: not due                   End(SUPERSEDED)
     yes   `looked`: quit, not told any more                 Retry
     yes   `failed`: due, not told any more                  Retry
@@ -181,16 +181,19 @@ class Task:
             self.state.left = True
             return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
         decision = self.state.decide_on(facts, scope, now)
+        if not self.is_due(scope):
+            return self.superseded(scope)
         if self.due == "report":
             return self._confirmed(facts, decision, scope)
         if not isinstance(decision, Quit) or decision.target != self.target:
-            return self._not_quit(facts, decision, scope, now)
-        if not self.is_due(scope):
-            return self.superseded(scope)
+            early = decision == self.state.decision  # The grace period has not ended yet.
+            return End() if early else self.failed(_OLDER, scope, reading=False)
         return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
 
     def superseded(self, scope: QuitScope) -> End:
-        """Nothing is due any more when the pod is to be read, or was read."""
+        """Nothing is due any more when the pod was read."""
+        if self.attempts and self.exit:
+            return self.exit
         quits = self.due == "quit"
         return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
 
@@ -256,21 +259,8 @@ class Task:
             answers.append(f"{self.target} needs {decision.rule.switch}")
         return self.failed("; ".join(answers), scope, reading=False)
 
-    def _not_quit(
-        self, facts: PodFacts, decision: rules.Action, scope: QuitScope, now: Moment
-    ) -> Action:
-        """The pod needs no quit now, or a newer state of it is known."""
-        if self.is_due(scope):
-            early = decision == self.state.decision  # The grace period has not ended yet.
-            return End() if early else self.failed(_OLDER, scope, reading=False)
-        waited = self.state.waited(now)
-        exited = exit_of(self.target, facts, waited, now) if self.attempts else None
-        return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
-
     def _confirmed(self, facts: PodFacts, decision: rules.Action, scope: QuitScope) -> Action:
         """The second check of a pod that lost its proxy."""
-        if not self.is_due(scope):
-            return End()
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:
             return Delete(facts.pod.metadata.resource_version)
         if not self.state.settle(decision):

@@ -96,16 +96,12 @@ def hold(text: str | None) -> Merge:
     An explicit value, in either spelling, is the user's choice and stays. A text that is no mapping
     stays byte for byte, with a warning; Istio refuses such a pod.
     """
-    if not text:
-        return _added(_LINE)
-    return _merge(text)
+    return _merge(text) if text else _added(_LINE)
 
 
 def _merge(text: str) -> Merge:
-    # Positions in the text do not count the byte order mark, which must stay first.
-    mark, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
-    if _BOM in text:
-        return _left_alone("a byte order mark is inside it")
+    if _BOM in text:  # Positions in the text do not count it.
+        return _left_alone("it has a byte order mark")
     try:
         events = _parse(text)
     except _TooLongError as error:
@@ -114,10 +110,10 @@ def _merge(text: str) -> Merge:
         return _left_alone(f"it cannot be read: {problem(error)}", refused=True)
     root = events[2] if len(events) > 2 else None  # After the starts of stream and document.
     if root is None or _is_null(root):
-        return _first_proven([mark + _with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
+        return _first_proven([_with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
     if not isinstance(root, yaml.MappingStartEvent):
         return _left_alone("it is not a mapping", refused=True)
-    merge = _decided(events) or _inserted(mark, text, events)
+    merge = _decided(events) or _inserted(text, events)
     return structs.replace(merge, no_status_port=_port(events) == "0")
 
 
@@ -147,14 +143,14 @@ def _decided(events: list[yaml.Event]) -> Merge | None:
     return None
 
 
-def _inserted(mark: str, text: str, events: list[yaml.Event]) -> Merge:
-    """Insert our key into the root mapping; ``mark`` stands before ``text``."""
+def _inserted(text: str, events: list[yaml.Event]) -> Merge:
+    """Insert our key into the root mapping."""
     old = _signature(events)
     end = next(i for i, event in _at_root(events) if isinstance(event, yaml.MappingEndEvent))
     entry = _FLOW_ENTRY.join("{}") if getattr(events[2], "flow_style", False) else _LINE
     added = _signature(_parse(entry))[3:5]
     first, last = old[:3] + added + old[3:], old[:end] + added + old[end:]
-    return _first_proven((mark + text for text in _candidates(text, events)), [first, last])
+    return _first_proven(_candidates(text, events), [first, last])
 
 
 def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
@@ -168,12 +164,6 @@ def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
         yield f"{text[:cut]}{_FLOW_ENTRY}{comma}{gap}{text[cut:]}"
         return
     cut, indent = first.start_mark.index, first.start_mark.column
-    before = text[:cut].rstrip()
-    line = max(before.rfind("\n"), before.rfind("\r")) + 1
-    if before.endswith("?") and "#" not in before[line:]:
-        # The mark of an explicit key: its column is that of the mapping.
-        cut = len(before) - 1
-        indent = cut - line
     yield _with_line(text, indent)
     # At the end, a line may become part of a block scalar or a second document; not at the top.
     yield f"{text[:cut]}{_LINE}{_line_end(text)}{' ' * indent}{text[cut:]}"
