@@ -9,7 +9,6 @@ from lab.nightly import NIGHTLY
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
     config.addinivalue_line(
         "markers", 'nightly(why): runs only with NIGHTLY=1; "why" says what runs instead by day'
     )
@@ -22,7 +21,6 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of the night by day."""
     if NIGHTLY:
         return
     later = [item for item in items if item.get_closest_marker("nightly")]

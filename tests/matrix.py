@@ -95,7 +95,6 @@ def run(row: str) -> Result:
 
 
 def counted(row: str, report: Path) -> Result:
-    """What a report in JUnit's XML says of a row."""
     python, kubernetes = _versions(row)
     counts, seconds = summary.count(report)
     skips = [each.get("message", "") for each in ET.parse(report).getroot().iter("skipped")]

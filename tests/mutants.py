@@ -57,13 +57,11 @@ DECLARED = re.compile(r"\b(frozen|kw_only|omit_defaults|slots)=True")
 
 
 def git(*arguments: str) -> list[str]:
-    """The lines that git prints about the checkout."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def modules() -> list[str]:
-    """Every module of charm, library and workload."""
     found = git("ls-files", "--", *(f"{source}/*.py" for source in SOURCES))
     return [path for path in found if (ROOT / path).read_text().strip()]
 
@@ -151,7 +149,6 @@ def copied(source: Path) -> None:
 
 
 def enter(folder: Path) -> None:
-    """Import from a folder."""
     os.chdir(folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(f"{folder}/{each}" for each in (*SOURCES, "tests"))
 
@@ -175,7 +172,6 @@ def shown(mutation: MutationSpec, result: WorkResult | None) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run the changes; print a row for each module, and what survives."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("module", nargs="*")
     parser.add_argument("--all", action="store_true")

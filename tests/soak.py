@@ -163,7 +163,6 @@ def memory() -> float:
 
 
 def main() -> int:
-    """Parse the command line, run, print."""
     parser = argparse.ArgumentParser("python -m soak", description=__doc__)
     parser.add_argument("--pods", type=int, default=1_000_000)
     options = parser.parse_args()

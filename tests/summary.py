@@ -41,7 +41,6 @@ def count(report: Path) -> tuple[Count, float]:
 
 
 def summarize(folder: Path) -> None:
-    """Print the counts of every tier."""
     total = Count(0, 0, 0)
     for report in sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime):
         counts, seconds = count(report)

@@ -22,7 +22,6 @@ from chaos.storm import make
 
 
 def main() -> int:
-    """Parse the command line, run, print."""
     parser = argparse.ArgumentParser("python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", type=int, default=300)

@@ -66,7 +66,6 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether nothing happened that must not."""
         return not (self.stuck or self.wrong or self.early or self.failed or self.refused)
 
 

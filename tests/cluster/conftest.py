@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import lab
 import lab.istio
@@ -18,7 +17,7 @@ from lab.fixtures import (
 )
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, Stages, declared, end, program, stage
+from lab.served import Programs, Stages, program, stage
 from lab.workload import DEFAULT, Workload
 
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
@@ -55,28 +54,9 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 def programs(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """Starts workloads of a file's own, which end with it."""
     with ExitStack() as ends:
-
-        def make(
-            name: str,
-            settings: Mapping[str, Any] | None = None,
-            *,
-            start: bool = True,
-            publish: bool = False,
-            **more: Any,
-        ) -> Workload:
-            folder = tmp_path_factory.mktemp(name)
-            workload = declared(cluster, folder, name, settings, **more)
-            workload.deploy()
-            ends.callback(end, workload)
-            if start:
-                workload.start()
-                workload.await_ready()
-            if publish:
-                workload.publish()
-                ends.callback(workload.withdraw)
-            return workload
-
-        yield make
+        yield lambda name, settings=None, **more: ends.enter_context(
+            program(cluster, tmp_path_factory.mktemp(name), name, settings, **more)
+        )
 
 
 @pytest.fixture(scope="module")

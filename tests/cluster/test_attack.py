@@ -152,7 +152,6 @@ class Attack:
         self.writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, addresses: Iterable[str], sent: bytes, *, tls: bool = True) -> None:
-        """Connect from each of these addresses, and send this."""
         await asyncio.gather(*(self._connect(address, sent, tls) for address in addresses))
 
     async def dribble(self) -> None:
@@ -193,7 +192,6 @@ async def attack(workload: Workload) -> AsyncGenerator[Attack]:
 
 
 def addresses(number: int) -> Iterator[str]:
-    """So many addresses of this machine."""
     for index in range(number):
         high, low = divmod(index, 250)
         yield f"127.9.{high}.{low + 1}"

@@ -7,7 +7,6 @@ with 143, as most programs do when they are told to stop.
 from __future__ import annotations
 
 import secrets
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,9 +17,8 @@ import pytest
 from lab import meshed
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
-from lab.workload import PROGRAM
+from lab.workload import ask
 from lightkube import ApiError
-from lightkube.codecs import from_dict
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import PatchType
@@ -83,11 +81,8 @@ class Stage:
         return list(self.client.list(Pod, namespace=NAME, labels=labels))
 
     def create(self, name: str, case: Case) -> None:
-        template = {"spec": meshed.pod(self.namespace, name, sidecar=None).to_dict()["spec"]}
-        spec = {"completions": 1, "template": template, **case.spec}
-        metadata = {"name": name, "namespace": self.namespace}
-        kind = {"apiVersion": "batch/v1", "kind": "Job"}
-        self.client.create(from_dict({**kind, "metadata": metadata, "spec": spec}))
+        pod = meshed.pod(self.namespace, name, sidecar=None)
+        self.client.create(meshed.job(pod, completions=1, **case.spec))
 
     def run(self, name: str, *, but: str = "") -> Pod | None:
         """Run the Job's pod that is not the one of that UID, once there is one."""
@@ -170,8 +165,7 @@ def test_explain_and_audit_say_why_the_pods_of_a_job_are_refused(
     Stage(client, kubelet, space).create("mnist", Case({}, "Complete"))
 
     def said(*argv: str) -> str:
-        command = [PROGRAM, *argv, "-n", space, "--kubeconfig", cluster.kubeconfig]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+        return ask(cluster.kubeconfig, *argv, "-n", space).stderr
 
     lab.until(lambda: "violates PodSecurity" in said("explain", "job/mnist"), what="the Event")
     assert f"{space}: job/mnist: its pods were refused, last at " in said("audit")

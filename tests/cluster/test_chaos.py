@@ -81,7 +81,6 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
 
 
 def finish(scene: Scene, pods: list[Pod]) -> None:
-    """Let the payload of each pod end."""
     for pod in pods:
         scene.kubelet.finish(pod, "main")
 

@@ -6,7 +6,6 @@ The workload does not serve the pods that `audit` finds, so that they stay as th
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar, is_ready
 from lab.scene import Scene
-from lab.workload import PROGRAM, Workload
+from lab.workload import Workload, ask
 from lightkube import KubeConfig
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -37,9 +36,6 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBin
 import manifests
 
 DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
-
-# Seconds for a command. Measured on 2 busy cores: 15 s.
-ANSWER = 300
 
 DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
 
@@ -58,15 +54,6 @@ def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scen
     scene.start("service", restart_policy="Always")
     yield scene
     client.delete(Namespace, name)
-
-
-def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run the program with its output in pipes."""
-    return subprocess.run(
-        [PROGRAM, *argv, "--kubeconfig", kubeconfig],
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True, text=True, timeout=ANSWER, check=False,
-    )  # fmt: skip
 
 
 def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluster, audited: Scene):

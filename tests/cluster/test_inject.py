@@ -40,8 +40,6 @@ MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A pod, and what it gets."""
-
     model: str
     app: str | None = "web"
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -91,7 +89,6 @@ CASES = {
 
 
 def model(name: str) -> str:
-    """The namespace that stands for a model."""
     return "istio-aux" if name == "ours" else f"inject-{name}"
 
 
@@ -119,7 +116,6 @@ def asks(pod: Pod) -> bool:
 def in_force(
     cluster: lab.Cluster, client: lightkube.Client, workload: Workload, istio: lab.istio.Istio
 ) -> Iterator[list[AnyResource]]:
-    """The configuration, with its namespaces."""
     namespaces = {model(name): labels for name, (labels, _) in MODELS.items()}
     for name, labels in (namespaces | {model("other"): {}}).items():
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
@@ -153,7 +149,6 @@ def in_force(
 
 @pytest.fixture(scope="module")
 def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[str, Creation]:
-    """The creation of every case."""
     what = {name: pod_of(case) for name, case in CASES.items()}
     made = creation.create(cluster, *what.values(), dry_run=True)
     return dict(zip(what, made, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from lab.certificates import Authority
 from lab.fixtures import await_account, make_namespace
 from lab.istio import webhooks
 from lab.served import Programs
-from lab.workload import PROGRAM, Workload
+from lab.workload import Workload, ask
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
@@ -30,8 +29,6 @@ SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
 
 
 class Injectors:
-    """What the workload says of them."""
-
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
 
@@ -97,7 +94,6 @@ def bundle(path: Path) -> str:
 
 
 def foreign(folder: Path) -> str:
-    """The caBundle of somebody else."""
     return bundle(Authority(folder).pair.certificate)
 
 
@@ -118,7 +114,6 @@ def deactivate(istio: lab.istio.Istio) -> None:
 
 
 def unlist(istio: lab.istio.Istio) -> None:
-    """Take its endpoints away."""
     with istio.cluster.client() as client:
         service = webhooks.service(istio.revision)
         client.delete(EndpointSlice, service, namespace=istio.namespace)
@@ -190,7 +185,6 @@ def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(
 
     injectors.await_state("live")
 
-    command = [PROGRAM, "check", "-o", "json", "--kubeconfig", cluster.kubeconfig]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = ask(cluster.kubeconfig, "check", "-o", "json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["result"] for each in found if each["check"] == "injector"] == ["ok"], found

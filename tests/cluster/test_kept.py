@@ -107,14 +107,12 @@ class Etcd:
             self.ask("put", key=key.replace(FIRST.encode(), name), value=text)
 
     def remove(self, prefix: str) -> None:
-        """Remove all that were copied."""
         begin = f"/registry/{prefix}/{FIRST[:-4]}".encode()
         self.ask("deleterange", key=begin, range_end=begin[:-1] + b".")
 
 
 @contextmanager
 def many(cluster: lab.Cluster, kind: str, count: int) -> Iterator[None]:
-    """So many of them exist."""
     _, path, prefix, body = HOSTILE[kind]
     status, made = creation.send(cluster, "POST", path, json.dumps(body).encode())
     assert status == 201, made[:500]

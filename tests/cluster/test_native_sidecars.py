@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import lab
@@ -17,8 +15,8 @@ from lab.fixtures import await_account
 from lab.hooks import mutating
 from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
-from lab.workload import PROGRAM
 from lab.workload import Workload as Program
+from lab.workload import ask
 from lab.workloads import job, template
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -140,9 +138,8 @@ def test_explain_and_check_name_jobs_that_count_the_exit_codes_of_native_sidecar
     made: dict[str, Any] = {"batch.kubernetes.io/job-name": "explained"}
     lab.until(lambda: [*client.list(Pod, namespace=namespace, labels=made)], what="its pod")
 
-    def said(*argv: str | Path) -> str:
-        run = [PROGRAM, *argv, "--config", program.config, "--kubeconfig", cluster.kubeconfig]
-        return subprocess.run(run, capture_output=True, text=True, check=False).stdout
+    def said(*argv: str) -> str:
+        return ask(cluster.kubeconfig, *argv, "--config", program.config).stdout
 
     why = "istio-proxy: a rule of podFailurePolicy that names no container counts its exit code"
     assert why in said("explain", "-n", namespace, "job/explained")

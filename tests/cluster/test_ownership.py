@@ -27,7 +27,6 @@ from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
 from lab.workload import PROGRAM
-from lightkube.codecs import from_dict
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
@@ -104,12 +103,6 @@ def selected(client: lightkube.Client, deserted: manifests.Values, namespace: st
     return namespace
 
 
-def try_pod(client: lightkube.Client, namespace: str) -> None:
-    """Create a pod that only the webhook could change, as a dry run. Raises if it is refused."""
-    config = {"proxy.istio.io/config": "{}"}
-    client.create(meshed.pod(namespace, "new", sidecar=None, annotations=config), dry_run=True)
-
-
 def left(client: lightkube.Client, model: str) -> list[str]:
     """The objects that have the application's labels."""
     labels: Any = manifests.labels(APP, model)
@@ -130,7 +123,7 @@ def test_a_deleted_model_leaves_nothing_and_refuses_nothing(
 ):
     """Juju deletes the Namespace in the foreground, kubectl in the background."""
     assert len({each.partition(" ")[0] for each in left(client, deserted.model)}) == len(OWNED)
-    try_pod(client, selected)
+    client.create(meshed.pod(selected, "new", sidecar=None), dry_run=True)  # It is not refused.
 
     client.delete(Namespace, deserted.model, cascade=cascade)
 
@@ -204,12 +197,10 @@ MARK = {names.SUSPENDED: "sidecar"}
 
 def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
     """A Job that we suspended, or not."""
-    pod = meshed.pod(namespace, "job", sidecar=None).to_dict()["spec"]
-    template = {"spec": pod | {"terminationGracePeriodSeconds": 60}}
-    metadata = {"name": "job", "namespace": namespace, "labels": marks, "annotations": marks}
-    kind = {"apiVersion": "batch/v1", "kind": "Job"}
-    job = {**kind, "metadata": metadata, "spec": {"template": template, **spec}}
-    client.create(from_dict(job))
+    pod = meshed.pod(namespace, "job", sidecar=None)
+    assert pod.spec
+    pod.spec.terminationGracePeriodSeconds = 60
+    client.create(meshed.job(pod, marks, **spec))
 
 
 def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
@@ -227,24 +218,19 @@ def resuming(cluster: lab.Cluster) -> subprocess.Popen[str]:
 
 
 def begin(client: lightkube.Client, namespace: str) -> Pod:
-    """Create a Job, and return its pod."""
     await_account(client, namespace)
     create(client, namespace, {})
-    (pod,) = lab.until(lambda: list(client.list(Pod, namespace=namespace)), what="the Job's pod")
+    (pod,) = lab.until(lambda: pods(client, namespace), what="the Job's pod")
     return pod
 
 
+def pods(client: lightkube.Client, namespace: str) -> list[Pod]:
+    return list(client.list(Pod, namespace=namespace))
+
+
 def suspend(client: lightkube.Client, namespace: str) -> None:
-    """Suspend the Job as the workload does."""
     patch = {"metadata": {"labels": MARK, "annotations": MARK}, "spec": {"suspend": True}}
     client.patch(Job, "job", patch, namespace=namespace)
-
-
-def is_ending(client: lightkube.Client, pod: Pod) -> bool:
-    assert pod.metadata
-    assert pod.metadata.name
-    metadata = client.get(Pod, pod.metadata.name, namespace=pod.metadata.namespace or "").metadata
-    return metadata is not None and metadata.deletionTimestamp is not None
 
 
 @pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])
@@ -273,7 +259,10 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
     kubelet.run(pod)
     kubelet.linger(pod)
     suspend(client, namespace)
-    lab.until(lambda: is_ending(client, pod), what="the Job controller to delete the pod")
+    lab.until(
+        lambda: all(p.metadata and p.metadata.deletionTimestamp for p in pods(client, namespace)),
+        what="the Job controller to delete the pod",
+    )
 
     with resuming(cluster) as command:
         assert command.stdout
@@ -287,19 +276,6 @@ def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
 
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{LONG_APP}"}
-
-
-def naming(*namespaces: str) -> Inputs:
-    """The leader, whose option names these."""
-    options = configured(LONG_MODEL, {"inject-namespaces": ",".join(namespaces)})
-    return Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", Issuers())
-
-
-def label_all(client: lightkube.Client, inputs: Inputs) -> tuple[str, ...]:
-    """What the charm does for `inject-namespaces` while an injector is live."""
-    namespaces = tuple(of_charm.listed(client, Namespace))
-    inputs = dataclasses.replace(inputs, namespaces=namespaces)
-    return objects.label_namespaces(client, inputs, live=True)
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:
@@ -317,7 +293,10 @@ def label(client: lightkube.Client, namespace: str, value: str | None) -> None:
 
 
 def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, namespace: str):
-    label_all(client, naming(namespace))
+    options = configured(LONG_MODEL, {"inject-namespaces": namespace})
+    leader = Inputs(LONG_APP, LONG_MODEL, True, datetime.now(UTC), options, "", Issuers())
+    leader = dataclasses.replace(leader, namespaces=tuple(of_charm.listed(client, Namespace)))
+    objects.label_namespaces(client, leader, live=True)
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 

@@ -36,7 +36,6 @@ FIRST = 0.5
 
 @pytest.fixture
 def socket() -> Iterator[Path]:
-    """Where Pebble listens."""
     # A socket's path has less than 108 bytes; pytest's own folders may need more.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder) / "socket"

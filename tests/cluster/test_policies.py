@@ -70,7 +70,6 @@ def pods(client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
 
 
 def lose(kubelet: ScriptedKubelet, pod: Pod) -> None:
-    """Run the pod, whose proxy terminates."""
     kubelet.run(pod)
     kubelet.finish(pod, meshed.PROXY, 137)
 
@@ -218,7 +217,6 @@ def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
 
 @pytest.fixture(scope="module")
 def pod(client: lightkube.Client, account: Account) -> Pod:
-    """A pod without a sidecar."""
     return client.create(meshed.pod(MODEL, "unmeshed", sidecar=None))
 
 

@@ -18,15 +18,6 @@ from lab.fixtures import lack
 
 from relations import cos
 
-
-def required() -> None:
-    """Have `promtool` installed, else skip the test with one line; in CI fail."""
-    try:
-        debian.ensure(["prometheus"])
-    except debian.PackageError as error:
-        lack(str(error))
-
-
 TOPOLOGY = {
     "model": "kubeflow",
     "model_uuid": "00000000-0000-4000-8000-000000000000",
@@ -65,7 +56,6 @@ def latency(seconds: str) -> dict[str, str]:
 
 
 def token(unit: str, issued: str, expires: str) -> dict[str, str]:
-    """The life of a unit's token."""
     return {
         metric("token_issue_timestamp_seconds", juju_unit=unit): issued,
         metric("token_expiration_timestamp_seconds", juju_unit=unit): expires,
@@ -127,7 +117,11 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    required()
+    """The program, installed if need be, else the test is skipped with one line; in CI it fails."""
+    try:
+        debian.ensure(["prometheus"])
+    except debian.PackageError as error:
+        lack(str(error))
     return "promtool"
 
 
@@ -153,30 +147,20 @@ def scraped(series: dict[str, str], topology: dict[str, str]) -> list[dict[str, 
 
 def verdict(promtool: str, rules: Path, *expected: tuple[str, list[dict[str, str]], int]) -> str:
     """What promtool says unless so many of an alert fire for such series; empty if they do."""
-    test: dict[str, Any] = {
-        "rule_files": [str(rules)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": series,
-                "promql_expr_test": [
-                    {
-                        "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
-                        " or vector(0)",
-                        "eval_time": "85m",
-                        "exp_samples": [{"labels": "{}", "value": firing}],
-                    }
-                ],
-            }
-            for alert, series, firing in expected
-        ],
-    }
-    return failure(promtool, rules.with_name(f"{expected[0][0]}.yaml"), test)
+    tests: list[dict[str, Any]] = []
+    for alert, series, firing in expected:
+        count = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+        wanted = {"exp_samples": [{"labels": "{}", "value": firing}]}
+        test = {"expr": count, "eval_time": "85m", **wanted}
+        tests.append({"input_series": series, "promql_expr_test": [test]})
+    return failure(promtool, rules, *tests)
 
 
-def failure(promtool: str, path: Path, test: dict[str, Any]) -> str:
-    """What promtool says of a test that fails, else nothing."""
+def failure(promtool: str, rules: Path, *tests: dict[str, Any]) -> str:
+    """What promtool says of tests that fail, else nothing."""
+    each = [{"interval": "1m", **test} for test in tests]
+    test = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": each}
+    path = rules.with_name("test.yaml")
     path.write_text(yaml.safe_dump(test))
     command = [promtool, "test", "rules", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -224,21 +208,10 @@ def test_the_alert_for_stuck_pods_says_how_many_gpus_they_keep(promtool: str, ru
         said = {key: text.replace(f"{{{{ {label} }}}}", value) for key, text in said.items()}
     about = {f"juju_{key}": TOPOLOGY[key] for key in ("model", "application")}
     alert = {"exp_labels": {**rule["labels"], **about}, "exp_annotations": said}
-    test = {
-        "rule_files": [str(rules)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": scraped(series, TOPOLOGY),
-                "alert_rule_test": [
-                    {"eval_time": "85m", "alertname": rule["alert"], "exp_alerts": [alert]}
-                ],
-            }
-        ],
-    }
+    wanted = {"eval_time": "85m", "alertname": rule["alert"], "exp_alerts": [alert]}
+    test = {"input_series": scraped(series, TOPOLOGY), "alert_rule_test": [wanted]}
     assert "24 GPUs" in said["description"]
-    assert failure(promtool, rules.with_name("gpus.yaml"), test) == ""
+    assert failure(promtool, rules, test) == ""
 
 
 def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(

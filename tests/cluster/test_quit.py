@@ -21,9 +21,6 @@ from lab.scene import Scene
 from lab.served import Programs, Stages
 from lab.workload import Workload
 from lightkube.core.selector import build_selector
-from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import PodTemplateSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.operators import not_equal, not_in
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
@@ -50,12 +47,7 @@ def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
 
 def run_job(scene: Scene) -> Pod:
     """A Job of one try whose pod has a classic sidecar; returns the pod, running."""
-    template = PodTemplateSpec(spec=meshed.pod(scene.namespace, "job").spec)
-    job = Job(
-        metadata=ObjectMeta(name="job", namespace=scene.namespace),
-        spec=JobSpec(template=template, backoffLimit=0),
-    )
-    scene.client.create(job)
+    scene.client.create(meshed.job(meshed.pod(scene.namespace, "job"), backoffLimit=0))
     pods = lab.until(
         lambda: list(scene.client.list(Pod, namespace=scene.namespace)), what="the Job's pod"
     )
@@ -64,7 +56,6 @@ def run_job(scene: Scene) -> Pod:
 
 
 def conditions(scene: Scene) -> set[str]:
-    """The conditions that are true of the Job now."""
     status = scene.client.get(Job, "job", namespace=scene.namespace).status
     return {c.type for c in (status and status.conditions) or [] if c.status == "True"}
 
@@ -191,7 +182,6 @@ def telling(programs: Programs) -> Workload:
 
 @pytest.fixture(scope="module")
 def place(telling: Workload, stages: Stages) -> Scene:
-    """The namespace that it serves."""
     return stages(telling)
 
 
@@ -247,7 +237,6 @@ AT = "2026-11-21T08:16:30Z"
 
 
 def status(phase: str, *, exited: bool) -> dict[str, Any]:
-    """The status of a pod whose payload is finished."""
     ended = {"terminated": {"exitCode": 0, "finishedAt": AT, "startedAt": AT, "containerID": "x"}}
     states = {"main": ended, meshed.PROXY: ended if exited else {"running": {"startedAt": AT}}}
     return {

@@ -27,11 +27,7 @@ from lightkube.models.authorization_v1 import (
     SelfSubjectAccessReviewSpec,
     SelfSubjectRulesReviewSpec,
 )
-from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import PodTemplateSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview, SelfSubjectRulesReview
-from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
@@ -83,7 +79,6 @@ def named(programs: Programs) -> Workload:
 
 
 def account(workload: Workload) -> lightkube.Client:
-    """A client with the rights of the workload's account."""
     return lightkube.Client(KubeConfig.from_file(workload.kubeconfig), trust_env=False)
 
 
@@ -176,7 +171,6 @@ UNUSED: dict[Right, str] = {
 
 
 def in_roles(workload: Workload) -> set[Right]:
-    """What its roles allow."""
     return {
         (resource, verb)
         for role in (each.to_dict() for each in manifests.render_access(workload.values()))
@@ -238,9 +232,7 @@ def test_every_right_is_used(
         by_port = scene.start("by-port", annotations=elsewhere)
         for pod in (by_exec, by_port):
             kubelet.finish(pod, "main")
-        template = PodTemplateSpec(spec=meshed.pod(scene.namespace, "train").spec)
-        metadata = ObjectMeta(name="train", namespace=scene.namespace)
-        client.create(Job(metadata=metadata, spec=JobSpec(template=template)))
+        client.create(meshed.job(meshed.pod(scene.namespace, "train")))
         (lost,) = lab.until(
             lambda: [*client.list(Pod, namespace=scene.namespace, labels=TRAINEE)],
             what="the Job's pod",

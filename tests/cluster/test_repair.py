@@ -45,7 +45,6 @@ REPLACED = {"plain": 2, "agent": 1, "batch": 2}
 
 
 def kind_of(pod: str) -> str:
-    """The key in `KINDS` of a pod by its name."""
     return pod.partition("-")[0]
 
 
@@ -59,7 +58,6 @@ class End:
     log: list[dict[str, Any]]
 
     def gone(self) -> Counter[str]:
-        """How many pods of each kind are not there any more."""
         uids = set(self.after.values())
         return Counter(kind_of(name) for name, uid in self.before.items() if uid not in uids)
 

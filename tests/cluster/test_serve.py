@@ -36,7 +36,6 @@ def mortal(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Workload]:
 def stage(
     client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, mortal: Workload
 ) -> Scene:
-    """A namespace served by the test's own workload, which runs."""
     mortal.start()
     mortal.await_ready()
     mortal.select(namespace)
@@ -44,7 +43,6 @@ def stage(
 
 
 def ended(mortal: Workload, **settings: str) -> subprocess.CompletedProcess[str]:
-    """How the program ends with these settings."""
     good = yaml.safe_load(mortal.config.read_text())
     changed = {name.replace("_", "-"): value for name, value in settings.items()}
     mortal.config.write_text(yaml.safe_dump({**good, **changed}))

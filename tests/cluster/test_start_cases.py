@@ -144,7 +144,6 @@ def await_reviews(cluster: lab.Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def table(cluster: lab.Cluster, in_force: None) -> dict[str, Creation]:
-    """How the creations of all cases went, by the case's name."""
     return {case.name: made for case, made in zip(CASES, create(cluster, *CASES), strict=True)}
 
 

@@ -25,7 +25,6 @@ from lab.accounts import Account
 from lab.scene import Scene
 from lab.served import Programs, Stages
 from lab.workload import Workload
-from lightkube.codecs import from_dict
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
@@ -78,11 +77,9 @@ class Thief:
         return self.account.patch(self.job(job), {"metadata": marks, "spec": {"suspend": suspend}})
 
     def job(self, name: str) -> str:
-        """The path of a Job."""
         return f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
 
     def hold(self, *, metadata: dict[str, Any] | None = None, **spec: Any) -> str:
-        """Change the Lease."""
         return self.account.update_lease(NAME, NAME, metadata or {}, **spec)
 
     def tell(self, *, metadata: dict[str, Any] | None = None, **fields: Any) -> str:
@@ -107,12 +104,9 @@ class Thief:
 def scene(client: lightkube.Client, robbed: Workload, stages: Stages) -> Scene:
     """A namespace that the workload serves, with pods that run, and Jobs."""
     scene = stages(robbed)
-    template = {"spec": meshed.pod(scene.namespace, "none", sidecar=None).to_dict()["spec"]}
     for name, suspend in (("running", False), ("theirs", True)):
-        metadata = {"name": name, "namespace": scene.namespace}
-        spec = {"parallelism": 0, "suspend": suspend, "template": template}
-        kind = {"apiVersion": "batch/v1", "kind": "Job"}
-        client.create(from_dict({**kind, "metadata": metadata, "spec": spec}))
+        pod = meshed.pod(scene.namespace, name, sidecar=None)
+        client.create(meshed.job(pod, parallelism=0, suspend=suspend))
     return scene
 
 
@@ -260,7 +254,6 @@ def token_file(workload: Workload) -> Path:
 
 
 def revoke(cluster: lab.Cluster, folder: Path) -> None:
-    """Run the command of SECURITY.md."""
     (command,) = re.findall(
         rf"^```sh run by tests/cluster/{Path(__file__).name}\n(.*?)^```$",
         SECURITY.read_text(),

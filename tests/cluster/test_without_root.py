@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -49,13 +48,15 @@ class User:
         )
 
 
-@contextlib.contextmanager
-def user() -> Iterator[User]:
-    """A user without root who reads this checkout and the lab's programs, and writes to neither.
+@pytest.fixture(scope="module")
+def somebody() -> Iterator[User]:
+    """A user without root, who finds what the api level needs built.
 
-    If checkout or interpreter lie in a folder of root's, the user needs the capability to read
-    every file, and gets no other. The test is skipped where root may not give it.
+    This user reads the checkout and the lab's programs, and writes to neither. If checkout or
+    interpreter lie in a folder of root's, that needs the capability to read every file. The test
+    is skipped where root may not give it.
     """
+    tools.ensure(clusters.CONTROL_PLANE)
     # Not in the caller's folder for temporary files, which others may not enter.
     with tempfile.TemporaryDirectory(prefix="lab-user-", dir="/tmp") as place:
         home = Path(place)
@@ -98,14 +99,6 @@ REASON = "pods need root: this is user id"
 
 
 TIER = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
-
-
-@pytest.fixture(scope="module")
-def somebody() -> Iterator[User]:
-    """A user who is not root, and who finds what the api level needs built."""
-    tools.ensure(clusters.CONTROL_PLANE)
-    with user() as somebody:
-        yield somebody
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
 
 
 def main() -> int:
-    """Run the demo; returns its exit status."""
     parser = argparse.ArgumentParser(prog="demo")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the timeline there")
     parser.add_argument("--playground", action="store_true", help="leave a cluster to try it in")

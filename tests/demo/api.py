@@ -17,7 +17,6 @@ from lab import kinds_of_istio
 from lab.kinds_of_istio import Shape
 from lab.kubelet import ScriptedKubelet
 from lightkube import Client
-from lightkube.models.core_v1 import Container
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
@@ -98,7 +97,9 @@ def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
     """One pod's life: a payload that is not held back comes before its proxy, and fails once."""
     assert pod.spec
     payload = next(c.name for c in pod.spec.containers if c.name != lab.istio.PROXY)
-    if any(map(_holds, pod.spec.containers)) or kinds_of_istio.shape(pod).native:
+    # The hold, as Istio injects it, keeps the containers after it back.
+    holds = any(c.lifecycle and c.lifecycle.postStart for c in pod.spec.containers)
+    if holds or kinds_of_istio.shape(pod).native:
         kubelet.run(pod, waiting=[payload])
         # The script is what takes time here: there is no container whose progress could be awaited.
         time.sleep(PROXY_STARTS)
@@ -110,8 +111,3 @@ def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
     kubelet.restart(pod, payload)
     time.sleep(PAYLOAD_WORKS)
     kubelet.finish(pod, payload, 0)
-
-
-def _holds(container: Container) -> bool:
-    """Whether the container keeps those after it back: the hold, as Istio injects it."""
-    return bool(container.lifecycle and container.lifecycle.postStart)

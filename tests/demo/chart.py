@@ -1,11 +1,10 @@
-"""What a timeline shows, in seconds since the job was created: no pixels."""
+"""What the lanes of a timeline show, in seconds since the job was created: no pixels."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from enum import StrEnum
+from typing import NamedTuple
 
 from demo.story import JobStory, PodStory
 
@@ -21,8 +20,7 @@ class Kind(StrEnum):
     IDLE = "payload finished, proxy runs on"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A stretch of time in a lane; `open` when it had not ended when it was looked at last."""
 
     kind: Kind
@@ -31,78 +29,19 @@ class Bar:
     open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """One container through time, and how it ended in a few words."""
 
     label: str
-    bars: tuple[Bar, ...]
     note: str
+    bars: tuple[Bar, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One job, and the lanes of each of its pods, top to bottom."""
-
-    title: str
-    verdict: str
-    good: bool
-    pods: Mapping[str, tuple[Lane, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """All jobs on one scale from 0 to `span` seconds."""
-
-    groups: tuple[Group, ...]
-    span: float
-    ticks: tuple[int, ...]
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of bar that occur, in the order of the legend."""
-        used = {bar.kind for bar in _bars(self.groups)}
-        return tuple(kind for kind in Kind if kind in used)
-
-
-def chart(jobs: tuple[JobStory, ...]) -> Chart:
-    """Lay out the jobs on one scale, so that they can be compared."""
-    groups = tuple(_group(job) for job in jobs)
-    longest = max((job.seconds(job.until) for job in jobs), default=0.0)
-    span = max(1.0, longest, *(bar.end for bar in _bars(groups)))
-    # At most eight labels fit beside each other.
-    step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
-    return Chart(groups, span, tuple(range(0, math.floor(span) + 1, step)))
-
-
-def _bars(groups: tuple[Group, ...]) -> Iterator[Bar]:
+def lanes(job: JobStory, pod: PodStory) -> tuple[Lane, Lane]:
+    """The payload of a pod, and its proxy."""
     return (
-        bar
-        for group in groups
-        for lanes in group.pods.values()
-        for lane in lanes
-        for bar in lane.bars
-    )
-
-
-def _group(job: JobStory) -> Group:
-    # A batch Job has no condition for the time in which it runs.
-    state = job.condition.lower() or "running"
-    return Group(
-        title=job.setting.capitalize(),
-        verdict=(
-            f"{job.kind} {'' if job.succeeded else 'still '}{state}"
-            f" after {job.seconds(job.until):.0f} s"
-        ),
-        good=job.succeeded,
-        pods={pod.name: _lanes(job, pod) for pod in job.pods},
-    )
-
-
-def _lanes(job: JobStory, pod: PodStory) -> tuple[Lane, Lane]:
-    return (
-        Lane("payload", tuple(_payload_bars(job, pod)), _payload_note(job, pod)),
-        Lane("istio-proxy", tuple(_proxy_bars(job, pod)), _proxy_note(job, pod)),
+        Lane("payload", _payload_note(job, pod), tuple(_payload_bars(job, pod))),
+        Lane("istio-proxy", _proxy_note(job, pod), tuple(_proxy_bars(job, pod))),
     )
 
 

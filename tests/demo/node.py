@@ -151,7 +151,6 @@ def status(app: lab.juju.App) -> str:
 
 
 def deploy_charm(cluster: lab.Cluster, steps: Steps, *, units: int = 1) -> lab.juju.App:
-    """Deploy the packed charm with trust, and settle."""
     charm = lab.pack.pack()
     steps.done("charm packed")
     model = lab.juju.Model(cluster, MODEL)

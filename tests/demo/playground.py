@@ -88,8 +88,6 @@ def refusals(client: Client) -> set[str]:
 
 
 def _schedulable(client: Client, node: str) -> None:
-    """Return when the kubelet offers the GPUs."""
-
     def offered() -> bool:
         status = client.get(Node, node).status
         return ((status and status.allocatable) or {}).get(GPU) == str(GPUS)

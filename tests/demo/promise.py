@@ -25,7 +25,6 @@ class Promise:
 
     @property
     def kept(self) -> bool:
-        """Whether there are parts, and each is kept."""
         return bool(self.checks) and all(check.kept for check in self.checks)
 
 
@@ -45,7 +44,6 @@ class Performance:
 
     @property
     def jobs(self) -> tuple[JobStory, JobStory, JobStory]:
-        """The jobs, in the order in which they were played."""
         return self.without, self.helped, self.native
 
 

@@ -1,10 +1,11 @@
 """The timeline as a picture (SVG).
 
-Turns a chart into coordinates and hands them to the template; knows no Kubernetes.
+Turns lanes into coordinates and hands them to the template; knows no Kubernetes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 import jinja2
 import msgspec
 
-from demo.chart import Bar, Chart, Kind, chart
+from demo.chart import Bar, Kind, lanes
 from demo.story import JobStory
 
 # Pixels at scale 1. The picture scales as a whole, so only proportions matter.
@@ -54,39 +55,44 @@ def drawn_from(drawing: str) -> Drawn:
 def picture(jobs: tuple[JobStory, ...], title: str) -> dict[str, Any]:
     """Place everything for the template; seconds become pixels here and nowhere else.
 
-    A panel is a job: its group, its top and bottom, and its lanes, each with its y and bars.
+    A panel is a job: its title and verdict, its top and bottom, and its lanes.
     """
-    drawn = chart(jobs)
+    told = [(job, {pod.name: lanes(job, pod) for pod in job.pods}) for job in jobs]
+    bars = [bar for _, pods in told for pod in pods.values() for lane in pod for bar in lane.bars]
+    # All jobs are on one scale, so that they can be compared.
+    span = max([1.0, *(job.seconds(job.until) for job in jobs), *(bar.end for bar in bars)])
     panels: list[dict[str, Any]] = []
-    top = 0.0
-    for group in drawn.groups:
-        lanes = [
+    summary, top = f"{title}.", 0.0
+    for job, pods in told:
+        of_pods = [
             {
                 "pod": "" if row else name,
-                "lane": lane,
+                "label": lane.label,
+                "note": lane.note,
                 "y": (y := top + HEAD + number * POD + row * LANE),
-                "shapes": [_shape(bar, drawn, y, lane.label) for bar in lane.bars],
+                "shapes": [_shape(bar, span, y, lane.label) for bar in lane.bars],
             }
-            for number, (name, pod) in enumerate(group.pods.items())
+            for number, (name, pod) in enumerate(pods.items())
             for row, lane in enumerate(pod)
         ]
-        bottom = top + HEAD + (len(group.pods) - 1) * POD + 2 * LANE + 4
-        panels.append({"group": group, "top": top, "bottom": bottom, "lanes": lanes})
+        bottom = top + HEAD + (len(pods) - 1) * POD + 2 * LANE + 4
+        # A batch Job has no condition for the time in which it runs.
+        state = f"{'' if job.succeeded else 'still '}{job.condition.lower() or 'running'}"
+        verdict = f"{job.kind} {state} after {job.seconds(job.until):.0f} s"
+        panel = {"title": job.setting.capitalize(), "verdict": verdict, "good": job.succeeded}
+        panels.append({**panel, "top": top, "bottom": bottom, "lanes": of_pods})
         top = bottom + SCALE + GAP
-    legend = _legend(drawn, top + 8)
-    summary = f"{title}. " + " ".join(
-        f"{group.title}: {group.verdict}. "
-        + " ".join(
-            f"{name}: " + ", ".join(f"{lane.label} {lane.note}" for lane in pod) + "."
-            for name, pod in group.pods.items()
-        )
-        for group in drawn.groups
-    )
+        summary += f" {panel['title']}: {verdict}."
+        for name, pod in pods.items():
+            summary += f" {name}: {', '.join(f'{lane.label} {lane.note}' for lane in pod)}."
+    legend = _legend([kind for kind in Kind if kind in {bar.kind for bar in bars}], top + 8)
+    # At most eight labels fit beside each other.
+    step = next((s for s in (1, 2, 5, 10, 20, 60) if span / s <= 8), math.ceil(span / 8))
     return {
         "width": WIDTH,
         "height": (legend[-1][2] if legend else top) + LEGEND_ROW,
         "panels": panels,
-        "ticks": [(_x(drawn, tick), f"{tick} s") for tick in drawn.ticks],
+        "ticks": [(_x(span, tick), f"{tick} s") for tick in range(0, math.floor(span) + 1, step)],
         "legend": legend,
         "summary": summary,
     }
@@ -102,12 +108,12 @@ def _templates() -> jinja2.Environment:
     )
 
 
-def _x(chart: Chart, seconds: float) -> float:
-    return round(NAMES + seconds / chart.span * (WIDTH - NAMES - NOTES), 1)
+def _x(span: float, seconds: float) -> float:
+    return round(NAMES + seconds / span * (WIDTH - NAMES - NOTES), 1)
 
 
-def _shape(bar: Bar, chart: Chart, y: float, label: str) -> dict[str, Any]:
-    x, end = _x(chart, bar.start), _x(chart, bar.end)
+def _shape(bar: Bar, span: float, y: float, label: str) -> dict[str, Any]:
+    x, end = _x(span, bar.start), _x(span, bar.end)
     until = "not over" if bar.open else f"{bar.end:.1f} s"
     return {
         "css": bar.kind.name.lower(),
@@ -119,14 +125,14 @@ def _shape(bar: Bar, chart: Chart, y: float, label: str) -> dict[str, Any]:
     }
 
 
-def _legend(chart: Chart, top: float) -> tuple[tuple[Kind, float, float], ...]:
+def _legend(kinds: list[Kind], top: float) -> list[tuple[Kind, float, float]]:
     entries: list[tuple[Kind, float, float]] = []
     x, y = 0.0, top
-    for kind in chart.kinds:
+    for kind in kinds:
         # 6.8 px is a generous mean width of a letter at the legend's size, so nothing collides.
         width = 30 + len(kind) * 6.8 + 12
         if x and x + width > WIDTH:
             x, y = 0.0, y + LEGEND_ROW
         entries.append((kind, x, y))
         x += width
-    return tuple(entries)
+    return entries

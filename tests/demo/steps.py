@@ -20,7 +20,6 @@ class Steps:
         self._lock = threading.Lock()
 
     def done(self, what: str) -> None:
-        """Say that something is done."""
         with self._lock:
             seconds = time.monotonic() - self._start
             self._console.print(f"{seconds:7.1f} s  {what}", markup=False, soft_wrap=True)

@@ -16,12 +16,10 @@ class Run:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the run is over and its exit code was 0."""
         return self.finished is not None and self.exit_code == 0
 
     @property
     def failed(self) -> bool:
-        """Whether the run is over and its exit code was not 0."""
         return self.finished is not None and self.exit_code != 0
 
 
@@ -45,12 +43,10 @@ class PodStory:
 
     @property
     def last_try(self) -> Run | None:
-        """The newest run of the payload."""
         return self.payload[-1] if self.payload else None
 
     @property
     def failed_tries(self) -> tuple[Run, ...]:
-        """The runs of the payload that ended with an error."""
         return tuple(run for run in self.payload if run.failed)
 
     @property
@@ -72,7 +68,6 @@ class PodStory:
 
     @property
     def result(self) -> str:
-        """How the pod ended, in words."""
         if self.hangs:
             return "hangs"
         return {
@@ -103,7 +98,6 @@ class JobStory:
 
     @property
     def native(self) -> bool:
-        """Whether every pod has a native sidecar."""
         return bool(self.pods) and all(pod.native for pod in self.pods)
 
     @property
@@ -115,9 +109,7 @@ class JobStory:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job itself says that it succeeded."""
         return self.condition in ("Succeeded", "Complete")
 
     def seconds(self, moment: datetime) -> float:
-        """Seconds from the creation of the job to `moment`."""
         return (moment - self.created).total_seconds()

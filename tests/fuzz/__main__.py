@@ -16,7 +16,6 @@ from fuzz.server import serving
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser("python -m fuzz", description=__doc__)
     parser.add_argument("--bodies", type=int, default=200_000, help="of each target")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
@@ -39,7 +38,6 @@ async def _reviews(count: int, seed: int) -> list[str]:
 
 
 async def _pods(count: int, seed: int) -> list[str]:
-    """Read stored pods, decide about them and show them."""
     return await stored.play(count, seed, _show)
 
 

@@ -26,7 +26,6 @@ class Ask:
 
 
 def make(dice: Random) -> bytes:
-    """One body."""
     return dice.choices(_MAKERS, _SHARES)[0](dice)
 
 

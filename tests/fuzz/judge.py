@@ -28,15 +28,12 @@ _NO_PATCH = (
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
-
     status: int
     content_type: str
     body: bytes
 
 
 def of(ask: Ask, answer: Answer) -> Iterator[str]:
-    """Findings about the answer to a complete request."""
     yield from of_any(answer)
     uid = uid_of(ask.body)
     expected = {200} if uid else {200, 400}
@@ -47,7 +44,6 @@ def of(ask: Ask, answer: Answer) -> Iterator[str]:
 
 
 def of_any(answer: Answer) -> Iterator[str]:
-    """Findings about any answer to any request."""
     if not 200 <= answer.status < 500:
         yield f"status {answer.status}: {answer.body[:200]!r}"
     kind = "application/json" if answer.status == 200 else "text/plain; charset=utf-8"

@@ -71,7 +71,6 @@ async def play(
 
 
 def case(seed: int, number: int) -> Ask:
-    """A request."""
     dice = Random(f"{seed}:{number}")
     return Ask(bodies.make(dice), INJECT if dice.random() < INJECTS else MUTATE)
 

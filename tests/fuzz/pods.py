@@ -126,12 +126,10 @@ def event(pod: dict[str, Any], kind: str = "MODIFIED", *, deep: int = 0, under: 
 
 
 def pod_of(line: bytes) -> bytes:
-    """The pod in a line of `event`."""
     return line.partition(b'"object":')[2].removesuffix(b"}\n")
 
 
 def page(lines: list[bytes]) -> bytes:
-    """A list of the pods in these lines."""
     items = b",".join(map(pod_of, lines))
     meta = b'"metadata":{"resourceVersion":"7"}'
     return b'{"kind":"PodList","apiVersion":"v1",' + meta + b',"items":[' + items + b"]}"

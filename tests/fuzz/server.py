@@ -26,14 +26,11 @@ _PROGRAM = (sys.executable, "-c", "import sys; from istio_aux.cli import main; s
 
 @dataclass(frozen=True)
 class Server:
-    """A running webhook."""
-
     process: asyncio.subprocess.Process
     session: aiohttp.ClientSession
     status: str
 
     async def answer(self, ask: Ask) -> Answer:
-        """Its answer to a request."""
         json_ = {"Content-Type": "application/json"}
         async with self.session.post(ask.path, data=BytesIO(ask.body), headers=json_) as answer:
             kind = answer.headers.get("Content-Type", "")
@@ -52,12 +49,10 @@ class Server:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU that it has used."""
         return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     @property
     def faults(self) -> int:
-        """How many internal errors it has counted."""
         with urllib.request.urlopen(f"http://{self.status}/metrics") as answer:
             [count] = re.findall(
                 r"^istio_aux_internal_errors_total (\S+)$", answer.read().decode(), re.MULTILINE

@@ -46,7 +46,6 @@ TEXTS = {
 
 
 def asks() -> Iterator[tuple[str, Ask]]:
-    """Every slow request with its name."""
     for name, text in TEXTS.items():
         for more in ({}, INJECTED):
             metadata = {"annotations": {CONFIG: text, **more}}

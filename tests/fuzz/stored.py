@@ -97,12 +97,10 @@ class Followers:
 
 
 def explained(pod: Pod) -> report.Explanation:
-    """What `explain` says about a pod of a cluster."""
     return report.explain(pod, judged(pod, NOW))
 
 
 def audited(pod: Pod) -> report.Finding | str | None:
-    """What `audit` says about it."""
     ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
     return report.audit(pod, mesh.ENABLED, ours, lambda wish: expected(wish, HOOKS, mesh.POLICIES))
 
@@ -139,12 +137,10 @@ class Judge:
         return found
 
     def add(self, what: str) -> None:
-        """Note a finding."""
         self.findings.append(f"{self.name}: {what}")
 
 
 async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
-    """Findings about one pod."""
     judge = Judge(name, line)
     pod = await judge.step("watch", lambda: followers.read(line))
     if await judge.step("list", lambda: followers.list(line)) is False:

@@ -39,7 +39,6 @@ JUNK = [
 
 
 def make(dice: Random) -> str:
-    """One text."""
     if dice.random() < 0.02:
         return dice.choice(_HOSTILE)
     if dice.random() < 0.5:

@@ -19,7 +19,6 @@ from lab.waiting import until
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab", description=lab.__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

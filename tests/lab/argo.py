@@ -60,7 +60,7 @@ def store() -> dict[str, Any]:
     serve = ["nc", "-ll", "-p", str(PORT), "-e", "sh", "-c", _STORE]
     container = {"name": "store", "image": images.BUSYBOX, "command": serve}
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "store"},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
     }  # fmt: skip
 
@@ -70,7 +70,7 @@ def release(address: str) -> dict[str, Any]:
     ask = f"wget -qO- http://{address}:{PORT}/release"
     container = {"name": "release", "image": images.BUSYBOX, "command": ["sh", "-c", ask]}
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "release"},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {},
         "spec": {"containers": [container], "restartPolicy": "OnFailure"},
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes as PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # A cluster left running by hand may see a weekend; none sees a month.
@@ -33,7 +34,7 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"lab {name}")])
+        self._subject = named(f"lab {name}")
         certificate = (
             self._builder(self._subject, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -65,27 +66,38 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
         if hosts:
-            names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+            names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         return _write(self._folder, name, builder.sign(self._key, hashes.SHA256()), key)
 
-    def _builder(
-        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
-    ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+    def _builder(self, subject: x509.Name, public_key: PublicKey) -> x509.CertificateBuilder:
+        begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
         # Python 3.13 verifies strictly: RFC 5280 wants both key identifiers.
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._subject)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + LIFETIME)
+            begun(subject, self._subject, public_key, begin, LIFETIME)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(authority, critical=False)
         )
+
+
+def begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: PublicKey,
+    begin: datetime.datetime,
+    life: datetime.timedelta,
+) -> x509.CertificateBuilder:
+    """A certificate that has no extension yet."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + life)
+    )
 
 
 def signing_key(path: Path) -> Path:
@@ -93,7 +105,11 @@ def signing_key(path: Path) -> Path:
     return _write_key(path, ec.generate_private_key(ec.SECP256R1()))
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -101,7 +117,6 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """What a key may be used for."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

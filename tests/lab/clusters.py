@@ -150,8 +150,6 @@ class Cluster:
         return egress.configuration(self.state, at)
 
     def await_api(self) -> None:
-        """Return when the API server is ready."""
-
         def ready() -> bool:
             self.process("kube-apiserver").check()
             return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
@@ -170,7 +168,6 @@ class Cluster:
         return client
 
     def close_clients(self) -> None:
-        """Close what `client` returned."""
         while self._clients:
             self._clients.pop().close()
 

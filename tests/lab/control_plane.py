@@ -29,7 +29,6 @@ class Endpoints:
 
     @property
     def server(self) -> str:
-        """The URL of the API server."""
         return f"https://{self.public}:{self.port}"
 
 
@@ -158,7 +157,6 @@ def kube_controller_manager(program: Path, endpoints: Endpoints, files: Credenti
 
 
 def kube_scheduler(program: Path, endpoints: Endpoints, files: Credentials) -> list[str]:
-    """The command line of the scheduler, which has no port."""
     config = _component(endpoints, files, "kube-scheduler")
     return [str(program), f"--kubeconfig={config}", "--leader-elect=false", "--secure-port=0"]
 

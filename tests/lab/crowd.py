@@ -90,7 +90,6 @@ class Keeper:
 
 
 def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
-    """The controller and its budgets."""
     labels = {KEPT: name, **kind.labels}
     container = {"name": "main", "image": images.BUSYBOX}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1}

@@ -32,7 +32,6 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def installable() -> bool:
-    """Whether this process can install packages."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 

@@ -21,18 +21,18 @@ import lab
 import lab.istio
 import lab.juju
 import lab.pack
-from lab import workloads
 from lab.meshed import PROXY
+from lab.workloads import Workload, container, pod
 
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 REQUESTED = "requested"
+PROBE = Workload("probe", pod(container("true")))
 
 
 @pytest.fixture(scope="session")
 def charm() -> Path:
-    """The packed charm of this checkout."""
     return lab.pack.pack(ROOT)
 
 
@@ -65,23 +65,15 @@ def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = S
     """Select a namespace; return when its pods are injected by Istio and held by the charm."""
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     await_root(client, namespace)
-    probe = workloads.pod(workloads.container("true"))
-    probe["metadata"] = {"name": "probe", "namespace": namespace}
-
-    def held() -> bool:
-        created = str(client.create(workloads.Pod.from_dict(probe), dry_run=True))
-        return PROXY in created and "holdApplicationUntilProxyStarts" in created
-
-    lab.until(held, what=f"pods of {namespace} to be injected and held")
+    await_marks(client, namespace, PROXY, "holdApplicationUntilProxyStarts")
 
 
-def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
-    """Return when a pod with such metadata gets a sidecar."""
-    probe = workloads.pod(workloads.container("true"))
-    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
+def await_marks(client: Client, namespace: str, *marks: str, probe: Workload = PROBE) -> None:
+    """Return when a pod that is made in a namespace has all of these: containers, annotations."""
+    made = probe.in_namespace(namespace)
     lab.until(
-        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
-        what=f"pods of {namespace} to be injected",
+        lambda: all(mark in str(client.create(made, dry_run=True)) for mark in marks),
+        what=f"pods of {namespace} to have {' and '.join(marks)}",
         ignoring=(ApiError,),
     )
 
@@ -123,6 +115,5 @@ def list_stuck(app: lab.juju.App) -> Mapping[str, Any]:
 
 
 def serving(client: Client, app: lab.juju.App) -> set[str]:
-    """The addresses that the application's Service leads to."""
     endpoints = client.get(EndpointSlice, app.name, namespace=app.model.namespace).endpoints
     return {e.addresses[0] for e in endpoints or [] if e.conditions and e.conditions.ready}

@@ -60,9 +60,7 @@ sed -n "/^$metric=/s/^/$trial /p" {FILE} | nc "${{db%:*}}" "${{db#*:}}" || exit 
 def database() -> dict[str, Any]:
     """A pod that stores what collectors send: in its log. A stand-in for katib-db-manager."""
     store = f"exec nc -ll -p {PORT} -e sh -c 'cat >/proc/1/fd/1'"
-    pod = workloads.pod(workloads.container(store), restart="Always")
-    pod["metadata"] |= {"name": "katib-db-manager"}
-    return pod
+    return workloads.pod(workloads.container(store), restart="Always")
 
 
 def trial(
@@ -90,6 +88,4 @@ def trial(
         shareProcessNamespace=True,
         volumes=[{"name": "metrics-volume", "emptyDir": {}}],
     )
-    job = workloads.job(template)
-    job["metadata"] |= {"name": name}
-    return job
+    return workloads.job(template)

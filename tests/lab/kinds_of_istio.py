@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightkube import Client
-from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 import lab.istio
-from lab import images
 from lab.meshed import PROXY, annotations_of
+from lab.outcome import await_end
 from lab.waiting import until
+from lab.workloads import Workload, container, job, pod, template
 
-SPEC = PodSpec(
-    containers=[Container(name="main", image=images.BUSYBOX, command=["true"])],
-    restartPolicy="Never",
-    terminationGracePeriodSeconds=5,
-)
+RUN = container("true")
+GRACE: dict[str, Any] = {"terminationGracePeriodSeconds": 5}
 
 
 class Shape(NamedTuple):
@@ -50,26 +44,25 @@ def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> No
 
 def tried(client: Client, namespace: str) -> Shape:
     """The shape of a new pod, by a dry run."""
-    probe = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=SPEC)
-    return shape(client.create(probe, dry_run=True))
+    probe = Workload("probe", pod(RUN, **GRACE)).in_namespace(namespace)
+    return shape(_typed(client.create(probe, dry_run=True)))
 
 
-def shape(pod: Pod) -> Shape:
-    """The shape of a pod."""
-    assert pod.spec
-    native = {c.name for c in pod.spec.initContainers or [] if c.restartPolicy == "Always"}
-    return Shape(annotations_of(pod).get("istio-aux.io/started-with"), PROXY in native)
+def shape(made: Pod) -> Shape:
+    assert made.spec
+    native = {c.name for c in made.spec.initContainers or [] if c.restartPolicy == "Always"}
+    return Shape(annotations_of(made).get("istio-aux.io/started-with"), PROXY in native)
 
 
 def complete(client: Client, namespace: str, name: str) -> Pod:
     """Run a Job to its end; returns its pod."""
-    spec = JobSpec(template=PodTemplateSpec(spec=SPEC), backoffLimit=0)
-    client.create(Job(metadata=ObjectMeta(name=name, namespace=namespace), spec=spec))
+    run = Workload(name, job(template(RUN, **GRACE)))
+    client.create(run.in_namespace(namespace))
+    [made] = await_end(client, run, namespace).pods
+    return _typed(made)
 
-    def finished() -> bool:
-        status = client.get(Job, name, namespace=namespace).status
-        return bool(status and status.completionTime)
 
-    until(finished, what=f"Job {namespace}/{name} to complete")
-    [pod] = client.list(Pod, namespace=namespace, labels={"job-name": name})
-    return pod
+def _typed(found: Any) -> Pod:
+    made = Pod.from_dict(found)
+    assert isinstance(made, Pod)
+    return made

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from lightkube import Client
 from lightkube.models import core_v1, meta_v1
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from lab import images
@@ -65,6 +66,18 @@ def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what:
     return made
 
 
+def job(of: Pod, marks: Mapping[str, str] | None = None, **spec: Any) -> Job:
+    """A Job of pods like this one, under its name; ``marks`` are its labels and annotations."""
+    assert of.metadata
+    assert of.spec
+    metadata = {"name": of.metadata.name, "namespace": of.metadata.namespace}
+    metadata |= {"labels": marks, "annotations": marks} if marks else {}
+    template = {"spec": of.spec.to_dict()}
+    made = Job.from_dict({"metadata": metadata, "spec": {"template": template, **spec}})
+    assert isinstance(made, Job)
+    return made
+
+
 def written(document: Mapping[str, Any], namespace: str) -> Pod:
     """A pod as its author wrote it, in a namespace."""
     metadata = {**document["metadata"], "namespace": namespace}
@@ -74,7 +87,6 @@ def written(document: Mapping[str, Any], namespace: str) -> Pod:
 
 
 def scripted(namespace: str, name: str, script: str) -> Pod:
-    """A pod that runs a script of busybox's shell once."""
     main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
     metadata = meta_v1.ObjectMeta(name=name, namespace=namespace)
     spec = core_v1.PodSpec(
@@ -102,7 +114,6 @@ def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Contai
 
 
 def annotations_of(pod: Pod) -> dict[str, str]:
-    """The pod's annotations."""
     assert pod.metadata is not None
     return pod.metadata.annotations or {}
 
@@ -114,7 +125,6 @@ def has_sidecar(pod: Pod) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether the pod's condition Ready is true."""
     conditions = (pod.status and pod.status.conditions) or []
     return any(c.type == "Ready" and c.status == "True" for c in conditions)
 

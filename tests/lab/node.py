@@ -170,7 +170,6 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
 
 
 def load(tree: Tree, image: Path) -> None:
-    """Import an image tarball."""
     where = ["--address", node_config.SOCKET, "--namespace", "k8s.io"]
     tree.run("ctr", ["ctr", *where, "images", "import", image], timeout=START)
 

@@ -82,7 +82,6 @@ def codes(outcome: Outcome) -> tuple[int | None, ...]:
 
 
 def describes(workload: Workload, outcome: Outcome) -> bool:
-    """Whether the outcome is the one that the workload was written for."""
     restarts = sum(c.restarts for pod in outcome.pods for c in pod.payload)
     return (
         workload.ends in {kind for kind, _ in outcome.conditions}
@@ -182,6 +181,15 @@ class Seen:
 def look(client: Client, workload: Workload, namespace: str) -> Seen:
     """The workload as it is now in this namespace."""
     return _look(client, (namespace,), [workload])[workload.name]
+
+
+def await_address(client: Client, pod: Workload, namespace: str) -> str:
+    """Create a pod; return its address once it has one."""
+    client.create(made := pod.in_namespace(namespace))
+    return until(
+        lambda: client.get(type(made), pod.name, namespace=namespace)["status"].get("podIP"),
+        what=f"pod {namespace}/{pod.name} to have an address",
+    )
 
 
 def await_end(client: Client, workload: Workload, namespace: str) -> Seen:

@@ -39,7 +39,6 @@ def wheel(folder: Path, project: Path = WORKLOAD) -> Path:
 
 
 def scripts(built: Path) -> Iterator[EntryPoint]:
-    """The commands that a wheel installs."""
     with zipfile.ZipFile(built) as archive:
         [name] = [n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt")]
         parser = ConfigParser(delimiters=("=",))

@@ -11,9 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
-from lab.certificates import usage
+from lab.certificates import begun, named, usage
 
 YEAR = timedelta(days=365)
 
@@ -23,17 +22,11 @@ class Provider:
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = _named("root of pki")
+        self._subject = named("root of pki")
         self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         now = datetime.now(UTC)
         root = (
-            x509.CertificateBuilder()
-            .subject_name(self._subject)
-            .issuer_name(self._subject)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now)
-            .not_valid_after(now + 10 * YEAR)
+            begun(self._subject, self._subject, self._key.public_key(), now, 10 * YEAR)
             .add_extension(self._identifier, critical=False)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage(signs_certificates=True), critical=True)
@@ -57,13 +50,7 @@ class Provider:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
         begin = datetime.now(UTC) - age
         certificate = (
-            x509.CertificateBuilder()
-            .subject_name(_named("istio-aux"))
-            .issuer_name(self._subject)
-            .public_key(asked.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(begin + life)
+            begun(named("istio-aux"), self._subject, asked.public_key(), begin, life)
             .add_extension(x509.SubjectAlternativeName(map(x509.DNSName, names)), critical=False)
             .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA256())
@@ -86,10 +73,6 @@ def requests(data: Mapping[str, str]) -> list[str]:
 def databag(*entries: Mapping[str, Any]) -> dict[str, str]:
     """The provider's databag with these certificates."""
     return {"certificates": json.dumps(entries)}
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _pem(certificate: x509.Certificate) -> str:

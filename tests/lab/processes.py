@@ -43,7 +43,6 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
         return self._exited is not None and not self._exited.done()
 
     def check(self) -> None:
@@ -56,7 +55,6 @@ class Process:
         self._tree.request("kill", key=self._key, signal=int(signal))
 
     def last_words(self) -> str:
-        """The last line of the log."""
         return (self.log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
 
     def restart(self) -> None:

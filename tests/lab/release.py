@@ -52,7 +52,6 @@ def run(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str:
 
 
 def given(values: Mapping[str, Any]) -> list[str]:
-    """Values as arguments of `helm`."""
     return [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
 
 
@@ -78,11 +77,9 @@ class Release:
         return self._helm("upgrade", values)
 
     def uninstall(self) -> None:
-        """Uninstall it and return when its objects are gone."""
         self._run("uninstall", self._release, "--wait", f"--timeout={READY}")
 
     def status(self) -> str:
-        """What Helm says of it."""
         return self._run("list")
 
     def pods(self, client: Client) -> list[Pod]:

@@ -78,12 +78,10 @@ class Recipe:
 
     @property
     def version(self) -> str:
-        """The version of the rock."""
         return str(self.facts["version"])
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """The parts, in their order."""
         return list(self.facts["parts"].values())
 
     def pebble_layer(self) -> str:
@@ -285,7 +283,6 @@ def _digest(recipe: Recipe, debs: list[Path]) -> str:
 
 
 def main() -> int:
-    """Write what ships to `dist/`, and print it."""
     out = packages.ROOT / "dist"
     try:
         made = image()

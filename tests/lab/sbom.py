@@ -25,7 +25,6 @@ def of_image(debs: Iterable[Path]) -> str:
 
 
 def of_charm() -> str:
-    """The bill of the charm."""
     parts = _python(packages.ROOT)
     return _bill("application", "istio-aux-charm", packages.version(packages.ROOT), parts)
 

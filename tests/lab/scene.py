@@ -31,12 +31,10 @@ class Scene:
         return pod
 
     def look(self, pod: Pod) -> Pod:
-        """The pod as it is now."""
         namespace, name = _name(pod).split("/")
         return self.client.get(Pod, name, namespace=namespace)
 
     def phase(self, pod: Pod) -> str | None:
-        """The pod's phase now."""
         status = self.look(pod).status
         return status.phase if status else None
 
@@ -45,27 +43,18 @@ class Scene:
         return meshed.proxy_exit_code(self.look(pod))
 
     def await_phase(self, pod: Pod, phase: str) -> None:
-        """Return when the pod has that phase. Raises TimeoutError."""
         until(lambda: self.phase(pod) == phase, what=f"pod {_name(pod)} to be {phase}")
 
-    def events(self, pod: Pod) -> dict[str, str]:
-        """The Events on the pod: reason and the latest note."""
-        return {str(event.reason): event.message or "" for event in self._events(pod)}
-
-    def notes(self, pod: Pod) -> list[str]:
-        """The notes of all Events on the pod; `events` has one of each reason."""
-        return [event.message or "" for event in self._events(pod)]
-
-    def _events(self, pod: Pod) -> list[Event]:
+    def notes(self, pod: Pod, reason: str = "") -> list[str]:
+        """The notes of the Events on the pod, of this reason if there is one."""
         assert pod.metadata is not None
         found = self.client.list(Event, namespace=self.namespace)
-        return [event for event in found if event.involvedObject.uid == pod.metadata.uid]
+        mine = [event for event in found if event.involvedObject.uid == pod.metadata.uid]
+        return [event.message or "" for event in mine if reason in ("", event.reason)]
 
-    def await_event(self, pod: Pod, reason: str) -> str:
-        """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""
-        return until(
-            lambda: self.events(pod).get(reason), what=f"Event {reason} on pod {_name(pod)}"
-        )
+    def await_event(self, pod: Pod, reason: str) -> None:
+        """Return when the pod has an Event of that reason. Raises TimeoutError."""
+        until(lambda: self.notes(pod, reason), what=f"Event {reason} on pod {_name(pod)}")
 
     def await_control(self) -> None:
         """Run a pod that must be freed, from its start to its end.

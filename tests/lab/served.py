@@ -23,24 +23,36 @@ from lab.scene import Scene
 from lab.workload import Workload
 
 Programs = Callable[..., Workload]
-"""Deploys a workload and starts it: ``programs("strict", {"quit-grace": 2}, publish=True)``.
-
-More arguments: ``start=False`` deploys it only; others are those of `declared`.
-"""
+"""Has a `program` until the file ends: ``programs("strict", {"quit-grace": 2}, publish=True)``."""
 Stages = Callable[[Workload], Scene]
 """Makes a namespace that a workload serves."""
 
 
 @contextlib.contextmanager
 def program(
-    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any], **more: Any
+    cluster: lab.Cluster,
+    folder: Path,
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    start: bool = True,
+    publish: bool = False,
+    **more: Any,
 ) -> Iterator[Workload]:
-    """A workload that is ready; the arguments are those of `declared`."""
+    """A workload that is deployed, and ready unless ``start`` is False, as `declared` has it.
+
+    ``publish``: with its webhook.
+    """
     workload = declared(cluster, folder, name, settings, **more)
     workload.deploy()
-    workload.start()
-    workload.await_ready()
+    if start:
+        workload.start()
+        workload.await_ready()
+    if publish:
+        workload.publish()
     yield workload
+    if publish:
+        workload.withdraw()
     end(workload)
 
 
@@ -100,7 +112,6 @@ def follow(cluster: lab.Cluster, folder: Path, commands: str) -> str:
 
 
 def is_taken(cluster: lab.Cluster, token: str) -> bool:
-    """Whether the API server takes the token."""
     trusted = ssl.create_default_context(cafile=str(cluster.ca))
     with httpx2.Client(verify=trusted, trust_env=False) as http:
         headers = {"Authorization": f"Bearer {token}"}

@@ -19,7 +19,6 @@ MANY = tuple(f"helper-{number}" for number in range(MOST + 1))
 
 
 def container(name: str, **more: Any) -> dict[str, Any]:
-    """A container with further fields."""
     return {"name": name, "image": BUSYBOX, **more}
 
 

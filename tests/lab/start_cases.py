@@ -79,13 +79,11 @@ class Case:
 
     @property
     def expected(self) -> Outcome:
-        """What it is to be in the end."""
         containers = self.pod["spec"]["containers"] if self.containers is None else self.containers
         return outcome({**self.annotations, **self.added}, containers)
 
     @property
     def labelled(self) -> dict[str, str]:
-        """Its labels in the end."""
         return {**self.labels, **({INJECT: "true"} if self.asks else {})}
 
 

@@ -49,7 +49,6 @@ def environment() -> dict[str, str]:
 
 
 def version(folder: Path) -> str:
-    """The Go release that builds the module in `folder`, like go1.26.8."""
     return _run([str(go()), "env", "GOVERSION"], cwd=folder)
 
 

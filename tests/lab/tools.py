@@ -70,15 +70,12 @@ def _pinned(folder: Path) -> re.Match[str]:
     try:
         pins = (folder / "go.mod").read_text()
     except FileNotFoundError:
-        there = ", ".join(sorted(found.name.rpartition("-")[2] for found in _folders()))
+        folders = (HERE / "tools").glob("kubernetes-*")
+        there = ", ".join(sorted(found.name.rpartition("-")[2] for found in folders))
         raise BuildError(f"LAB_KUBERNETES={MINOR}: expected one of {there}") from None
     pinned = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", pins)
     assert pinned
     return pinned
-
-
-def _folders() -> Iterable[Path]:
-    return (HERE / "tools").glob("kubernetes-*")
 
 
 NEWEST_KUBERNETES = HERE / f"tools/kubernetes-{NEWEST}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +37,18 @@ from lab.waiting import PATIENCE
 PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Seconds. Measured on 2 busy cores: gone 1.1 s after SIGTERM.
 STOP = 30.0
+# Seconds for a command. Measured on 2 busy cores: 15 s.
+ANSWER = 300
 DEFAULT = str(settings.DEFAULTS.namespace_selectors)
+
+
+def ask(kubeconfig: Path, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the program with its output in pipes."""
+    return subprocess.run(
+        [PROGRAM, *argv, "--kubeconfig", kubeconfig],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True, text=True, timeout=ANSWER, check=False,
+    )  # fmt: skip
 
 
 class Workload:
@@ -136,12 +149,10 @@ class Workload:
 
     @property
     def config(self) -> Path:
-        """The settings file."""
         return self._folder / "config.yaml"
 
     @property
     def argv(self) -> list[str]:
-        """The command line."""
         return [
             *(str(PROGRAM), "serve"),
             *("--config", str(self.config), "--kubeconfig", str(self.kubeconfig)),
@@ -163,8 +174,6 @@ class Workload:
         self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
     def await_ready(self, timeout: float = PATIENCE) -> None:
-        """Return when the program says that it is ready."""
-
         def ready() -> bool:
             self.process.check()
             return self.get("/readyz")[0] == 200
@@ -268,16 +277,11 @@ class Workload:
 def renamed(
     resources: Sequence[AnyResource], values: manifests.Values, name: str
 ) -> list[AnyResource]:
-    """The webhooks that were rendered of these values, under a name of their own, `patiently`."""
-    ours = manifests.webhook_configuration(values.app, values.model)
-    return _replaced(patiently(resources), ours, name)
+    """The webhooks that were rendered of these values, under a name of their own.
 
-
-def patiently(resources: Sequence[AnyResource]) -> list[AnyResource]:
-    """Webhooks that are waited for longer: the machine may be busy, where nothing is about time."""
-    return _replaced(resources, '"timeoutSeconds": 3', '"timeoutSeconds": 30')
-
-
-def _replaced(resources: Sequence[AnyResource], old: str, new: str) -> list[AnyResource]:
-    text = json.dumps([resource.to_dict() for resource in resources]).replace(old, new)
+    They are waited for longer: the machine may be busy, where nothing is about time.
+    """
+    text = json.dumps([resource.to_dict() for resource in resources])
+    text = text.replace(manifests.webhook_configuration(values.app, values.model), name)
+    text = text.replace('"timeoutSeconds": 3', '"timeoutSeconds": 30')
     return [codecs.from_dict(each) for each in json.loads(text)]

@@ -55,9 +55,9 @@ class Workload:
 
     name: str  # What it does, as its name in Kubernetes.
     manifest: dict[str, Any]  # The object, without a namespace.
-    ends: str  # The condition in which it ends; of a pod the phase.
+    ends: str = ""  # The condition in which it ends; of a pod the phase.
     # The last exit codes of its payload containers, sorted, over the pods it leaves.
-    codes: tuple[int, ...]
+    codes: tuple[int, ...] = ()
     restarts: int = 0  # How often a payload container started again, over the pods it leaves.
     # Whether a restart is one of all containers, so of the proxy as well.
     everything_restarts: bool = False
@@ -99,7 +99,6 @@ def template(
     annotations: Mapping[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A pod's metadata and specification."""
     spec = {
         "containers": list(containers),
         "restartPolicy": restart,

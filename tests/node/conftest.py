@@ -47,7 +47,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
 
 @pytest.fixture(scope="session")
 def steps() -> Steps:
-    """Prints what the demo does."""
     return Steps()
 
 

@@ -68,7 +68,6 @@ def test_trust_that_comes_after_its_event_is_found_by_the_charm_itself(
 
 
 def versions(client: Client, app: lab.juju.App) -> dict[str, str]:
-    """The version of each object that the application owns."""
     labels: Any = manifests.labels(app.name, app.model.name)
     return {
         f"{kind.__name__} {each.metadata.name}": each.metadata.resourceVersion

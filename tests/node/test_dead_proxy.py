@@ -110,18 +110,3 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     [payload] = outcome.read([], [pod]).pods[0].payload
     assert (pod["status"]["phase"], proxy.exit_code, proxy.restarts) == ("Running", code, 0)
     assert (payload.exit_code, payload.restarts) == (None, 0)
-
-
-def test_juju_status_counts_the_pods_that_have_lost_their_proxy(
-    client: Client, selected: str, istio_aux: lab.juju.App
-) -> None:
-    """istio#45627, scuttle#34: the charm's status shows it as well."""
-    for name in ("hold-timed-out", "killed"):
-        await_told(client, selected, name)
-
-    def status() -> str:
-        istio_aux.run("update-status")
-        return istio_aux.status()[1]
-
-    # A proxy counts once its loss has lasted for two seconds.
-    lab.until(lambda: "2 lost their proxy" in status(), what="both to be counted")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +19,6 @@ from demo.steps import Steps
 from demo.story import JobStory
 from lab import kinds_of_istio
 from lab.nightly import NIGHTLY
-from lab.workload import PROGRAM
 from lightkube import Client, codecs
 from lightkube.resources.core_v1 import Namespace
 from rich.console import Console
@@ -201,25 +198,3 @@ def test_a_hold_that_is_missing_breaks_the_promise(
         "every payload runs once and exits 0",
         "no payload starts before its proxy is ready",
     }
-
-
-def test_quit_frees_the_tfjob_where_nobody_looks_after_it(
-    cluster: lab.Cluster, client: Client, performance: Performance
-) -> None:
-    """Which hangs there: the real agent exits, and the kubelet says so."""
-    hangs = performance.without
-    argv = ("quit", "-n", hangs.namespace, "--yes", "-o", "json")
-    done = subprocess.run(
-        [PROGRAM, *argv, "--kubeconfig", cluster.kubeconfig],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-
-    found = [json.loads(line)["outcome"] for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr, found) == (0, "", ["freed"] * 2)
-    tfjob = scenes.RESOURCES[hangs.kind]
-
-    def succeeded() -> bool:
-        job = client.get(tfjob, hangs.name, namespace=hangs.namespace)
-        return "Succeeded" in {each["type"] for each in job["status"]["conditions"]}
-
-    lab.until(succeeded, what="the TFJob to succeed")

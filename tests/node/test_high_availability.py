@@ -113,7 +113,6 @@ def play(
 
 
 def await_changes(app: lab.juju.App, stream: Stream) -> None:
-    """Return once pods are changed."""
     app.settle()
     lab.until(
         lambda: all(map(is_changed, stream.await_more(5))),

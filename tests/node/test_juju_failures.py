@@ -70,7 +70,6 @@ def issuers(app: lab.juju.App) -> set[str]:
 
 
 def trusted(client: Client, app: lab.juju.App) -> set[str]:
-    """The authorities that the API server trusts."""
     found = client.get(MutatingWebhookConfiguration, f"istio-aux-{app.model.name}-{app.name}")
     bundles = [hook.clientConfig.caBundle or "" for hook in found.webhooks or ()]
     return {pem for each in bundles for pem in parse_bundle(b64decode(each).decode())}

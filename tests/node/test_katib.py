@@ -13,10 +13,10 @@ import lab.istio
 import lab.juju
 import pytest
 from istio_aux.quit.rules import KATIB_FIX
-from lab import katib, workloads
+from lab import katib
 from lab.deployed import REQUESTED, SELECTED, await_selected, list_stuck
 from lab.fixtures import new_namespaces
-from lab.outcome import Seen, look
+from lab.outcome import Seen, await_address, look
 from lab.workloads import Workload
 from lightkube import Client
 
@@ -53,15 +53,8 @@ def places(
 def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
     """Run all trials at once, until those that can have completed, and all others hang; the log of
     the database."""
-    document = katib.database()
-    document["metadata"]["namespace"] = places["plain"]
-    client.create(workloads.Pod.from_dict(document))
-    database = lab.until(
-        lambda: client.get(workloads.Pod, "katib-db-manager", namespace=places["plain"])[
-            "status"
-        ].get("podIP"),
-        what="the database to run",
-    )
+    manager = Workload("katib-db-manager", katib.database())
+    database = await_address(client, manager, places["plain"])
     for name, (place, wait) in TRIALS.items():
         annotations = NATIVE if place == "native" else None
         job = katib.trial(name, database, wait_all_processes=wait, annotations=annotations)

@@ -12,14 +12,13 @@ from typing import Any
 import lab
 import lab.istio
 import pytest
-from lab import outcome, served, workloads
-from lab.deployed import REQUESTED, await_root
+from lab import outcome, served
+from lab.deployed import REQUESTED, await_marks, await_root
 from lab.endings import a_job
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.outcome import Seen, await_ends
-from lab.workload import Workload as Program
-from lab.workloads import TALK, Workload, container
+from lab.workloads import TALK, Workload, container, pod
 from lightkube import Client
 from lightkube.models.core_v1 import LimitRangeItem, LimitRangeSpec, ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -77,6 +76,7 @@ BROKEN = (
         annotations={"proxy.istio.io/config": "statusPort: 0"}, **ENOUGH,
     ),
 )  # fmt: skip
+PROBE = Workload("probe", pod(container("true"), **ENOUGH))
 WORLDS = {
     "never": {"istio-injection": "enabled"},
     "on-request": {"istio.io/rev": REQUESTED},
@@ -106,35 +106,23 @@ def worlds(
 ) -> Iterator[Mapping[str, str]]:
     """A plain namespace and one beside each Istio; istio-aux knows the last one, which can."""
     unasked = lab.istio.install(cluster, UNASKED, revision=UNASKED, native="default")
-    program = Program(
-        cluster, tmp_path_factory.mktemp("native"), name="start-native", model="start-native",
-        selector="lab.test/not-native=yes", more={"root-namespace": UNASKED},
-        revisions=(REQUESTED, UNASKED),
-    )  # fmt: skip
-    program.deploy()
-    program.start()
-    program.await_ready()
-    program.await_capability("native")
-    program.publish()
-    with new_namespaces(client, "plain", *WORLDS) as names:
+    folder, name = tmp_path_factory.mktemp("native"), "start-native"
+    with (
+        served.program(
+            cluster, folder, name, {"root-namespace": UNASKED}, publish=True,
+            selector="lab.test/not-native=yes", revisions=(REQUESTED, UNASKED),
+        ) as program,
+        new_namespaces(client, "plain", *WORLDS) as names,
+    ):  # fmt: skip
+        program.await_capability("native")
         for world, labels in WORLDS.items():
             selected = {**labels, "lab.test/not-native": "yes"}
             client.patch(Namespace, names[world], {"metadata": {"labels": selected}})
             await_root(client, names[world])
-            probe = workloads.pod(container("true"), **ENOUGH)
-            probe["metadata"] |= {"name": "probe", "namespace": names[world]}
-            made = workloads.Pod.from_dict(probe)
-            lab.until(
-                lambda made=made: all(
-                    mark in str(client.create(made, dry_run=True)) for mark in (PROXY, "started-w")
-                ),
-                what=f"pods of {names[world]} to be injected and changed",
-            )
-        for name in names.values():
-            limit(client, name)
+            await_marks(client, names[world], PROXY, "started-with", probe=PROBE)
+        for namespace in names.values():
+            limit(client, namespace)
         yield names
-    program.withdraw()
-    served.end(program)
     unasked.remove()
 
 

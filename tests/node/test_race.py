@@ -42,11 +42,9 @@ class Seen:
     asking: tuple[str, str]  # Status and message of the asking charm.
 
     def meshed(self) -> set[str]:
-        """The pods that have a sidecar."""
         return {name for name, pod in self.pods.items() if has_sidecar(pod)}
 
     def uids(self) -> dict[str, str]:
-        """The pods' UIDs."""
         return {name: str(pod.metadata and pod.metadata.uid) for name, pod in self.pods.items()}
 
 
@@ -61,7 +59,6 @@ class World:
     offered: lab.juju.Relation  # The same as istio-aux sees it.
 
     def look(self) -> Seen:
-        """How things are now."""
         return Seen(
             pods={
                 name_of(pod): pod

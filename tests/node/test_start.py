@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,9 @@ import lab
 import lab.istio
 import pytest
 from lab import served, workloads
-from lab.deployed import REQUESTED, await_root
+from lab.deployed import REQUESTED, await_marks, await_root
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
-from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace
@@ -58,11 +58,11 @@ class Case:
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def pod(self, namespace: str) -> workloads.Pod:
-        document = workloads.pod(TALK_AT_ONCE, annotations=self.annotations, **self.more)
-        metadata = {"name": self.name, "namespace": namespace}
-        document["metadata"] |= metadata
-        return workloads.Pod.from_dict(document)
+    @property
+    def pod(self) -> workloads.Workload:
+        return workloads.Workload(
+            self.name, workloads.pod(TALK_AT_ONCE, annotations=self.annotations, **self.more)
+        )
 
 
 ORDERED = (
@@ -84,22 +84,15 @@ TALKING = (*ORDERED, *UNORDERED, HELD_WITH_INIT)
 @pytest.fixture(scope="module")
 def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The workloads of `PLACES`, and the Istio whose configuration sorts before theirs."""
-    folder = tmp_path_factory.mktemp("start")
 
-    def workload(place: str, mode: str = "auto") -> Workload:
+    def workload(place: str, mode: str) -> AbstractContextManager[object]:
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
         # Here nobody finds out what Istio can do: `test_demo.py`.
         more = {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}
-        selector = f"lab.test/{name}=yes"
-        return Workload(
-            cluster, folder / name, name=name, model="start", selector=selector, more=more
-        )
+        folder = tmp_path_factory.mktemp(name)
+        return served.program(cluster, folder, name, more, model="start", publish=True)
 
-    webhook, native = workload("webhook"), workload("native", "native")
-    for each in (webhook, native):
-        each.deploy()
-        each.start()
     vendors = lab.istio.install(
         cluster,
         configuration="asm-sidecar-injector",
@@ -107,14 +100,8 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         cni=True,
         proxy_ready_delay=DELAY,
     )
-    for each in (webhook, native):
-        each.await_ready()
-    for each in (webhook, native):
-        each.publish()
-    yield
-    for each in (webhook, native):
-        each.withdraw()
-        served.end(each)
+    with workload("webhook", "auto"), workload("native", "native"):
+        yield
     vendors.remove()
 
 
@@ -127,24 +114,15 @@ def places(
         for place, name in names.items():
             client.patch(Namespace, name, {"metadata": {"labels": PLACES[place]}})
             await_root(client, name)
-            mark = PROXY if place == "unselected" else STARTED_WITH
-            lab.until(
-                lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
-                what=f"pods of {name} to have {PROXY} and {mark}",
-            )
+            await_marks(client, name, PROXY, *([] if place == "unselected" else [STARTED_WITH]))
         yield names
-
-
-def has(client: Client, namespace: str, mark: str) -> bool:
-    """Whether a pod that is made in the namespace has it: a container, an annotation."""
-    return mark in str(client.create(Case("probe").pod(namespace), dry_run=True))
 
 
 @pytest.fixture(scope="module")
 def pods(client: Client, places: Mapping[str, str]) -> Mapping[str, Any]:
     """Every pod by its name, once its payload has ended; created side by side."""
     for case in TALKING:
-        client.create(case.pod(places[case.place]))
+        client.create(case.pod.in_namespace(places[case.place]))
     return {
         case.name: lab.until(
             lambda case=case: over(client, places[case.place], case.name),

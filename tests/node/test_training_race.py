@@ -44,12 +44,10 @@ def client(cluster: lab.Cluster, trainer: None) -> Iterator[Client]:
 
 
 def names(job: Seen) -> list[str]:
-    """Those of its pods."""
     return sorted(pod["metadata"]["name"] for pod in job.pods)
 
 
 def true_of(job: Seen) -> set[str]:
-    """The conditions of a job that are true."""
     conditions = (job.owner.get("status") or {}).get("conditions") or []
     return {each["type"] for each in conditions if each["status"] == "True"}
 

@@ -28,12 +28,10 @@ class Case:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Of the pod."""
         return self.pod["metadata"]
 
     @property
     def phase(self) -> str:
-        """As it is reported."""
         return self.pod["status"].get("phase", "")
 
     @property
@@ -47,11 +45,9 @@ class Case:
         return [name for name in names if name != PROXY and name not in ignored]
 
     def annotation(self, name: str, default: str = "") -> str:
-        """The value of an annotation of ours."""
         return self.metadata.get("annotations", {}).get(f"istio-aux.io/{name}", default)
 
     def names(self, annotation: str) -> set[str]:
-        """The containers that an annotation names."""
         return {name.strip() for name in self.annotation(annotation).split(",")} - {""}
 
     def statuses(self, name: str | None = None) -> list[Mapping[str, Any]]:
@@ -61,7 +57,6 @@ class Case:
         return [each for listed in both for each in listed or () if name in {each["name"], None}]
 
     def state(self, name: str) -> Mapping[str, Any]:
-        """The first state that is reported of a container."""
         return next((each.get("state") or {} for each in self.statuses(name)), {})
 
     def contradicts(self, name: str) -> bool:

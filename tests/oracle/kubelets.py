@@ -29,16 +29,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What `explain` says about a container."""
-
     role: str
     finished: bool
     why: str
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """What `explain` says about a pod."""
-
     uid: str
     action: str
     reason: str

@@ -103,14 +103,12 @@ def _tally(kubelet: Kubelet, numbers: range, documents: Sequence[bytes]) -> Tall
 
 
 def _told(verdict: Verdict, ours: Explained | None) -> str:
-    """The pod as it is stored, and what both say about it."""
     rest = msgspec.structs.replace(verdict, pod=msgspec.Raw(b"null"))
     said = (msgspec.json.encode(each).decode() for each in (verdict.pod, rest, ours))
     return "pod:     {}\nkubelet: {}\nexplain: {}".format(*said)
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser("python -m oracle.play", description=__doc__)
     parser.add_argument("--pods", type=int, default=1_000_000, help="for each kubelet")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))

@@ -15,7 +15,6 @@ from simulation.play import Result, play, shrink
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser("python -m simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to play")
     parser.add_argument("--from", type=int, default=0, dest="begin", help="the first one")

@@ -54,8 +54,6 @@ _PATH = re.compile(
 
 
 class Path(NamedTuple):
-    """What a path leads to."""
-
     api: str
     namespace: str
     resource: str
@@ -65,7 +63,6 @@ class Path(NamedTuple):
 
 @lru_cache(4096)
 def parse(path: str) -> Path:
-    """Read a path of the API."""
     found = _PATH.fullmatch(path)
     if found is None:
         return Path("", "", path, "", "")
@@ -176,7 +173,6 @@ class ApiServer:
     # What the model does.
 
     def get(self, resource: str, namespace: str, name: str) -> Stored | None:
-        """The object as it is now."""
         return self.objects[resource].get((namespace, name))
 
     def list(self, resource: str) -> Iterator[Stored]:
@@ -205,7 +201,6 @@ class ApiServer:
         return self._store(resource, found, before)
 
     def remove(self, resource: str, name: Name) -> None:
-        """Delete an object at once."""
         if before := self.objects[resource].pop(name, None):
             self.version += STEP
             self._changed(resource, Change(self.version, before, None))

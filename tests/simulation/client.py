@@ -193,7 +193,6 @@ class _Journey:
         self._lost = self._network.lost(request)
 
     def begin(self) -> None:
-        """The request leaves the process."""
         if self._lost or self._way + self._back > SLOW:
             self._request.process.renews_late(self._request)
         if self._lost == "unconnected":
@@ -369,7 +368,6 @@ class _Socket:
             self._play(self._cluster.nodes.forward(request, *self._pod))
 
     async def receive(self) -> Message:
-        """The next message."""
         while not self._messages:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -112,7 +112,6 @@ class Cluster:
         self.server.create("mutatingwebhookconfigurations", CONFIGURATION)
 
     def labels(self, namespace: str) -> Json:
-        """The labels of a namespace."""
         found = self.server.get("namespaces", "", namespace)
         return found.meta["labels"] if found else {}
 
@@ -121,11 +120,9 @@ class Cluster:
         return self.labels(namespace).get("istio-injection") == "enabled"
 
     def selects(self, namespace: str) -> bool:
-        """Whether a namespace is selected."""
         return self.labels(namespace).get("io.datastrophic/istio-aux") == "enabled"
 
     def _admit(self, pod: Json, namespace: str) -> Json:
-        """What Istio's webhook makes of a new pod."""
         if not self.injects(namespace):
             return pod
         if self.injector == "down":
@@ -169,7 +166,6 @@ class Cluster:
         return owner
 
     def owner(self, pod: Stored) -> Owner | None:
-        """The controller of a pod."""
         return self.owners.get(owner_of(pod))
 
     def _changed(self, resource: str, change: Change) -> None:
@@ -187,7 +183,6 @@ class Cluster:
             owner.poke()
 
     def perform(self, request: Request, do: Callable[[], bytes]) -> bytes:
-        """Let the API server do what is asked for; raises `ApiError`."""
         to = request.to
         body = msgspec.json.decode(request.body) if request.body else {}
         before = self.server.get(to.resource, to.namespace, to.name) if to.name else None

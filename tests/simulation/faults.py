@@ -104,10 +104,6 @@ def _upgrade(cluster: Cluster, number: int) -> None:
         cluster.units[number - 1].terminate(renamed=True)
 
 
-def _crash(cluster: Cluster, dice: Random) -> None:
-    dice.choice(cluster.units).crash(renamed=dice.random() < 0.4)
-
-
 def _reconfigure(cluster: Cluster, dice: Random) -> None:
     """Options change: one unit after another starts again with the new ones."""
     race, mode = RepairPolicy(race=dice.choice([*RacePolicy])), dice.choice([*QuitMode])
@@ -115,10 +111,6 @@ def _reconfigure(cluster: Cluster, dice: Random) -> None:
     cluster.world.tell("quit: {}, race-policy: {}", mode, race.race)
     for number, unit in enumerate(reversed(cluster.units)):
         cluster.world.after(number * dice.uniform(5, 15), unit.configure)
-
-
-def _freeze(cluster: Cluster, dice: Random) -> None:
-    dice.choice(cluster.units).freeze(dice.choice((2.0, 8.0, 14.0, 20.0, 40.0)))
 
 
 def _pause(cluster: Cluster, dice: Random) -> None:
@@ -159,10 +151,6 @@ def _tamper(cluster: Cluster, dice: Random) -> None:
                 unit.crash(renamed=True)
 
 
-def _partition(cluster: Cluster, dice: Random) -> None:
-    dice.choice(cluster.units).partition(dice.choice((3.0, 12.0, 20.0, 45.0, 80.0)))
-
-
 def _step(cluster: Cluster, dice: Random) -> None:
     unit, by = dice.choice(cluster.units), dice.choice((-3600.0, -60.0, -5.0, 5.0, 3600.0))
     cluster.world.tell("the clock of {} steps by {:.0f} s", unit, by)
@@ -172,12 +160,7 @@ def _step(cluster: Cluster, dice: Random) -> None:
 # The API server.
 
 
-def _slow(cluster: Cluster, dice: Random) -> None:
-    cluster.network.slow(dice.uniform(2.0, 30.0))
-
-
 def _forbid(cluster: Cluster, dice: Random) -> None:
-    """Some rights are gone for a while."""
     verbs = dice.sample(_VERBS, dice.choice((1, 1, 2, len(_VERBS))))
     cluster.world.tell("forbidden: {}", verbs)
     cluster.network.forbidden |= set(verbs)
@@ -233,10 +216,6 @@ def _forget(cluster: Cluster, _dice: Random) -> None:
     cluster.server.forget()
 
 
-def _small_pages(cluster: Cluster, dice: Random) -> None:
-    cluster.server.page = dice.choice((2, 3, 5))
-
-
 def _failing_lists(cluster: Cluster, _dice: Random) -> None:
     """The conversion webhooks of some kinds are gone, for good."""
     cluster.server.broken |= {"pytorchjobs", "mpijobs", "paddlejobs", "xgboostjobs", "jaxjobs"}
@@ -257,10 +236,6 @@ def _budgets(cluster: Cluster, dice: Random) -> None:
 
 
 # Nodes.
-
-
-def _hang(cluster: Cluster, dice: Random) -> None:
-    _fail(cluster, dice, "{} answers no exec", "hung", 20)
 
 
 def _die(cluster: Cluster, dice: Random) -> None:
@@ -425,15 +400,17 @@ def _service(cluster: Cluster, dice: Random) -> Owner | None:
 
 SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "terminations": _terminate,
-    "crashes": _crash,
+    "crashes": lambda at, dice: dice.choice(at.units).crash(renamed=dice.random() < 0.4),
     "new settings": _reconfigure,
-    "freezes": _freeze,
+    "freezes": lambda at, dice: dice.choice(at.units).freeze(dice.choice((2, 8, 14, 20, 40))),
     "paused machines": _pause,
     "deaf units": _deafen,
     "tampered Lease": _tamper,
-    "partitions": _partition,
+    "partitions": lambda at, dice: dice.choice(at.units).partition(
+        dice.choice((3, 12, 20, 45, 80))
+    ),
     "clock steps": _step,
-    "slow API server": _slow,
+    "slow API server": lambda at, dice: at.network.slow(dice.uniform(2.0, 30.0)),
     "missing rights": _forbid,
     "restored etcd": _restore,
     "power cuts": _cut_power,
@@ -441,10 +418,10 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "broken watches": _break,
     "silent watches": _silence,
     "forgotten versions": _forget,
-    "small pages": _small_pages,
+    "small pages": lambda at, dice: setattr(at.server, "page", dice.choice((2, 3, 5))),
     "failing lists": _failing_lists,
     "budgets": _budgets,
-    "hung node": _hang,
+    "hung node": lambda at, dice: _fail(at, dice, "{} answers no exec", "hung", 20),
     "lost node": _die,
     "reboots": _reboot,
     "kubelet restarts": _restart_kubelet,

@@ -40,7 +40,6 @@ class Network:
         self.forbidden: set[Verb] = set()
 
     def slow(self, seconds: float) -> None:
-        """Make the API server slow for a time."""
         self._slow_until = self._world.now + seconds
         self._world.tell("the API server is slow for {:.0f} s", seconds)
 
@@ -87,7 +86,6 @@ class Network:
         return ""
 
     def refusal(self, request: Request) -> Refusal | None:
-        """The error that a request is answered with by chance."""
         world, to = self._world, request.to
         if (request.method, to.resource, to.part) in self.forbidden:
             error = ApiError(403, f"{to.resource} is forbidden", reason="Forbidden")

@@ -107,11 +107,9 @@ class World:
 
     @property
     def scope(self) -> QuitScope:
-        """What the unit may do now."""
         return _scope(self.life, self.leading, self.selected, self.stopping)
 
     def runs(self, name: str) -> bool:
-        """Whether the container really runs."""
         return self.truth.containers[self.life.containers.index(name)] == RUNS
 
 
@@ -319,7 +317,6 @@ def sends(world: World, send: Send) -> Iterator[Step]:
 
 
 def deletes(world: World, delete: Delete) -> Iterator[Step]:
-    """The deletion arrives, or not."""
     truth = world.truth
     if truth.there not in {"yes", "deleting"}:
         after, task = task_of(world.copy())

@@ -301,7 +301,6 @@ class Judge:
             self._world.violate(kind, pod.name[1])
 
     def restored(self) -> None:
-        """etcd was restored: what units were told of is no longer true."""
         for known in (self.under_way, self.hopeless, self.suspended, self._removed, self._deleting):
             known.clear()
         self.ours.clear()
@@ -314,7 +313,6 @@ class Judge:
         self.tamper()
 
     def pod_changed(self, change: Change) -> None:
-        """A pod was created, changed or removed."""
         after, before = change.after, change.before
         if after is None:
             if before:

@@ -112,7 +112,6 @@ class Process:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended by itself."""
         return self._main.done()
 
     def end(self) -> None:
@@ -152,7 +151,6 @@ class Unit:
         return f"unit-{self.number}" + (f"-{self._pod}" if self._pod else "")
 
     def start(self) -> None:
-        """Start a process."""
         if self.process is None:
             self.cluster.world.tell("{} starts as {}", self, self.name)
             self.process = Process(self, self.settings, self.name)
@@ -197,7 +195,6 @@ class Unit:
         self.terminate(renamed=True)
 
     def crash(self, *, renamed: bool = False) -> None:
-        """Kill it."""
         if process := self.process:
             self.cluster.world.tell("{} is killed", self)
             self._pod += renamed

@@ -34,12 +34,10 @@ def is_ready(pod: Stored) -> bool:
 
 
 def has_sidecar(pod: Stored) -> bool:
-    """Whether a pod has Istio's proxy."""
     return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])
 
 
 def is_deleting(pod: Stored) -> bool:
-    """Whether a pod has to end."""
     return "deletionTimestamp" in pod.meta
 
 
@@ -73,12 +71,10 @@ class Owner:
 
     @property
     def object(self) -> Stored | None:
-        """Its object."""
         return self.server.get(self.resource, self.namespace, self.name)
 
     @property
     def pods(self) -> list[Stored]:
-        """Its pods, by name."""
         return [pod for pod in self.server.list("pods") if owner_of(pod) == self.uid]
 
     def poke(self) -> None:
@@ -124,7 +120,6 @@ class Owner:
         self.poke()
 
     def delete(self) -> None:
-        """Delete it with its pods."""
         self.deleted = True
         self.server.remove(self.resource, (self.namespace, self.name))
         for pod in self.pods:
@@ -188,7 +183,6 @@ class Job(Owner):
 
     @property
     def suspended(self) -> bool:
-        """Whether its object says that it is suspended."""
         found = self.object
         return bool(found and self._policy(found).get("suspend"))
 
@@ -282,7 +276,6 @@ class TFJob(Job):
         super().restored()
 
     def see(self, change: Change) -> None:
-        """A pod has changed; the operator sees that a moment later, in order."""
         lag = self._dice.uniform(0.01, 0.3)
         if self.world.happens("slow controllers", 0.2):
             lag = self.world.dice("slow controllers").uniform(0.3, 1.5)

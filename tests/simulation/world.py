@@ -47,7 +47,6 @@ class World:
         self._dice: dict[str, Random] = {}
 
     def dice(self, purpose: str) -> Random:
-        """The stream of chance for one purpose."""
         found = self._dice.get(purpose)
         if found is None:
             found = self._dice[purpose] = Random(f"{self.seed} {purpose}")
@@ -98,7 +97,6 @@ class World:
             self.story.append(f"{self.now:8.2f} s  {text.format(*args) if args else text}")
 
     def violate(self, kind: str, text: str) -> None:
-        """A property does not hold."""
         self.violations.append(Violation(kind, text, self.now))
         self.tell("VIOLATION: " + kind + ": " + text.replace("{", "{{").replace("}", "}}"))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from lab.certificates import begun, general_name, named
 
 
 def certificate(
@@ -22,21 +21,11 @@ def certificate(
 ) -> tuple[Path, Path]:
     """Write a self-signed certificate for an address or a name and its key; returns the paths."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unit test")])
-    try:
-        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        alternative = x509.DNSName(name)
-    now = datetime.datetime.now(datetime.UTC)
+    subject = named("unit test")
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(hours=hours))
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+        begun(subject, subject, key.public_key(), begin, datetime.timedelta(days=1, hours=hours))
+        .add_extension(x509.SubjectAlternativeName([general_name(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

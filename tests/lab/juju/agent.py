@@ -61,7 +61,6 @@ class Agent:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads, after the hooks that run."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

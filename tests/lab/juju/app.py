@@ -55,7 +55,6 @@ class App:
 
     @property
     def leader(self) -> Unit:
-        """The unit that leads."""
         return self.model.agent.units[self._record()["leader"]]
 
     def add_unit(self) -> Unit:
@@ -189,7 +188,6 @@ class App:
         return self.model.agent.run(self.leader, event)
 
     def settle(self, *, failing: bool = False, waiting: bool = False) -> None:
-        """Wait as `Model.settle` does."""
         self.model.settle(failing=failing, waiting=waiting)
 
     def status(self) -> tuple[str, str]:

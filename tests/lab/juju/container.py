@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import http.client
-import json
 import os
-import socket
 import urllib.error
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -139,20 +137,10 @@ class Container:
         return None
 
     def _get(self, path: str) -> Any:
-        """Ask what the library has no method for; an unhealthy answer is an answer too."""
-        connection = http.client.HTTPConnection("localhost", timeout=5)
-        descriptor = os.open(self.sockets / self.name, os.O_PATH)
-        try:
-            with socket.socket(socket.AF_UNIX) as connection.sock:
-                connection.sock.settimeout(5)
-                connection.sock.connect(f"/proc/self/fd/{descriptor}/pebble.socket")
-                connection.request("GET", path)
-                return json.loads(connection.getresponse().read())["result"]
-        except (OSError, http.client.HTTPException):
-            return None
-        finally:
-            os.close(descriptor)
-            connection.close()
+        """Ask what the library has no method for; None: it does not answer, or with an error."""
+        gone = (OSError, http.client.HTTPException, ops.pebble.Error)
+        with contextlib.suppress(*gone), self.pebble() as pebble:
+            return pebble._request("GET", path)["result"]
 
 
 def _children(pid: int) -> list[int]:

@@ -81,7 +81,6 @@ class Charm:
         hand_out(charm, self._folder / "charm", python=self._python, user=self._user)
 
     def kill(self) -> None:
-        """Kill the hook that runs, if one does."""
         if self._process:
             self._process.kill()
 

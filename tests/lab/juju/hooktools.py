@@ -69,13 +69,11 @@ class Hook:
         os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - likewise
 
     def trace(self, tool: str) -> None:
-        """Note a call."""
         with open(f"{self.folder}/tools", "a", encoding="utf-8") as file:  # noqa: PTH123 - likewise
             print(tool, file=file)
 
 
 def is_leader(hook: Hook, flags: Flags, rest: Sequence[str]) -> bool:
-    """Say whether the unit is the leader."""
     return hook.is_leader
 
 
@@ -85,7 +83,6 @@ def config_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
 
 
 def status_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
-    """Set the unit's status, or the application's when the unit leads."""
     record = {"status": rest[0], "message": " ".join(rest[1:])}
     if flags.get("--application") != "True":
         hook.own["status"] = record
@@ -105,7 +102,6 @@ def open_port(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 
 def opened_ports(hook: Hook, flags: Flags, rest: Sequence[str]) -> list[str]:
-    """List the open ports."""
     return hook.own["ports"]
 
 
@@ -218,7 +214,6 @@ def action_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> Any:
 
 
 def action_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
-    """Record results."""
     _action(hook)["results"].update(argument.split("=", 1) for argument in rest)
 
 
@@ -228,7 +223,6 @@ def action_log(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 
 def action_fail(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
-    """Mark the action as failed."""
     _action(hook)["failed"] = " ".join(rest)
 
 

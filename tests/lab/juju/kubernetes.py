@@ -27,7 +27,6 @@ class Objects:
     """The objects of one application, in its model's namespace."""
 
     def __init__(self, client: Client, model: str, app: str, *, namespace: str) -> None:
-        """Know where the objects go, which the `client` with all rights makes."""
         self._client, self._namespace, self._app = client, namespace, app
         self._names = {"model": model, "app": app, "namespace": namespace}
         self._lock = threading.Lock()

@@ -32,7 +32,6 @@ class Metadata:
 
     @classmethod
     def read(cls, charm: Path) -> Metadata:
-        """Read the packed charm."""
         with zipfile.ZipFile(charm) as archive:
             present = set(archive.namelist())
             metadata, config, actions = (
@@ -59,7 +58,6 @@ class Metadata:
         return {name: value for name, value in merged.items() if value is not None}
 
     def parameters(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an action's parameters with defaults filled in."""
         properties: dict[str, Any] = self.actions[action].get("params") or {}
         defaults = {name: of["default"] for name, of in properties.items() if "default" in of}
         return {**defaults, **given}

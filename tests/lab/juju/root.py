@@ -57,8 +57,8 @@ def command(
     user: User,
     folder: str = "/",
 ) -> list[str]:
-    """The command line that runs `argv` as PID 1 in a private root."""
-    inside = [*_host(mount_point), *_known(user), *_bound(binds), *_give(user)]
+    bound = [line for bind in binds for line in _bind(bind)]
+    inside = [*_host(mount_point), *_known(user), *bound, *_give(user)]
     script = "\n".join([*inside, *_become(argv, environment, folder, user)])
     namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     return ["nsenter", f"--net={network}", "unshare", *namespaces, "sh", "-euc", script]
@@ -90,10 +90,6 @@ def _known(user: User) -> list[str]:
     """Return the lines that make the user known, as the image would."""
     entry = f"{user.name}:x:{user.uid}:{user.gid}::/:/usr/sbin/nologin"
     return [f"echo {entry} >>etc/passwd"] if user.uid else []
-
-
-def _bound(binds: Sequence[Bind]) -> list[str]:
-    return [line for bind in binds for line in _bind(bind)]
 
 
 def _give(user: User) -> list[str]:

@@ -37,7 +37,6 @@ class Store:
         self._write({"model": identity, **{kind: {} for kind in kinds}})
 
     def read(self) -> State:
-        """Return the state as it is now."""
         return json.loads(self.path.read_text())
 
     @contextlib.contextmanager
@@ -121,13 +120,11 @@ def merge(old: State, new: State, into: State) -> None:
 
 
 def application(**fields: Any) -> State:
-    """Return the record of an application."""
     record: State = {"leader": None, "deposed": None, "config": {}, "status": dict(UNKNOWN)}
     return {**record, **fields}
 
 
 def unit(app: str, address: str) -> State:
-    """Return the record of a new unit."""
     waiting = {"status": "waiting", "message": "agent initialising"}
     record: State = {"application": app, "life": "active", "address": address, "ports": []}
     return {**record, "status": waiting, "agent": {"status": "allocating", "message": ""}}

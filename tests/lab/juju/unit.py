@@ -83,7 +83,6 @@ class Unit:
         self.away = False
 
     def boot(self, images: Mapping[str, Image]) -> None:
-        """Start the containers of the pod."""
         for name, image in images.items():
             self._containers[name] = Container(
                 self._cluster,

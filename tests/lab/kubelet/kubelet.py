@@ -147,7 +147,6 @@ class ScriptedKubelet:
         return self._pods.find(namespace, name)
 
     def note(self, record: Record, container: str, command: tuple[str, ...]) -> None:
-        """Record a request."""
         self._execs.append(Exec(record.uid, container, command))
 
     def behave(self, record: Record, via: Via) -> Behaviour | None:
@@ -180,7 +179,6 @@ class ScriptedKubelet:
                 await server.stop(runner)
 
     def _speak_spdy(self, program: Path, behind: int) -> int:
-        """Start the front that speaks SPDY, and return its port."""
         port, host = ports.reserve(), "127.0.0.1"
         name = f"kubelet-{NAME}-spdy"
         front = self._cluster.spawn(

@@ -172,7 +172,6 @@ class Record:
 
     @property
     def spec(self) -> Object:
-        """The pod's spec."""
         return self.pod["spec"]
 
     @property
@@ -182,7 +181,6 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.pod["metadata"]["namespace"], self.pod["metadata"]["name"]
 
     @property

@@ -14,7 +14,7 @@ import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
-from lab.deployed import SELECTED, await_selected, await_sidecar
+from lab.deployed import SELECTED, await_marks, await_selected
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
 from lab.outcome import Seen, await_end
@@ -71,15 +71,7 @@ def places(
 @pytest.fixture(scope="module")
 def store(client: Client, places: Mapping[str, str]) -> str:
     """The address of the artifact store."""
-    document = argo.store()
-    document["metadata"]["namespace"] = places["plain"]
-    client.create(workloads.Pod.from_dict(document))
-    return lab.until(
-        lambda: client.get(workloads.Pod, "store", namespace=places["plain"])["status"].get(
-            "podIP"
-        ),
-        what="the store to run",
-    )
+    return outcome.await_address(client, Workload("store", argo.store()), places["plain"])
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +86,7 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
         lambda: injected <= argo.signalled(client, PROXY),
         what="Argo to signal each proxy during its upload",
     )
-    release = argo.release(store)
-    release["metadata"]["namespace"] = places["plain"]
-    client.create(workloads.Pod.from_dict(release))
+    client.create(Workload("release", argo.release(store)).in_namespace(places["plain"]))
     return {
         workload.name: {
             place: await_end(client, workload, namespace) for place, namespace in places.items()
@@ -106,7 +96,6 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
 
 
 def uploaded(client: Client, places: Mapping[str, str]) -> str:
-    """What the store has got."""
     return "".join(client.log("store", namespace=places["plain"]))
 
 
@@ -155,7 +144,8 @@ def chosen(
     """Steps of Kubeflow Pipelines get a sidecar."""
     [(key, value)] = STEP.items()
     istio_aux.configure(inject_selector=f"{key}={value}")
-    await_sidecar(client, places["meshed"], labels=STEP, annotations={INJECT: "false"})
+    probe = Workload("probe", {**workloads.pod(workloads.container("true")), "metadata": REFUSED})
+    await_marks(client, places["meshed"], PROXY, probe=probe)
     yield places
     istio_aux.configure(inject_selector="")
 
