@@ -23,7 +23,7 @@ from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
-from unit.rules.pods import RUNNING, State, document, exited, job, judged
+from unit.rules.pods import RUNNING, State, document, exited
 from unit.screens import Ask, Run, Shown, audited, objects, put_pod
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +39,10 @@ async def put(api: ApiServer, name: str, namespace: str = "training", **states: 
 async def fill(api: ApiServer) -> None:
     """One pod of each kind."""
     await put(api, "working", main=RUNNING, istio_proxy=RUNNING)
-    await put(api, "stuck", main=exited(0), istio_proxy=RUNNING)
-    await put(api, "blocked", main=exited(0), vault=RUNNING, istio_proxy=RUNNING)
-    await put(api, "lost", main=RUNNING, small=exited(0), istio_proxy=exited(0))
+    early, late = exited(0, at="2026-11-21T08:00:00Z"), exited(0, at="2026-11-21T09:00:00Z")
+    await put(api, "stuck", main=late, small=early, istio_proxy=RUNNING)
+    await put(api, "blocked", main=early, vault=RUNNING, istio_proxy=RUNNING)
+    await put(api, "lost", main=RUNNING, small=late, istio_proxy=early)
     await put(api, "plain", main=exited(0))
     await api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
@@ -62,6 +63,8 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     gpus = [item.requests and item.requests.gpus for item in found.findings]
     assert gpus == [8, 8, None, 8], "those of a pod that was lost are in use"
     assert found.pods == 6
+    hours = [item.since and item.since.hour for item in found.findings[1:]]
+    assert hours == [8, 8, 9], "the end of the last finished container; of a lost pod's proxy"
     assert found.findings[1].by == ("vault",)
     assert "vault" in found.findings[1].reason
     assert found.findings[1].containers["vault"].finished is False
@@ -96,29 +99,6 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         ]
     assert [item.name for item in audit.findings] == ["elsewhere"] * found.pods
     assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
-
-
-def found_of(**states: State) -> Finding:
-    pod = job({key.replace("_", "-"): state for key, state in states.items()})
-    found = report.proxy_finding(pod, judged(pod))
-    assert found
-    return found
-
-
-EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
-
-
-@pytest.mark.parametrize(
-    ("states", "hour"),
-    [
-        ({"a": exited(0, at=LATE), "b": exited(0, at=EARLY), "istio_proxy": RUNNING}, 9),
-        ({"a": exited(0, at=EARLY), "b": RUNNING, "istio_proxy": RUNNING}, 8),
-        ({"a": exited(0, at=LATE), "b": RUNNING, "istio_proxy": exited(1, at=EARLY)}, 8),
-    ],
-    ids=["stuck: the last payload container", "blocked: the finished one", "lost: the proxy"],
-)
-def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
-    assert found_of(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
 
 
 def finding(state: report.State, **fields: Any) -> Finding:
@@ -209,13 +189,11 @@ def test_of_many_holders_the_first_are_shown() -> None:
     assert "and 79 more holders" in lines
 
 
-@pytest.mark.parametrize(
-    ("name", "where"), [("kubeflow/istio-aux", "installation: kubeflow/istio-aux; "), ("", "")]
-)
-def test_restarts_name_the_installation_whose_settings_count(name: str, where: str) -> None:
+def test_restarts_name_the_installation_whose_settings_count() -> None:
     """As the summary of `audit` does; without an installation they are the defaults."""
-    shown = report.restarts_text([], Terminal(), dry_run=False, installation=name)
-    assert shown == f"{where}restarted: 0, kept: 0"
+    for name, where in (("a/b", "installation: a/b; "), ("", "")):
+        shown = report.restarts_text([], Terminal(), dry_run=False, installation=name)
+        assert shown == f"{where}restarted: 0, kept: 0"
 
 
 @pytest.mark.parametrize(

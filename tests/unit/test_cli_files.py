@@ -210,14 +210,6 @@ def test_mutate_prints_no_pod_without_what_is_nested_deeply(
     assert why in outcome.errors[0]
 
 
-def test_mutate_tells_what_it_left_alone(answer: Answer) -> None:
-    """A warning is no error: the pod is printed as it is."""
-    pod = document({"main": None}, annotations={"proxy.istio.io/config": "- a"})
-    why = "annotation proxy.istio.io/config is left alone: it is not a mapping"
-    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=json.dumps(pod))
-    assert outcome == Outcome(0, [pod], [f"stdin:1: {why}"])
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -418,14 +410,6 @@ def test_a_reason_wraps_in_its_column_or_below_its_row_if_that_is_too_narrow() -
     rows = [[Cell("a", Style.GOOD), Cell("b")], [Cell("long"), Cell("c")]]
     coloured = list(Terminal(colour=True).table("", rows))
     assert coloured == [f"{GREEN}a\x1b[0m     b", "long  c"], "colours take no columns"
-
-
-def test_no_line_is_wider_than_the_terminal_and_no_word_of_a_reason_is_lost() -> None:
-    reason = "istio-proxy exited 137 (OOMKilled), but not finished: main (running) " * 3
-    for width in (60, 80, 100):
-        [first, *others] = Terminal(width=width).table("", [["n" * 15, reason]])
-        assert max(map(len, [first, *others])) <= width
-        assert " ".join([first[15:], *others]).split() == reason.split()
 
 
 @pytest.mark.parametrize(
