@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from istio_aux.injector import watcher
-from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
+from istio_aux.kube import actions, exec  # noqa: A004  (a module of the product)
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import Watch
@@ -113,7 +113,7 @@ def _no_deadline() -> Generator[None]:
             client, path, channels, _NEVER, **more
         )
 
-    with _replace(exec, "stream", endless), _replace(port_forward, "stream", endless):
+    with _replace(exec, "stream", endless):
         yield
 
 

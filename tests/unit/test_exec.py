@@ -15,8 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
-from istio_aux.kube.exec import BYTES, FRAMES, OUTPUT, ExecChannels, execute
-from istio_aux.kube.port_forward import ForwardChannels, request
+from istio_aux.kube.exec import (
+    BYTES,
+    FRAMES,
+    OUTPUT,
+    ExecChannels,
+    ForwardChannels,
+    execute,
+    forward,
+)
 from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult
 from unit.apiserver import OK, ApiServer, Exec
@@ -238,7 +245,7 @@ def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-    return await request(
+    return await forward(
         client, Key("training", "job", "u-1"), 18020, "POST /quitquitquit", deadline
     )
 

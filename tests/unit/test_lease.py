@@ -261,11 +261,6 @@ async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
     assert told.startswith(f"lease istio-aux/istio-aux: {complaint}")
 
 
-def test_times_that_would_let_two_lead_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected to increase"):
-        Lease(None, "a", "b", "c", duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
-
-
 SEES_NONE = "watch pods: nothing heard for 2 min"
 RELEASED = {"duration": 60.0, "deadline": 59.5, "retry": 0.05}
 """Lapses in no test, and lets a holder that steps down release the Lease after half a second."""

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 from aiohttp.client_ws import ClientWebSocketResponse
-from istio_aux.kube import port_forward
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import LateError
-from istio_aux.kube.exec import Channels, execute
+from istio_aux.kube.exec import Channels, execute, forward
 from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
@@ -304,7 +303,7 @@ async def run_in(client: Client, pod: Key, not_after: float) -> None:
 
 
 async def post_to(client: Client, pod: Key, not_after: float) -> None:
-    answer = await port_forward.request(client, pod, 15020, "POST /", 5, not_after=not_after)
+    answer = await forward(client, pod, 15020, "POST /", 5, not_after=not_after)
     assert answer.well
 
 

@@ -3,7 +3,7 @@
 `access`, `exec_plugin`: address and credentials. `client`: HTTP, a method for each verb; no kinds.
 `errors`: what a request can raise: `KubeError`, decided on by type and code. `objects`: decoding.
 `actions`: every path, and every request that is no watch. `watch`: keeps up with a collection.
-`lease`, `events`: who leads, and Events. `exec`, `port_forward`: to a container. `clock`: the time.
+`lease`, `events`: who leads, and Events. `exec`: to a container. `clock`: the time.
 
 To read an object, write a frozen `Struct`; what tenants may set to `null` needs `| None`. A request
 is a function in `actions`. Give a change a precondition: UID and `resourceVersion`. The right goes

@@ -146,8 +146,8 @@ def find(
 ) -> Access:
     """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
 
-    ``context`` is the name of a context (default: the current one). `AccessError` is one line with
-    the file, the field and the problem, here and in the functions below.
+    `AccessError` is one line with the file, the field and the problem, here and in the functions
+    below.
     """
     if kubeconfig is not None:
         return load(kubeconfig, context=context)
@@ -226,10 +226,7 @@ def _fresh(make: Callable[[], _Made]) -> Access:
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when a file, or the target of a link, is written, replaced or removed.
-
-    A mounted Secret is such a link.
-    """
+    """What changes when a file, or the target of a link as in a mounted Secret, does."""
 
     def stamp(path: Path) -> tuple[int, int, int] | None:
         try:

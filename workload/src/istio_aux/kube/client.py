@@ -82,8 +82,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
+        await self._open.close()
 
     async def get(
         self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST
@@ -99,10 +98,7 @@ class Client:
         return await self._ask("POST", path, params, body=body)
 
     async def put(self, path: str, body: bytes) -> bytes:
-        """Replace an object by JSON; returns the stored object.
-
-        `ApiError` 409 if a ``metadata.resourceVersion`` in the body is old.
-        """
+        """Replace an object by JSON, and return it; `ApiError` 409 if its version is old."""
         return await self._ask("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:

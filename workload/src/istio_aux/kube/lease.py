@@ -139,14 +139,12 @@ class Lease(Leadership):
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
-        The holder stores what ``checkpoint`` returns with each renewal. ``recall`` is called with
-        the stored text, perhaps empty, whenever the Lease is read while this process does not lead,
-        or another process has changed it, and with whether the Lease may lack what this process
-        knows, as one that was deleted and made again does; it returns whether the text says all of
-        that. ``unfit`` returns why another process should lead, or nothing.
+        The holder stores what ``checkpoint`` returns with each renewal. ``recall`` gets the stored
+        text, perhaps empty, whenever the Lease is read while this process does not lead, or another
+        process has changed it, and whether the Lease may lack what this process knows, as one that
+        was made again does; it returns whether the text says all of that. ``unfit`` returns why
+        another process should lead, or nothing.
         """
-        if not retry < deadline < duration:
-            raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
         super().__init__(held=False)
         self._name, self._identity = f"{namespace}/{name}", identity
         self._client, self._clock = client, clock

@@ -101,10 +101,10 @@ class _ListOf(msgspec.Struct, Generic[S], frozen=True):
 
 
 class Page(msgspec.Struct, Generic[S], frozen=True):
-    """A page of a list. ``next`` is its ``continue``, empty on the last page."""
+    """A page of a list."""
 
     version: str
-    next: str
+    next: str  # Its ``continue``; empty on the last page.
     items: list[S]
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -212,8 +212,7 @@ class EventReader(Generic[T]):
     async def read(self, line: bytes | Oversized) -> Event[T]:
         """Decode one line; of an oversized one, which object it is about.
 
-        `ApiError`: the server ended the stream with a Status. `UnreachableError`: the line is no
-        event; most likely it was cut.
+        `ApiError`: a Status ends the stream. `UnreachableError`: the line was probably cut.
         """
         text, why = (line.beginning, _TOO_LONG) if isinstance(line, Oversized) else (line, "")
         head = _EVENT.match(text)
@@ -224,18 +223,14 @@ class EventReader(Generic[T]):
             raise _status.read(body).error()
         if kind != "BOOKMARK" and not why:
             try:
-                resource = await self._decode(body)
+                try:
+                    resource = self._object.decode(body)
+                except Exception:
+                    resource = self._object.decode(await in_slices(cutting(body)))
+                return Event(kind, resource.metadata, resource)
             except Exception as error:
                 why = problem(error)
-            else:
-                return Event(kind, resource.metadata, resource)
         return Event(kind, _identity(body), why=why)
-
-    async def _decode(self, body: bytes) -> T:
-        try:
-            return self._object.decode(body)
-        except Exception:
-            return self._object.decode(await in_slices(cutting(body)))
 
 
 def _identity(text: bytes, begin: int = 0) -> Metadata:

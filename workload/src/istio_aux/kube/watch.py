@@ -54,9 +54,8 @@ class Handler(Protocol[T_contra]):
     def delete(self, key: Key, last: T_contra | None, /) -> None:
         """The object is gone, or has left the selection: the two look alike.
 
-        ``last`` is the object in the DELETED event, None if a list no longer has it, or if it
-        cannot be decoded. An object that leaves a selection comes with its previous content
-        (apiserver cacher.go).
+        ``last`` is the object in the DELETED event, as it was before it left (apiserver cacher.go);
+        None if a list no longer has it, or if it cannot be decoded.
         """
         ...
 
@@ -114,8 +113,8 @@ class Watch(Generic[T]):
     ) -> None:
         """Prepare to watch the collection at ``path``; no request is sent before `run`.
 
-        ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
-        reason, one of a few words, whenever a stream ended.
+        ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is told why a
+        stream ended, in one of a few words.
         """
         self.synced = asyncio.Event()
         self._alive_at: float | None = None
@@ -198,12 +197,13 @@ class Watch(Generic[T]):
         self.trouble = None
         self._listing.reset()
         self.synced.set()
-        if _older(version, before):
-            raise self._went_back(version, before)
+        self._check(version, before)
 
-    def _went_back(self, version: str, before: str) -> _WentBackError:
-        self._version = ""
-        return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
+    def _check(self, version: str, before: str) -> None:
+        numbers = all(text.isdecimal() and len(text) < 20 for text in (version, before))
+        if numbers and int(version) < int(before):  # They are integers (KEP-5504).
+            self._version = ""
+            raise _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
     async def _stream(self, until: float) -> None:
         """Watch from the known version until the stream ends; raises `KubeError` if that is bad."""
@@ -272,8 +272,7 @@ class Watch(Generic[T]):
         self._version = event.metadata.resource_version or before
         self._watching.reset()
         self.trouble = None
-        if _older(self._version, before):
-            raise self._went_back(self._version, before)
+        self._check(self._version, before)
 
     def _apply(self, resource: T) -> None:
         key = key_of(resource)
@@ -303,12 +302,6 @@ class Watch(Generic[T]):
 def _now() -> float:
     """Seconds of the event loop's clock."""
     return asyncio.get_running_loop().time()
-
-
-def _older(version: str, before: str) -> bool:
-    """Whether a resourceVersion came before another one; they are integers (KEP-5504)."""
-    numbers = all(text.isdecimal() and len(text) < 20 for text in (version, before))
-    return numbers and int(version) < int(before)
 
 
 def _reason(error: KubeError) -> str:

@@ -95,9 +95,9 @@ def cutting(body: bytes, deepest: int = DEEPEST, most: int = sys.maxsize) -> Wor
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One value as JSON, and its place in the file: the line, such as ``12``, or ``12: item 5``."""
+    """One value as JSON."""
 
-    place: str
+    place: str  # In the file: the line, such as ``12``, or ``12: item 5``.
     body: bytes
     readable: bytes  # The same, without what is nested too deeply for a decoder.
     cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.

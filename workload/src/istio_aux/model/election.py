@@ -127,9 +127,8 @@ class Since(msgspec.Struct, frozen=True, array_like=True):
 class Replaced(msgspec.Struct, frozen=True):
     """A pod that is evicted, or whose Job is suspended, so that its controller makes a new one.
 
-    UIDs do not show which pods of the controller were there before, and all of them would not fit.
-    So the newest pod that was there before stands for them. Its time is the API server's, as that
-    of a new pod will be.
+    The UIDs of all pods that were there before would not fit, so the newest of them stands for
+    them. Its time is the API server's, as that of a new pod will be.
     """
 
     pod: _Name
@@ -170,11 +169,7 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 
 
 def read_checkpoint(text: str) -> Checkpoint | None:
-    """Read an annotation that any client may have changed.
-
-    Returns:
-        None if it is no checkpoint. Then it says nothing, not that nothing is under way.
-    """
+    """Read what any client may have changed; None if it is none: then nothing is known."""
     try:
         return _decoder.decode(text) if 0 < len(text) <= LONGEST else None
     except UNDECODABLE:

@@ -14,13 +14,11 @@ from msgspec import structs
 
 from istio_aux.model.pod import Container, Pod, PodSpec, RestartRule, Terminated
 
-# Reason of a state that was lost during a restart of all containers; the kubelet starts the
-# container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase).
-RESTARTING_ALL = "RestartingAllContainers"
-# Reason of a state that the container runtime no longer knows. The kubelet reports the container as
-# terminated, and starts it again whatever its policy (k8s@1.36 pkg/kubelet/container/helpers.go
-# ShouldContainerBeRestarted, kubernetes#22607).
-UNKNOWN = "ContainerStatusUnknown"
+# Reasons of a state that was lost during a restart of all containers (k8s@1.36
+# pkg/kubelet/kubelet_pods.go getPhase), and of one that the container runtime no longer knows
+# (pkg/kubelet/container/helpers.go ShouldContainerBeRestarted, kubernetes#22607). The kubelet
+# starts the container again whatever its exit code and policy.
+RESTARTING_ALL, UNKNOWN = "RestartingAllContainers", "ContainerStatusUnknown"
 _RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 

@@ -30,8 +30,7 @@ _same = lru_cache(maxsize=4096)(str)
 def shared(text: str) -> str:
     """Return an equal text that others hold too, for what thousands of objects have in common.
 
-    The cache is bounded because tenants write these texts. `sys.intern` is not: what it holds stays
-    until the process ends on Python 3.12 before 3.12.7 (cpython#113993).
+    Tenants write these texts, so the cache is bounded, which `sys.intern` is not (cpython#113993).
     """
     return _same(text) if len(text) <= _LONGEST else text
 
@@ -320,12 +319,7 @@ _decoder = msgspec.json.Decoder(Pod)
 
 
 def decode(body: bytes) -> Pod:
-    """Decode one pod from JSON.
-
-    Raises:
-        msgspec.ValidationError: a field has the wrong type; the message names its path.
-        msgspec.DecodeError: the bytes are no JSON (the base class of the former).
-    """
+    """Decode one pod from JSON; `msgspec.DecodeError` names the path of what is wrong."""
     return _decoder.decode(body)
 
 

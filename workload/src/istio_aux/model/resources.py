@@ -108,9 +108,8 @@ def requests(pod: Pod) -> Requests | None:
 def raised_by_native_proxy(pod: Pod) -> list[str]:
     """Return the totals, as ``limits.memory``, that a native proxy raises more than a classic one.
 
-    That are those that an init container decides (k8s.io/component-helpers resource.PodRequests).
-    Containers may not exceed resources of the pod either (k8s validatePodResourceConsistency).
-    Raises ValueError or RecursionError for what cannot be read.
+    That are those that an init container decides (k8s.io/component-helpers resource.PodRequests,
+    k8s validatePodResourceConsistency). `UNDECODABLE`: they cannot be read.
     """
     together, start = _containers(pod, _of_proxy)
     return sorted(name for name in start if start[name] > together[name])
@@ -122,11 +121,7 @@ def total(requests: Iterable[Requests]) -> Requests:
 
 
 def quantity(text: str) -> Fraction:
-    """Read a quantity exactly.
-
-    Raises:
-        ValueError: it is no quantity of Kubernetes, is negative, or has over 40 characters.
-    """
+    """Read a quantity of Kubernetes exactly; ValueError if it is none, negative, or too long."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError(f'"{text[:_LONGEST]}": expected a quantity, such as 500m or 16Gi')

@@ -30,8 +30,7 @@ class Operator(StrEnum):
 class Requirement(msgspec.Struct, frozen=True, order=True):
     """One condition on one label, as in ``matchExpressions`` of the API (meta/v1).
 
-    Raises:
-        ValueError: Kubernetes refuses it, too (apimachinery labels.NewRequirement).
+    ValueError: Kubernetes refuses it, too (apimachinery labels.NewRequirement).
     """
 
     key: str
@@ -168,11 +167,7 @@ class LabelSelector(Struct, frozen=True):
 
 
 def convert(selector: LabelSelector) -> Selector:
-    """Convert the API's object (apimachinery LabelSelectorAsSelector).
-
-    Raises:
-        ValueError: one line about a requirement that Kubernetes refuses, too.
-    """
+    """Convert the API's object (apimachinery LabelSelectorAsSelector); see `Requirement`."""
     labels = (selector.match_labels or {}).items()
     named = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
     others = msgspec.convert(selector.match_expressions or (), tuple[Requirement, ...])
@@ -190,10 +185,9 @@ _FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES
 
 
 def parse(text: str) -> Selector:
-    """Parse a selector as kubectl's ``--selector`` takes it; blank text selects everything.
+    """Parse a selector of kubectl's ``--selector``; blank text selects everything.
 
-    Raises:
-        ValueError: one line with the text, what was found and what is expected.
+    ValueError: one line with the text, what was found and what is expected.
     """
     try:
         return Selector(tuple(sorted(set(_parse(text.rstrip())))))
@@ -204,8 +198,7 @@ def parse(text: str) -> Selector:
 def parse_namespaces(text: str) -> NamespaceSelectors:
     """Parse selectors with ``;`` between them; blank text selects all but kube-system.
 
-    Raises:
-        ValueError: one line with the text, or with the bad selector, and what is expected.
+    ValueError: one line with the text, or with the bad selector, and what is expected.
     """
     parts = [part.strip() for part in text.split(";")]
     if len(parts) > MOST_SELECTORS:

@@ -25,9 +25,8 @@ from istio_aux.kube.errors import (
     retry_after,
 )
 from istio_aux.kube.events import Events
-from istio_aux.kube.exec import execute
+from istio_aux.kube.exec import execute, forward
 from istio_aux.kube.lease import Leadership
-from istio_aux.kube.port_forward import request as forward
 from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications
