@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from istio_aux.model.names import SETTINGS
 from istio_aux.settings import read_published
-from lab.options import configured
 from lab.release import CHART, given, run
 from lightkube import codecs
 
-import certificates
 import manifests
-from certificates import Issuers
-from inputs import Inputs
 
 APP, MODEL = "istio-aux", "mesh-jobs"
 IMAGE: Final = {"image.repository": "registry.example.com/istio-aux"}
@@ -59,25 +54,6 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
             notes[SETTINGS] = told, asked.models, asked.namespaces, frozenset(named)
         found[name] = sent
     return found
-
-
-def of_the_charm(options: Mapping[str, Any]) -> manifests.Values:
-    """What the charm's own code renders its objects from, with these options."""
-    chosen = configured(MODEL, options)
-    authority = certificates.make_authority(APP, MODEL)
-    issuers = Issuers(silent=True, own=authority.certificate)
-    inputs = Inputs(
-        app=APP,
-        model=MODEL,
-        leader=True,
-        now=datetime.now(UTC),
-        config=chosen,
-        invalid="",
-        issuers=issuers,
-    )
-    values = inputs.values()
-    assert values
-    return values
 
 
 def trusting(values: manifests.Values, webhook: Document) -> manifests.Values:

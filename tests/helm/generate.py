@@ -20,6 +20,7 @@ from istio_aux import settings
 from istio_aux.model.pod import PROXY
 from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
 from istio_aux.model.sidecars import RULE, SHIPPED
+from lab.options import OPTIONS
 from lab.release import CHART
 
 import manifests
@@ -236,11 +237,8 @@ def _schema(present: str) -> str:
 
 def _meaning(name: str) -> str:
     """The description of a setting: that of the charm's option, if there is one."""
-    options: dict[str, dict[str, str]] = yaml.safe_load((ROOT / "config.yaml").read_text())[
-        "options"
-    ]
-    if name in options:
-        return " ".join(options[name]["description"].partition("\n\n")[0].split())
+    if name in OPTIONS:
+        return " ".join(OPTIONS[name]["description"].partition("\n\n")[0].split())
     text = settings.OPTIONS[name].meaning
     return text[0].upper() + text[1:]
 

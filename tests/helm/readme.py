@@ -8,23 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
+from lab.options import OPTIONS
 
-_CONFIG = Path(__file__).parents[2] / "config.yaml"
 _TYPES = {bool: "bool", int: "int", str: "string", list: "list", dict: "object"}
 
 
 def text(chart: Mapping[str, Any], values: str) -> str:
     """The page, from what Chart.yaml says and from the text of values.yaml."""
     parsed = yaml.safe_load(values)
-    options = yaml.safe_load(_CONFIG.read_text())["options"]
     rows = []
     for path, meaning in comments(values).items():
         section, _, option = path.partition(".")
-        if section == "settings" and option in options:
+        if section == "settings" and option in OPTIONS:
             meaning = f"[The option](../docs/reference/options.md#{option})"  # noqa: PLW2901
         value = at(parsed, path)
         default = json.dumps(value, separators=(",", ":"), ensure_ascii=False)

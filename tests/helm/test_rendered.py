@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.x509 import verification
 from istio_aux import settings
 from istio_aux.model.names import SETTINGS
+from lab.options import rendered_from
 from lab.release import HelmError
 from lab.selector_cases import INVALID, VALID
 
@@ -78,7 +79,7 @@ def spaced(document: Any) -> Any:
 def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str) -> None:
     options = CASES[case]
     rendered = by_name(render(home, as_values(options)))
-    values = charts.of_the_charm(options)
+    values = rendered_from(APP, MODEL, options)
     webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
     wanted = by_name(
         [

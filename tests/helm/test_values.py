@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -213,12 +212,10 @@ def test_every_value_has_a_comment_and_a_row() -> None:
     assert leaves - settings == ROWS.keys() | UPGRADED
 
 
-def test_without_an_image_helm_says_at_once_what_to_set(home: Path) -> None:
-    began = time.monotonic()
+def test_without_an_image_helm_says_what_to_set(home: Path) -> None:
     with pytest.raises(HelmError) as refusal:
         run("template", APP, str(CHART), home=home)
 
-    assert time.monotonic() - began < 10
     assert "'/image/repository': 'set image.repository: " in str(refusal.value)
 
 

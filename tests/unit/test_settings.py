@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -33,6 +32,7 @@ from istio_aux.settings import (
     UnknownKeys,
     load,
 )
+from lab.options import OPTIONS as CHARM
 from lab.options import configured
 from unit.declared import ANNOTATIONS
 
@@ -185,7 +185,6 @@ def test_a_file_that_is_not_there_is_named(file: Path) -> None:
 # An option stands once in the workload and once in config.yaml, and documents repeat both.
 
 ROOT = Path(__file__).parents[2]
-CHARM: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 SHARED = sorted(CHARM.keys() & OPTIONS)
 NUMBERS = [name for name, option in CHARM.items() if option["type"] == "int"]
 

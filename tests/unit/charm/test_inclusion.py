@@ -12,7 +12,7 @@ import yaml
 from istio_aux.model.answers import PAGE
 from istio_aux.model.names import WEBHOOK_PORT
 from lab.juju_provider import MODULE
-from lab.options import configured
+from lab.options import OPTIONS, configured
 
 import certificates
 import manifests
@@ -27,7 +27,6 @@ def document(name: str) -> dict[str, Any]:
 
 
 METADATA = document("metadata.yaml")
-OPTIONS = document("config.yaml")["options"]
 ACTIONS = document("actions.yaml")
 CHARMCRAFT = document("charmcraft.yaml")
 ROCK = document("workload/rockcraft.yaml")

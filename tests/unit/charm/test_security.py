@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,17 @@ from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, RacePolicy
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.rules import Quit, Way
 from istio_aux.quit.task import Send
-from lab.options import configured
+from lab.options import configured, rendered_from
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 
-import certificates
 import manifests
 import workload
-from certificates import Issuers
-from inputs import Inputs
 
 from .conftest import ROOT
 from .test_workload import NAMES
 
 TEXT = (ROOT / "SECURITY.md").read_text()
-AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
-ISSUERS = Issuers(silent=True, own=AUTHORITY.certificate)
 CHOICES: dict[str, tuple[str, ...]] = {
     "quit": tuple(map(str, QuitMode)),
     "dead-proxy": tuple(map(str, DeadProxy)),
@@ -89,12 +83,7 @@ def row(what: str, rights: str, where: str, when: str, policies: str) -> Row:
 
 def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the charm creates with these options."""
-    inputs = Inputs(
-        app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
-        config=configured("kubeflow", options), invalid="", issuers=ISSUERS,
-    )  # fmt: skip
-    values = inputs.values()
-    assert values
+    values = rendered_from("istio-aux", "kubeflow", options)
     return [each.to_dict() for each in manifests.render_access(values)]
 
 

@@ -17,6 +17,10 @@ from charmlibs.interfaces.istio_sidecar import (
     SidecarRequirer,
     _sidecar,
 )
+from charmlibs.interfaces.istio_sidecar_testing import (
+    relation_for_provider,
+    relation_for_requirer,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 from ops import testing
@@ -301,3 +305,30 @@ def test_the_documented_charm_works(databag: dict[str, str], status: ops.StatusB
 
     assert out.get_relation(relation.id).local_app_data == REQUEST
     assert out.unit_status == status
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        Mesh(live=True, reason="istiod default", root_namespace="kubeflow", revision="default"),
+        Mesh(live=True, meshed=False, meshed_reason="a-0 has no sidecar"),
+        Mesh(live=False, meshed=None, meshed_reason="pods cannot be listed"),
+        None,
+    ],
+)
+def test_a_charm_is_tested_with_the_answer_of_a_relation(mesh: Mesh | None, ctx: Context) -> None:
+    """And the state of the mesh is read as it was written."""
+    given = {"mesh": mesh} if mesh else {"response": False}
+    relation = relation_for_requirer("mesh", **given)  # type: ignore[arg-type]
+    with ctx(ctx.on.relation_changed(relation), state(relation)) as manager:
+        assert manager.charm.sidecar.mesh() == mesh
+
+
+@pytest.mark.parametrize("response", [True, False])
+def test_a_provider_is_tested_with_the_request_of_a_relation(
+    *, response: bool, provider: testing.Context[Provider]
+) -> None:
+    relation = relation_for_provider("sidecar", response=response)
+    with provider(provider.on.update_status(), testing.State(relations={relation})) as manager:
+        asked = [each.request for each in manager.charm.sidecar.requests()]
+    assert asked == ([SidecarRequest("asker", "asking")] if response else [])

@@ -1,4 +1,4 @@
-"""The relation library as a package: its specification, its testing relations, its module."""
+"""The relation library as a package: its specification, its versions, its module."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import ops
 import pytest
 import yaml
 from charmlibs.interfaces import istio_sidecar
-from charmlibs.interfaces.istio_sidecar_testing import (
-    __version__,
-    relation_for_provider,
-    relation_for_requirer,
-)
-from ops import testing
+from charmlibs.interfaces.istio_sidecar_testing import __version__
 from pydantic import BaseModel, ValidationError
 
 PROJECT = Path(__file__).parents[2]
@@ -93,41 +87,3 @@ def test_library_and_testing_library_need_each_other_at_one_version() -> None:
     assert istio_sidecar.__version__ == __version__
     names = [tomllib.loads(path.read_text())["project"]["name"] for path in projects]
     assert names[0] in names[1]
-
-
-class Requirer(ops.CharmBase):
-    """A charm that asks."""
-
-    def __init__(self, framework: ops.Framework) -> None:
-        super().__init__(framework)
-        self.sidecar = istio_sidecar.SidecarRequirer(self, "mesh")
-
-
-class Provider(ops.CharmBase):
-    """A charm that answers."""
-
-    def __init__(self, framework: ops.Framework) -> None:
-        super().__init__(framework)
-        self.sidecar = istio_sidecar.SidecarProvider(self, "sidecar")
-
-
-@pytest.mark.parametrize("mesh", [*MESHES, None])
-def test_a_charm_is_tested_with_the_answer_of_a_relation(mesh: istio_sidecar.Mesh | None) -> None:
-    given = {"mesh": mesh} if mesh else {"response": False}
-    relation = relation_for_requirer("mesh", **given)  # type: ignore[arg-type]
-    meta = {"name": "asker", "requires": {"mesh": {"interface": relation.interface}}}
-    with testing.Context(Requirer, meta=meta) as context:
-        state = testing.State(relations={relation})
-        with context(context.on.relation_changed(relation), state) as manager:
-            assert manager.charm.sidecar.mesh() == mesh
-
-
-@pytest.mark.parametrize("response", [True, False])
-def test_a_provider_is_tested_with_the_request_of_a_relation(*, response: bool) -> None:
-    relation = relation_for_provider("sidecar", response=response)
-    meta = {"name": "istio-aux", "provides": {"sidecar": {"interface": relation.interface}}}
-    with testing.Context(Provider, meta=meta) as context:
-        state = testing.State(relations={relation})
-        with context(context.on.update_status(), state) as manager:
-            asked = [each.request for each in manager.charm.sidecar.requests()]
-    assert asked == ([istio_sidecar.SidecarRequest("asker", "asking")] if response else [])
