@@ -253,7 +253,10 @@ def remove(
     for kind, job in _suspended(client, unread):
         _resume(client, kind, job)
     left += (f"suspended {kind}s" for kind in unread)
-    take_back_labels(client, app, model, left)
+    with cluster.tolerating_refusals(left, "the labels of namespaces"):
+        for namespace in cluster.listed(client, Namespace):
+            if _is_stray(namespace, f"{model}/{app}"):
+                _label(client, namespace, f"{model}/{app}", enabled=False)
     return left
 
 
@@ -265,15 +268,6 @@ def _delete(
         with cluster.tolerating_refusals(left, kind.__name__):
             deleted |= cluster.delete(client, kind, labels, model)
     return deleted
-
-
-def take_back_labels(client: Client, app: str, model: str, left: list[str]) -> None:
-    """Remove every label of a namespace that the application set; `left` says if it cannot."""
-    owner = f"{model}/{app}"
-    with cluster.tolerating_refusals(left, "the labels of namespaces"):
-        for namespace in cluster.listed(client, Namespace):
-            if _is_stray(namespace, owner):
-                _label(client, namespace, owner, enabled=False)
 
 
 def _suspended(client: Client, unread: list[str]) -> list[tuple[str, Found]]:

@@ -300,7 +300,7 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 
-    objects.take_back_labels(client, LONG_APP, LONG_MODEL, [])
+    label_all(client, naming())
 
     assert labels(client, namespace) == {"istio-injection": "enabled"}
 

@@ -8,6 +8,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,14 +38,12 @@ def results(unit: Unit) -> dict[str, Any]:
     return unit.ctx.action_results
 
 
-def list_unmeshed(unit: Unit, **params: Any) -> dict[str, Any]:
-    unit.run(unit.on.action("list-unmeshed", params=params))
+def act(name: str, unit: Unit, **params: Any) -> dict[str, Any]:
+    unit.run(unit.on.action(name, params=params))
     return results(unit)
 
 
-def list_stuck(unit: Unit, **params: Any) -> dict[str, Any]:
-    unit.run(unit.on.action("list-stuck", params=params))
-    return results(unit)
+list_unmeshed, list_stuck = partial(act, "list-unmeshed"), partial(act, "list-stuck")
 
 
 def explain(unit: Unit, pod: str = "team-a/web-0", **answer: Any) -> None:

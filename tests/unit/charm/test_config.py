@@ -15,7 +15,6 @@ from config import (
     as_file,
     parse_applications,
     parse_namespaces,
-    union,
 )
 
 
@@ -23,8 +22,6 @@ from config import (
     ("text", "expected"),
     [
         ("  ", []),
-        ("tensorboard", [Applications("kubeflow", ("tensorboard",))]),
-        ("cos/grafana", [Applications("cos", ("grafana",))]),
         (
             "tensorboard, cos/traefik,cos/loki,cos/catalogue,cos/grafana,cos/alertmanager",
             [
@@ -33,7 +30,6 @@ from config import (
             ],
         ),
         ("a,kubeflow/a,a", [Applications("kubeflow", ("a",))]),
-        ("*", [Applications("kubeflow", ("*",))]),
         ("a,*,cos/grafana", [Applications("cos", ("grafana",)), Applications("kubeflow", ("*",))]),
     ],
 )
@@ -53,18 +49,6 @@ def test_a_bad_application_is_named_with_what_is_allowed(entry: str) -> None:
 
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         parse_applications(f"good,{entry}", "kubeflow")
-
-
-def test_the_union_names_each_application_once_and_every_application_includes_the_others() -> None:
-    named = [
-        Applications("kubeflow", ("b", "c")),
-        Applications("cos", ("grafana",)),
-        Applications("kubeflow", ("a", "b")),
-        Applications("cos", ("*",)),
-        Applications("cos", ("loki",)),
-    ]
-
-    assert union(named) == (Applications("cos", ("*",)), Applications("kubeflow", ("a", "b", "c")))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from .conftest import NIGHTLY, STARTED, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_others_webhooks import MESH, SAID, policies
-from .test_reconcile import STANDING, woken
+from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, named
 
 CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
@@ -83,9 +83,7 @@ RECONCILED = {
     ),
 }  # fmt: skip
 EVENTS: dict[str, Callable[[Unit], Any]] = {
-    "install": lambda unit: unit.on.install(),
     "pebble-ready": lambda unit: unit.on.pebble_ready(unit.container),
-    "a notice": woken,
     "secret-remove": secret_remove,
 }
 
