@@ -45,7 +45,6 @@ def encoded(path: Path) -> str:
 
 @pytest.mark.parametrize("form", ["data", "file", "relative file", "unseen"])
 async def test_the_cluster_s_authority_is_trusted_in_any_form(form: str, tmp_path: Path) -> None:
-    """Also unseen, where the kubeconfig says so."""
     async with ApiServer() as api:
         (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes())
         cluster = {
@@ -354,18 +353,12 @@ async def proxy() -> AsyncGenerator[tuple[str, list[str]]]:
         server.close()
 
 
-def through(path: Path, url: str) -> Path:
-    config = json.loads(path.read_text())
-    config["clusters"][0]["cluster"]["proxy-url"] = url
-    path.write_text(json.dumps(config))
-    return path
-
-
 async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
     """Its TLS ends at the API server, not at the proxy."""
     async with ApiServer() as api, proxy() as (url, asked):
-        found = access.load(through(api.kubeconfig(tmp_path), url))
-        async with Client(found) as client:
+        cluster = {"certificate-authority": str(api.ca), "proxy-url": url}
+        path = kubeconfig(tmp_path, cluster={"server": api.url, **cluster})
+        async with Client(access.load(path)) as client:
             assert b"items" in await client.get("/api/v1/pods")
     assert asked == [f"CONNECT {api.url.removeprefix('https://')} HTTP/1.1"]
 

@@ -99,7 +99,6 @@ def table(content: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_a_block_says_in_which_language_it_is(block: Block) -> None:
-    """Commands are `sh`, or `console` with what they print."""
     assert block.language
     assert block.language not in {"bash", "shell", "shell-session"}
 
@@ -275,7 +274,6 @@ NAMED = "benchmarks|bundle|docs|examples|lib|src|terraform|tests|workload"
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_every_path_that_a_document_names_exists(file: Path) -> None:
-    """Paths in back quotes, which may have an asterisk."""
     named = re.findall(rf"`((?:{NAMED})/[^` ]+?)/?`", file.read_text())
     assert [path for path in named if not list(ROOT.glob(path))] == []
 
@@ -295,7 +293,6 @@ def read(file: Path) -> str:
     ],
 )
 def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
-    """Each name, and each paragraph of its description."""
     shown = " ".join(read(REFERENCE / page).split())
     found: dict[str, Any] = yaml.safe_load((ROOT / source).read_text())
     if source == "metadata.yaml":

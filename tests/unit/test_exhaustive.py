@@ -53,7 +53,6 @@ ELSEWHERE = {("no", "looked", "Retry"), ("yes", "looked", "End(GONE)")}
 
 
 def test_the_table_of_a_task_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All answers that are given are in it, and all that are in it are given."""
     happened = {*ELSEWHERE}
     row = re.compile(r" +(no|yes) +(`.*)  (\w+(?:\(\w+\))?)")
     rows = filter(None, map(row.fullmatch, (quit_task.__doc__ or "").splitlines()))

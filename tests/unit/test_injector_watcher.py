@@ -270,7 +270,6 @@ class Broken(NamespaceSelectors, frozen=True):
 async def test_an_unhandled_exception_is_told_and_counts_as_not_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is counted, and told with a traceback."""
     telemetry = Telemetry()
     async with Cluster() as api, watching(api, telemetry, selectors=Broken(())) as watcher:
         await api.lead()

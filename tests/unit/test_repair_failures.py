@@ -56,7 +56,6 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
 
 @pytest.mark.parametrize("request_for", ["/eviction", "/jobs/web"])
 async def test_retry_after_is_honoured(request_for: str) -> None:
-    """Retry-After; another controller's pods do not wait for it."""
     async with cluster(policy=WITH_JOBS) as world:
         await world.job()
         world.api.refuse(request_for, 429, "TooManyRequests", BUDGET, times=1, after=280)

@@ -39,7 +39,6 @@ def lines(path: Path) -> int:
 
 
 def test_no_file_outgrows_five_hundred_lines() -> None:
-    """80 to 400 lines are usual; what is longer is usually two things."""
     assert {
         str(path.relative_to(ROOT)): lines(path)
         for path in tracked("*.py", "*.go")
@@ -48,19 +47,16 @@ def test_no_file_outgrows_five_hundred_lines() -> None:
 
 
 def test_the_charm_module_stays_under_two_hundred_lines() -> None:
-    """charm.py wires; everything else lives beside it."""
     assert lines(ROOT / "src/charm.py") < 200
 
 
 def test_the_readme_fits_in_a_hundred_lines_of_a_terminal() -> None:
-    """A newcomer reads all of it."""
     shown = (ROOT / "README.md").read_text().splitlines()
     assert len(shown) <= 100
     assert [line for line in shown if len(line) > 160] == []
 
 
 def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
-    """It is read beside the code."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert [line for line in text.splitlines() if len(line) >= 120] == []
 
@@ -77,7 +73,6 @@ def python(*folders: str) -> int:
 
 @pytest.mark.parametrize("folder", MOST)
 def test_tests_workload_and_charm_do_not_grow(folder: str) -> None:
-    """Each line of a test is read and run at each change."""
     more = python(folder) - MOST[folder]
     assert more <= 0, f"{folder}: {more} lines too many: take away what no user needs any more"
 
@@ -98,7 +93,6 @@ def test_the_contributing_page_knows_how_many_lines_of_tests_there_are() -> None
 
 
 def test_every_tox_environment_says_what_it_is_for() -> None:
-    """`tox list` is the index of what a developer can do."""
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     environments = [name for name in tox.sections() if name.startswith("testenv:")]
@@ -108,7 +102,6 @@ def test_every_tox_environment_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("asked", [[], ["help"]], ids=["make", "make help"])
 def test_make_lists_every_target_with_what_it_does(asked: list[str]) -> None:
-    """And starts nothing."""
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
     assert phony
@@ -194,7 +187,6 @@ def twice(names: Iterable[str]) -> set[str]:
 
 
 def test_no_two_modules_of_the_workload_share_a_name() -> None:
-    """Each package has its rules and its controller."""
     names = twice(path.stem for path in modules())
     assert names <= {"controller", "recorder", "rules"}
 

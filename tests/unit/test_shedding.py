@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
-import aiohttp
 import pytest
-from aiohttp import web
-from istio_aux import serving
 from istio_aux.serving import (
     ADDRESSES,
-    CONNECTION,
     Connections,
-    Listener,
     Peer,
-    ServingLimits,
     available_memory,
 )
 from istio_aux.start.turns import Turns
-from unit.asynchronous import until
 
 MOST = 4
 MIB = 1 << 20
@@ -178,65 +168,3 @@ def test_the_memory_of_a_container_is_its_limit_and_else_that_of_the_machine(
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     assert available_memory(limit) == (bytes_ or machine)
-
-
-# The same on a port: the webhook's has the same limits.
-
-GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@asynccontextmanager
-async def opened() -> AsyncGenerator[tuple[Listener, str, int]]:
-    """A port that answers /livez, with room for 8 connections."""
-
-    async def livez(_request: web.Request) -> web.Response:
-        answer = web.Response(text="ok\n")
-        answer.force_close()
-        return answer
-
-    application = web.Application()
-    application.router.add_get("/livez", livez)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    server = runner.server
-    assert server
-    limits = ServingLimits(connections=8, linger=0.1, sweep=0.05)
-    listener = Listener(server, limits)
-    host, port = await listener.listen("127.0.0.1", 0)
-    try:
-        yield listener, host, port
-    finally:
-        await listener.close(0)
-        await runner.cleanup()
-
-
-async def answered(host: str, port: int) -> int:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{host}:{port}/livez") as got,
-    ):
-        return got.status
-
-
-async def test_how_many_connections_there_are_follows_from_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serving, "available_memory", lambda: 16 * 3 * CONNECTION)
-    async with opened() as (listener, host, port):
-        with ExitStack() as stack:
-            for _ in range(6):
-                stack.enter_context(socket.create_connection((host, port))).send(GET[:9])
-            assert await answered(host, port) == 200
-            await until(lambda: 0 < len(listener.connections) < 3, "two have room", within=10)
-
-
-async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """glibc gives it back when it is asked."""
-    trimmed = list[int]()
-    library = SimpleNamespace(malloc_trim=trimmed.append)
-    monkeypatch.setattr(serving, "FEWER", 1)
-    monkeypatch.setattr(serving.ctypes, "CDLL", lambda _: library)
-    async with opened() as (listener, host, port):
-        with socket.create_connection((host, port)):
-            await until(lambda: listener._before, "it is seen")
-        await until(lambda: trimmed, "it is given back", within=10)

@@ -280,7 +280,6 @@ async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_list
 
 
 async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() -> None:
-    """It may be one of its own."""
     async with kubeflow() as world:
         await world.suspended(ends=True)
         strange = {**pod_document("strange"), "spec": {"containers": "none"}}

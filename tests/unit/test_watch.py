@@ -14,7 +14,6 @@ from unit.watching import answered, faulty, follows, lists, on_list, on_watch, p
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
-    """Nothing is lost, and nothing is repeated."""
 
     async def bookmark(request: web.Request) -> web.StreamResponse:
         # As recorded: the API server sends null where a pod has a list.
@@ -98,7 +97,6 @@ FAILED = status(504, "Timeout", "Too large resource version", details={"retryAft
 async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
     sent: bytes, restart: str
 ) -> None:
-    """Nothing is lost, and nothing is repeated."""
     async with (
         faulty(on_watch(lambda request: stream(request, sent))) as api,
         watching(api) as (seen, _),
@@ -159,7 +157,6 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
 
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
-    """Nothing is lost, and nothing is repeated."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
     async with faulty() as api:
         api.faults.append(on_list(lambda _: answered(answer)))

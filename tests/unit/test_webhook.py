@@ -74,7 +74,6 @@ async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_
 
 
 async def test_the_path_says_what_a_pod_is_reviewed_for() -> None:
-    """Also on one connection, one after another."""
     async with serving() as hook, hook.client() as client:
         for kind in (JSON, "content-TYPE: Application/JSON; charset=utf-8"):
             await client.ask(post(review(), kind=kind))

@@ -10,10 +10,12 @@ import socket
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
-from istio_aux.serving import ServingLimits
+from istio_aux import serving as listening
+from istio_aux.serving import CONNECTION, ServingLimits
 from istio_aux.telemetry import Bounded
 from unit.asynchronous import descriptors, until
 from unit.hooked import BEGUN, Bare, post, raw, review, serving
@@ -271,6 +273,30 @@ async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_fi
         assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
         await until(lambda: hook.held == 0, "all is given back")
         assert hook.reviews("busy") == hook.ended("limit") == 1
+
+
+async def test_how_many_connections_there_are_follows_from_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "available_memory", lambda: 16 * 3 * CONNECTION)
+    async with serving(connections=8, linger=0.1) as hook:
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(raw(hook))
+            await until(lambda: hook.connections == 3, "three have room")
+            assert (await hook.ask(post(review()))).status == 200
+
+
+async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc gives it back when it is asked."""
+    trimmed = list[int]()
+    library = SimpleNamespace(malloc_trim=trimmed.append)
+    monkeypatch.setattr(listening, "FEWER", 1)
+    monkeypatch.setattr(listening.ctypes, "CDLL", lambda _: library)
+    async with serving() as hook:
+        with raw(hook):
+            await until(lambda: hook.listener._before, "it is seen")
+        await until(lambda: trimmed, "it is given back")
 
 
 async def test_hostile_clients_leave_nothing_behind() -> None:

@@ -99,21 +99,13 @@ def der(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
-async def test_a_new_pair_is_served_from_the_next_handshake_on(tmp_path: Path) -> None:
+async def test_a_new_pair_is_served_and_what_is_no_pair_or_half_of_one_changes_nothing(
+    tmp_path: Path,
+) -> None:
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
     assert served.context().minimum_version is ssl.TLSVersion.TLSv1_2
-    async with handshakes(served) as port:
-        assert await shown(port) == der(crt)
-        assert not served.reload(), "nothing has changed"
-        certificate(tmp_path)
-        assert served.reload()
-        assert await shown(port) == der(crt)
-
-
-async def test_what_is_no_pair_or_half_of_one_changes_nothing(tmp_path: Path) -> None:
-    crt, key = certificate(tmp_path)
-    served = Certificate(crt, key)
+    assert not served.reload(), "nothing has changed"
     old = der(crt)
     new_crt, new_key = certificate(tmp_path, stem="new")
     whole = new_crt.read_text() * 2

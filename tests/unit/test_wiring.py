@@ -209,7 +209,6 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
 
 
 async def test_an_endless_task_survives_unhandled_exceptions() -> None:
-    """Each is reported, and the task starts again, later each time."""
     reported: list[str] = []
     lives = 0
 

@@ -56,7 +56,6 @@ def test_the_checkout_is_as_charmhubs_reviewers_want_it() -> None:
 
 
 def test_nobody_is_named_as_an_owner_who_has_not_been_asked() -> None:
-    """Neither of the repository, nor of an image, nor of reviews."""
     owned = r"(github\.com|ghcr\.io|charmhub\.io)/([a-z0-9-]+/)?istio-aux|@canonical/"
     listing = subprocess.run(
         ["git", "grep", "-lE", owned, "--", ".", ":!tests"],

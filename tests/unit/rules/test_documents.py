@@ -43,7 +43,6 @@ def values(text: str) -> list[Any]:
     ],
 )  # fmt: skip
 def test_two_documents_are_found(text: str) -> None:
-    """In every layout in which people and tools write them."""
     assert values(text) == [A, B]
 
 
@@ -114,7 +113,6 @@ def test_yaml_scalars_are_read_as_kubernetes_reads_them(scalar: str, expected: o
     | st.text(st.sampled_from('{}[]":,a-\n ?&*'), max_size=40).map(str.encode)
 )
 def test_no_input_breaks_it(body: bytes) -> None:
-    """Each document is JSON-like bytes or one line."""
     for item in read(body):
         assert isinstance(item, Document) or "\n" not in item.why
 
@@ -170,7 +168,6 @@ def test_what_is_no_json_stays_none(body: bytes) -> None:
     ids=["brackets", "backslashes", "quotes", "digits", "managedFields", "strings"],
 )  # fmt: skip
 def test_a_mebibyte_that_was_made_to_be_slow_takes_linear_time(body: bytes) -> None:
-    """What is not linear would take minutes."""
     began = time.process_time()
     shallow(body, most=1 << 30)
     assert time.process_time() - began < 5

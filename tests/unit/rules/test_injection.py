@@ -184,7 +184,6 @@ def test_istiods_policy_is_read_from_among_the_templates() -> None:
     ],
 )
 def test_a_missing_policy_is_not_enabled(text: str, policy: str) -> None:
-    """Istiod then injects nothing."""
     assert read_policy(text) == InjectionPolicy(policy=policy)
 
 
@@ -246,7 +245,6 @@ def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
 
 
 def test_configurations_are_called_in_the_order_of_their_names_and_webhooks_as_listed() -> None:
-    """Whatever order they were found in."""
     found = [recorded(REVISED), recorded(ORIGINAL), recorded(DEFAULT)]
 
     hooks = hooks_of(found)

@@ -156,7 +156,6 @@ def test_an_injector_behind_a_url_is_live_by_its_probe_alone(more: dict[str, str
 
 
 def test_control_planes_are_judged_one_by_one() -> None:
-    """Sorted by the names of their configurations, whatever order they were found in."""
     facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
 
     found = evaluate(hooks_of([OTHER, recorded(ORIGINAL), ACTIVE]), facts)

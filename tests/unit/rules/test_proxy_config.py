@@ -159,7 +159,6 @@ def is_inserted(text: str, result: str) -> bool:
 def test_the_result_is_the_old_mapping_plus_the_key(
     mapping: dict[str, Any], style: Callable[[Any], str]
 ) -> None:
-    """For every mapping in every style; and asking twice is asking once."""
     text = style(mapping)
     merge = hold(text)
     assert merge.text is not None, merge.reason
@@ -187,7 +186,6 @@ def first_document(text: str) -> Any:
 
 @given(st.text(st.sampled_from("ab:-{}[],#'\"|>&*!?% \n\t.é"), max_size=30))
 def test_no_text_breaks_it(text: str) -> None:
-    """A text is kept, or it is a mapping or nothing and gets the key."""
     merge = hold(text)
     if merge.text is None:
         return

@@ -268,7 +268,6 @@ def test_restart_rules(details: dict[str, Any], policy: str | None, code: int, a
     ],
 )
 def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) -> None:
-    """Waiting, absent and contradictory reports are all "not finished"."""
     pod = job({"main": state})
     result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, why)

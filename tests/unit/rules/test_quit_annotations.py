@@ -37,7 +37,6 @@ def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> Wait:
 
 @pytest.mark.parametrize("value", ["main", "main,wait", " main , wait ,", "main,,main"])
 def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
-    """All others are ignored, and their verdict says why."""
     pod = annotated(quit_after=value)
     decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
     assert isinstance(decision, Quit), decision
@@ -59,7 +58,6 @@ def test_an_annotation_that_names_nothing_says_nothing(value: str) -> None:
 
 @pytest.mark.parametrize("name", ["mian", "istio-proxy", "Main", "setup", "vault-agent"])
 def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
-    """The reason names the annotation, the value and what is allowed; nothing is quit."""
     pod = job(
         {"main": exited(0), "istio-proxy": RUNNING, "log": exited(0)},
         sidecars={"vault-agent": RUNNING},
@@ -132,7 +130,6 @@ DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main":
 
 
 def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
-    """The wait names its end, counted from the last payload container's exit."""
     pod, policy = annotated(DONE), QuitPolicy(grace=5)
     decision = graced(pod, policy, 4.9)
     assert isinstance(decision, Wait), decision
@@ -150,7 +147,6 @@ GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 
 @pytest.mark.parametrize(("value", "seconds"), GRACES.items())
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
-    """Longer or shorter than the policy's, or none."""
     pod, policy = annotated(DONE, grace=value), QuitPolicy(grace=10)
     if seconds:
         decision = graced(pod, policy, seconds - 0.1)
@@ -165,7 +161,6 @@ def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None
      "0x10", "\u0663", "5ss"],
 )  # fmt: skip
 def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> None:
-    """The reason names the annotation, the value and what is allowed; nothing is quit."""
     decision = waiting_for(annotated(DONE, grace=value))
     shown = value if len(value) < 60 else f"{value[:60]}…"
     long = "" if len(value) <= 32 else f"; it has {len(value)} characters, not at most 32"

@@ -46,7 +46,6 @@ NOTHING: dict[str, Any] = {}
 def test_the_status_port_is_the_one_of_this_pod(
     annotation: str | None, proxy: dict[str, Any], port: int
 ) -> None:
-    """A custom status port is found in every place where an injector leaves it."""
     pod = done(
         annotations={} if annotation is None else {"status.sidecar.istio.io/port": annotation},
         details={"istio-proxy": proxy},

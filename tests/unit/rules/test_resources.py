@@ -79,7 +79,6 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
     "bad", [*HOSTILE, ["1"], {}, True, 10**400, 1e300, "9223372036854775808", "1e99"]
 )
 def test_a_hostile_request_costs_the_numbers_of_its_pod_alone(bad: object) -> None:
-    """The pod is read all the same, and nothing is guessed."""
     assert requested({"cpu": "1", GPU: bad}) is None
 
 

@@ -79,7 +79,6 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
     ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
 )  # fmt: skip
 def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
-    """It is what is counted."""
     assert answer(request(object=pod)).outcome is outcome
 
 

@@ -439,7 +439,6 @@ def steps(rollout: Rollout, now: Moment) -> Iterator[tuple[str, Rollout, Moment]
 
 
 def test_the_table_of_a_rollout_s_states_is_true() -> None:
-    """All transitions that happen are in it, and all that are in it happen."""
     assert rollouts.__doc__
     row = r"(\w+(?: off)?) +`(\w+)`.*  (\w+(?: off)?)"
     rows = (re.fullmatch(row, line) for line in rollouts.__doc__.splitlines())

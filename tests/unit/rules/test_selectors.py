@@ -64,7 +64,6 @@ def test_labels_that_are_selected_are_found(text: str, expected: dict[str, str] 
     ],
 )
 def test_matching(text: str, labels: dict[str, str], expected: bool) -> None:
-    """What Kubernetes would select, absent labels included."""
     assert parse(text).matches(labels) is expected
 
 
@@ -93,7 +92,6 @@ FORMS = "expected KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin
     ],
 )  # fmt: skip
 def test_a_mistake_gives_one_clear_line(text: str, message: str) -> None:
-    """The text, what was found, and what is allowed."""
     with pytest.raises(ValueError, match="expected") as caught:
         parse(text)
     assert message in str(caught.value)
@@ -177,7 +175,6 @@ REQUIREMENTS = st.one_of(
 
 @given(st.sets(REQUIREMENTS, max_size=4))
 def test_the_canonical_text_means_the_same(requirements: set[Requirement]) -> None:
-    """What goes to the API as ``labelSelector`` is what was parsed."""
     selector = Selector(tuple(sorted(requirements)))
     assert parse(str(selector)) == selector
 
@@ -218,7 +215,6 @@ def test_an_object_that_kubernetes_would_not_take_gives_one_clear_line(
 
 @given(st.text(st.sampled_from("ab=!,() in\n<é"), max_size=12))
 def test_no_text_breaks_it(text: str) -> None:
-    """A selector that survives its own text, or one line in a ValueError."""
     try:
         selector = parse(text)
     except ValueError as error:

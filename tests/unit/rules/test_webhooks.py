@@ -50,7 +50,6 @@ def test_a_configuration_that_names_no_revision_is_the_defaults(
     ],
 )
 def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: bool) -> None:
-    """As the API server reads it."""
     assert msgspec.convert(PODS | fields, Rule).creates_pods is covers
 
 
