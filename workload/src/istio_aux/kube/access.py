@@ -1,7 +1,8 @@
 """Address and credentials of the API server, from kubeconfigs or a pod's service account.
 
 Files are read again when they change. A kubeconfig with a field that is not supported is refused
-with the name of that field: without it, we would connect in another way than kubectl.
+with the name of that field: without it, we would connect in another way than kubectl. Each
+`AccessError` is one line with the file, the field and the problem.
 """
 
 from __future__ import annotations
@@ -144,11 +145,7 @@ class _Entry(NamedTuple):
 def find(
     kubeconfig: Path | None, environ: Mapping[str, str] = os.environ, *, context: str | None = None
 ) -> Access:
-    """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
-
-    `AccessError` is one line with the file, the field and the problem, here and in the functions
-    below.
-    """
+    """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster."""
     if kubeconfig is not None:
         return load(kubeconfig, context=context)
     if named := [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]:
@@ -389,10 +386,9 @@ def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
 
 
 def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
-    """Trust the authorities in PEM, or those of the system, as Go does.
+    """Trust the authorities in PEM, or those of the system, each as an anchor, as Go does.
 
-    Every certificate of the bundle is an anchor. From 3.13 on, Python asks for key usage and key
-    identifiers in an authority; Go does not.
+    From 3.13 on, Python asks for key usage and key identifiers in an authority; Go does not.
     """
     try:
         context = ssl.create_default_context(cadata=bundle.decode() or None)

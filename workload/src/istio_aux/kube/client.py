@@ -87,10 +87,7 @@ class Client:
     async def get(
         self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST
     ) -> bytes:
-        """Read one object, or one page of a list; `OversizedError` if it is over ``longest`` bytes.
-
-        ``accept`` is the media type of the answer, if it is not plain JSON.
-        """
+        """Read one object, or a page of a list; `OversizedError` if over ``longest`` bytes."""
         return await self._ask("GET", path, params, accept=accept, longest=longest)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
@@ -102,7 +99,7 @@ class Client:
         return await self._ask("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        """Merge JSON into an object (RFC 7386); returns the stored object.
+        """Merge JSON into an object (RFC 7386), and return it.
 
         `ApiError` 409, or 422 of a custom resource, if the body has another uid or resourceVersion.
         """
@@ -145,7 +142,6 @@ class Client:
         """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
 
         `LateError` if the connection for it is there only after ``not_after``, a time of the loop.
-
         TLS sessions are not resumed: it would save us a sixth of the CPU of a connection, and cost
         the API server of Kubernetes 1.36 a third more.
         """
@@ -239,10 +235,7 @@ class Client:
     async def _middleware(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Turn an error answer into an `ApiError`.
-
-        Above the middleware, a refused WebSocket handshake has lost its body.
-        """
+        """Turn an error answer into an `ApiError`: above, a refused handshake has lost its body."""
         response = await handler(request)
         for _ in range(self._tries):
             if response.status != 429 or (pause := _retry_after(response)) is None:

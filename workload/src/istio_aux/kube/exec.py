@@ -142,10 +142,7 @@ class ForwardChannels(Channels):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete, or the node sent an error.
-
-        An answer without a length ends with its connection.
-        """
+        """Whether the node sent an error, or the answer is complete, if it says its length."""
         complete = self._wanted is not None and len(self._received[_DATA]) >= self._wanted
         return complete or len(self._received[_REFUSED]) > _PREFIX
 
@@ -217,7 +214,6 @@ async def stream(
 
     ``deadline`` seconds include the handshake; after them the request may or may not have had its
     effect. Nothing is sent unless ``still`` says so then; for ``not_after`` see `Client.websocket`.
-
     `KubeError`: the API server is busy or cannot be reached; nothing was sent.
     """
     try:

@@ -81,8 +81,7 @@ def load(
 ) -> Plugin:
     """Make the plugin of ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
-    A command with a slash is relative to ``folder``. ``provideClusterInfo`` gives it the
-    ``cluster``.
+    A command with a slash is relative to ``folder``. The plugin may be told of the ``cluster``.
     """
     where = f"{who}: exec"
     config = supported(spec, ExecConfig, where)
@@ -121,10 +120,7 @@ class Plugin:
         self._failure: tuple[float, AccessError] | None = None
 
     async def credential(self) -> Credential:
-        """Return the valid credential, or run the program; `AccessError` if that fails.
-
-        A credential without an expiry is valid until `forget`.
-        """
+        """The credential that is valid, until `forget` if it does not say; runs the program."""
         async with self._turn:
             last = self._last
             expires = last and last.expiration_timestamp

@@ -61,10 +61,7 @@ class Handler(Protocol[T_contra]):
 
 
 class Collection(dict[Key, T]):
-    """A handler that keeps what ``keep`` returns of the objects of a collection.
-
-    It calls ``changed`` after each change.
-    """
+    """A handler that keeps what ``keep`` returns of the objects, and calls ``changed`` then."""
 
     def __init__(self, changed: Callable[[], None], keep: Callable[[T], T]) -> None:
         super().__init__()
@@ -86,16 +83,7 @@ class _WentBackError(KubeError):
 
 
 class Watch(Generic[T]):
-    """The watch of one collection.
-
-    Attributes:
-        synced: set after the first complete list, and never cleared.
-        refused: whether the server ever refused, as it does when a permission is missing.
-        path: of the collection.
-        trouble: why the last attempt failed, in one line; None while all is well.
-        unreadable: why objects cannot be decoded, at most `UNREADABLE` of them. Handlers keep what
-            they knew of them.
-    """
+    """The watch of one collection."""
 
     def __init__(
         self,
@@ -116,10 +104,11 @@ class Watch(Generic[T]):
         ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is told why a
         stream ended, in one of a few words.
         """
-        self.synced = asyncio.Event()
+        self.synced = asyncio.Event()  # Set after the first complete list, and never cleared.
         self._alive_at: float | None = None
-        self.refused = False
-        self.trouble: str | None = None
+        self.refused = False  # The server did once, as it does when a permission is missing.
+        self.trouble: str | None = None  # Why the last attempt failed; None while all is well.
+        # Why objects cannot be decoded, at most `UNREADABLE`: handlers keep what they knew of them.
         self.unreadable: dict[Key, str] = {}
         self._client, self.path, self._handler = client, path, handler
         self._selection = dict(selection or {})

@@ -67,11 +67,7 @@ class _Key(Generic[T]):
         return self.name in self._texts(source)
 
     def of(self, source: Source) -> T | None:
-        """Read the value; None if it is absent.
-
-        Raises:
-            BadValueError: the value cannot be used.
-        """
+        """Read the value; None if it is absent. `BadValueError`: it cannot be used."""
         text = self._texts(source).get(self.name)
         if text is None:
             return None

@@ -42,10 +42,7 @@ class Applications(msgspec.Struct, frozen=True):
         return namespace in self.models or Application(namespace, application) in self.named
 
     def covers(self, namespace: str, application: str) -> bool:
-        """Whether pods have their sidecar because of the file.
-
-        Such pods are held and have their proxy quit in all namespaces.
-        """
+        """Whether pods have their sidecar by the file: then they count in all namespaces."""
         requested = namespace in self.namespaces or self.asks(namespace, application)
         return requested and namespace not in IGNORED
 

@@ -48,8 +48,7 @@ _LEVELS = 2  # Of values within a long token.
 def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
     """Replace managedFields, and what is nested more than ``deepest`` levels, with ``null``.
 
-    Raises:
-        ValueError: there are more than ``most`` tokens.
+    ValueError: there are more than ``most`` tokens.
     """
     return whole(cutting(body, deepest, most))
 

@@ -55,8 +55,7 @@ REQUEST_PORTS = (15000, 15004, 15020, 15021)
 def quit_command(port: int | None) -> tuple[str, ...]:
     """Return the command that makes a proxy exit (istio pilot-agent app/request.go).
 
-    It asks the agent's status server at ``port``, or Envoy's admin port if that is None
-    (istio#11659).
+    It asks the agent at ``port``, or Envoy's admin port if that is None (istio#11659).
     """
     server = () if port is None else (f"--debug-port={port}",)
     return ("pilot-agent", "request", *server, "POST", "quitquitquit")

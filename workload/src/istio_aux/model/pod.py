@@ -1,11 +1,8 @@
 """The Pod as it comes over the wire, reduced to the fields that istio-aux reads.
 
-A field that is not read is not declared: msgspec skips it without building an object, and that is
-most of the cost.
-
-The API server sends ``null`` for empty lists (a BOOKMARK has ``"containers": null``), so every list
-and map is optional on the wire. The accessors of `Pod` hide that: past them there is no ``None``
-list.
+A field that is not read is not declared: msgspec skips it without building an object. The API
+server sends ``null`` for empty lists (a BOOKMARK has ``"containers": null``), so every list and map
+is optional on the wire. The accessors of `Pod` hide that.
 """
 
 from __future__ import annotations
@@ -326,9 +323,8 @@ def decode(body: bytes) -> Pod:
 def convert(document: object) -> Pod:
     """Make a pod of a parsed document that a person may have written: ``null`` counts as absent.
 
-    Raises:
-        ValueError: a field has the wrong type; the message names its path, or the key of a label or
-            an annotation: YAML reads `off` as a boolean.
+    ValueError: a field has the wrong type; the message names its path, or the key of a label or an
+    annotation: YAML reads `off` as a boolean.
     """
     try:
         return decode(msgspec.json.encode(_without_nulls(document)))

@@ -78,14 +78,11 @@ _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 def requests(pod: Pod) -> Requests | None:
     """Return what the pod requests; None: that cannot be read. Never raises.
 
-    It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests):
-
-    * the sum of the containers and the native sidecars, or what an init container needs beside the
-      native sidecars before it, if that is more;
-    * instead, the pod's own requests of CPU and memory (KEP-2837);
-    * and the overhead of its RuntimeClass.
-
-    A resize that is in progress and the devices of ResourceClaims are left out.
+    It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests): the sum of
+    the containers and the native sidecars, or what an init container needs beside the native
+    sidecars before it, if that is more; instead, the pod's own requests of CPU and memory
+    (KEP-2837); and the overhead of its RuntimeClass. A resize that is in progress and the devices
+    of ResourceClaims are left out.
     """
     try:
         together, start = _containers(pod, _read)

@@ -39,15 +39,11 @@ class SidecarRule(msgspec.Struct, frozen=True):
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """The answer to an attempt. It proves nothing; only the status of the container does.
+    """The answer to an attempt. It proves nothing; only the status of the container does."""
 
-    ``well``: it sounds like a success. ``sent``: the attempt may have had an effect. ``text``: one
-    line for a person, such as ``exit code 255: connection refused``.
-    """
-
-    well: bool
-    sent: bool
-    text: str
+    well: bool  # It sounds like a success.
+    sent: bool  # The attempt may have had an effect.
+    text: str  # One line for a person, such as ``exit code 255: connection refused``.
 
 
 SHIPPED: Mapping[str, SidecarRule] = {
@@ -83,8 +79,7 @@ RULE = re.compile(
 def parse(text: str) -> tuple[SidecarRule, ...]:
     """Return the rules of a text such as ``vault-agent=native,helper=9000/stop``.
 
-    Raises:
-        ValueError: the message has the entry, which part of it is wrong, and what is allowed there.
+    ValueError: the message has the entry, which part of it is wrong, and what is allowed there.
     """
     rules: dict[str, SidecarRule] = {}
     for entry in filter(None, map(str.strip, text.split(","))):

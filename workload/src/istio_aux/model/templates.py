@@ -66,8 +66,7 @@ class PodTemplate(NamedTuple):
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
     """Yield the pod templates of a manifest, which is of a kind of `WORKLOADS`; of a Pod, itself.
 
-    Raises:
-        ValueError: one line with the part of the manifest that cannot be used.
+    ValueError: one line with the part of the manifest that cannot be used.
     """
     if kind == "Pod":
         yield PodTemplate(manifest, manifest, only_metadata=False)

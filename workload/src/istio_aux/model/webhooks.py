@@ -201,12 +201,6 @@ class Endpoint(Struct, frozen=True):
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
 
-    @property
-    def ready(self) -> bool:
-        """Whether it accepts connections; unknown counts as ready (discovery/v1 types.go)."""
-        ready = self.conditions.ready if self.conditions else None
-        return bool(self.addresses) and ready is not False
-
 
 class EndpointSlice(Struct, frozen=True):
     """An EndpointSlice (discovery.k8s.io/v1); a Service may have several."""
@@ -223,8 +217,14 @@ class EndpointSlice(Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether an endpoint accepts connections. A slice without ports has none."""
-        return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
+        """Whether an endpoint accepts connections. A slice without ports has none.
+
+        Unknown counts as ready (discovery/v1 types.go).
+        """
+        return bool(self.ports) and any(
+            it.addresses and not (it.conditions and it.conditions.ready is False)
+            for it in self.endpoints or ()
+        )
 
 
 def _any(wanted: str, allowed: tuple[str, ...] | None) -> bool:
