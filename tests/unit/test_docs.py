@@ -279,6 +279,13 @@ def test_every_path_that_a_document_names_exists(file: Path) -> None:
 
 
 @cache
+def test_the_index_lists_each_page_and_has_it_in_its_navigation() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    navigated = re.findall(r"^([a-z][a-z/-]+)$", index, re.MULTILINE)
+    listed = re.findall(r"\]\(([a-z/-]+)\.md", index)
+    assert sorted(navigated) == sorted([*listed, "project"])
+
+
 def read(file: Path) -> str:
     """A document, with what the site puts into it."""
     return pages.text(file) if file.is_relative_to(pages.DOCS) else file.read_text()

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux import status
 from istio_aux.injector.rules import Injector
-from istio_aux.model.answers import Holder, State
+from istio_aux.model.answers import Holder, State, SuspendedJob, UnreadableObject
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
@@ -82,10 +82,18 @@ SHOWN = [
     {"unmeshed_total": 501},
     {"unmeshed_unknown": 1},
     {"applications": [replace(APPLICATION, meshed=True)]},
+    {"suspended_jobs": [SuspendedJob("shop", "Job", "train", NOON, "its pods lack a sidecar")]},
+    {"certificate": "5f70bf18"},
 ]
-UNSEEN = [
-    {"watched_pods": 4},
-    {"unreadable_total": 1},
+UNSEEN: list[dict[str, Any]] = [
+    {"ready": False, "missing": ["no list of pods yet"], "watched_pods": 4, "token_expires": NOON},
+    {"start_mode": StartMode.NATIVE, "race": RacePolicy.RESTART, "quit": QuitMode.DISABLED},
+    {"leader": False, "lease_holder": "another", "version": "9", "revision": "9"},
+    {
+        "unreadable_objects": [UnreadableObject("/api/v1/pods", "shop", "b", "no name")],
+        "unreadable_total": 1,
+        "unknown_keys": ("speed",),
+    },
     {"stuck_pods": [replace(STUCK, attempts=4)]},
     # Containers that end a little apart, and a proxy and its payload.
     {"blocked_pods": [replace(LOST, lasting=False)]},
@@ -101,6 +109,12 @@ def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> Non
     """What changes all the time is not."""
     before, after = shown_by_charm(BEFORE), shown_by_charm(replace(BEFORE, **change))
     assert (after != before) is (change in SHOWN)
+
+
+def test_of_each_field_it_is_known_whether_the_charm_shows_it() -> None:
+    """What is forgotten would wake no charm."""
+    changed = {name for change in [*SHOWN, *UNSEEN] for name in change}
+    assert changed == {field.name for field in msgspec.structs.fields(ProcessStatus)}
 
 
 LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-0", "web-1", "web-2")]
