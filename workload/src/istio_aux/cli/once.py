@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from msgspec import structs
@@ -48,6 +48,7 @@ from istio_aux.repair.rules import Restart
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.rights import EVICT, QUIT_RIGHTS
+from istio_aux.settings import Settings
 from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, Surroundings, Watches
@@ -212,102 +213,90 @@ def _missing(watches: Watches) -> str:
 
 async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
-    found = cluster.told(await cluster.find(client, request.config))
-    if failed := await _RestartRun(client, found.first, request).run():
+    ours = cluster.told(await cluster.find(client, request.config)).first
+    failed = "" if request.dry_run else await _may_not_restart(client, ours.settings, request)
+    if failed := failed or await _restart(client, ours, request):
         report.complain(failed)
     return cluster.FAILED if failed else 0
 
 
-class _RestartRun:
-    """One run of the command."""
-
-    def __init__(self, client: Client, installation: Installation, request: ClusterRequest) -> None:
-        settings, self._installation = installation.settings, installation.name
-        self._client, self._settings, self._request = client, settings, request
-        self._done: dict[Key, Restart] = {}
-        telemetry = Telemetry()
-        self._around = around = Surroundings(
-            client, settings, telemetry, changed=self._mesh_changed, relabelled=self._relabelled
-        )
-        source = "/".join(settings.lease or ())
-        self._events = Events(client, socket.gethostname(), source=source)
-        policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
-        self._leadership = Leadership(held=False)
-        self._repair = RepairController(
-            client, around.namespaces, telemetry, self._events,
-            policy=policy, options=settings.pod_options, going=around.namespaces.going,
-            limits=RolloutLimits(restarts=request.limit), restarted=self._done.__setitem__,
-            leadership=self._leadership,
-        )  # fmt: skip
-        self._repair.set_applications(installation.applications)
-        path = actions.collection("v1", "pods", request.namespace or "")
-        self._pods = around.watches.add(
-            "pods", path, Pod, self._repair, selection=actions.NOT_TERMINAL
-        )
-
-    async def run(self) -> str:
-        """Do it, and print the result; return why it is not done, or the empty text."""
-        clock, request = asyncio.get_running_loop().time, self._request
-        end, dry_run = clock() + request.patience, request.dry_run
-
-        def left(most: float = request.patience) -> float:
-            return max(0.0, min(most, end - clock()))
-
-        if why := await self._forbidden():
-            return why
-        async with self._around.watched(self._events.run(), self._repair.run(self._pods.synced)):
-            known = await until(self._pods.synced.is_set, left(PATIENCE))
-            if missing := _missing(self._around.watches):
-                return missing
-            if not (known and self._around.injectors.control_planes.known):
-                return "it is not known whether Istio injects: see `istio-aux check`"
-            over = await until(lambda: self._repair.finished, left(PATIENCE)) or dry_run
-            if not dry_run:
-                self._leadership.lead(True)
-                over = await until(lambda: self._repair.finished, left())
-                await self._repair.stop(_END)
-                await self._events.sent(_END)
-        found = [*self._verdicts()]
-        facts = {"dry_run": dry_run, "installation": self._installation}
-        report.show(request.output, found, report.restarts_text, **facts)
-        return "" if over else f"not finished within {request.patience:g} s: run it again"
-
-    async def _forbidden(self) -> str:
-        """Why no pod may be restarted now, or the empty text."""
-        if self._request.dry_run:
+async def _may_not_restart(client: Client, settings: Settings, request: ClusterRequest) -> str:
+    """Why no pod may be restarted now, or the empty text."""
+    if (race := settings.repair_policy.race).restarts:
+        return f"race-policy: {race}: `serve` restarts these pods already"
+    right = EVICT._replace(namespace=request.namespace or "")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GRANTED):
+            while not await actions.allowed(client, right):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL)
             return ""
-        if (race := self._settings.repair_policy.race).restarts:
-            return f"race-policy: {race}: `serve` restarts these pods already"
-        right = EVICT._replace(namespace=self._request.namespace or "")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GRANTED):
-                while not await actions.allowed(self._client, right):  # noqa: ASYNC110
-                    await asyncio.sleep(_POLL)
-                return ""
-        return (
-            f"this account may not {right}: the option race-policy: restart grants it to the"
-            " workload, and the action restart-unmeshed for as long as it runs"
-        )
+    return (
+        f"this account may not {right}: the option race-policy: restart grants it to the"
+        " workload, and the action restart-unmeshed for as long as it runs"
+    )
 
-    def _verdicts(self) -> Iterator[RestartVerdict]:
-        """The pods that were restarted, or the first ones that would be, and why the others not."""
-        for key, action in self._done.items():
-            yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
-        request, candidates = self._request, self._repair.candidates()
-        chosen = set(candidates[: request.limit] if request.dry_run else ())
-        left = set(candidates) - chosen
-        full = request.dry_run or len(self._done) >= request.limit
-        late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
-        for pod in whole(self._repair.unmeshed()):
-            why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
-            outcome = "would-restart" if pod in chosen else "kept"
-            yield RestartVerdict(pod.namespace, pod.name, outcome, why)
 
-    def _mesh_changed(self, mesh: ControlPlanes) -> None:
-        self._repair.set_injectors(mesh)
+async def _restart(client: Client, ours: Installation, request: ClusterRequest) -> str:
+    """Do it, and print the result; return why it is not done, or the empty text."""
+    settings, telemetry, done = ours.settings, Telemetry(), dict[Key, Restart]()
+    clock, dry_run = asyncio.get_running_loop().time, request.dry_run
+    end = clock() + request.patience
 
-    def _relabelled(self, namespace: str) -> None:
-        self._repair.relabelled(namespace)
+    def left(most: float = request.patience) -> float:
+        return max(0.0, min(most, end - clock()))
+
+    def mesh_changed(mesh: ControlPlanes) -> None:
+        repair.set_injectors(mesh)
+
+    def relabelled(namespace: str) -> None:
+        repair.relabelled(namespace)
+
+    around = Surroundings(client, settings, telemetry, changed=mesh_changed, relabelled=relabelled)
+    events = Events(client, socket.gethostname(), source="/".join(settings.lease or ()))
+    leadership = Leadership(held=False)
+    repair = RepairController(
+        client, around.namespaces, telemetry, events,
+        policy=RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours),
+        options=settings.pod_options, going=around.namespaces.going,
+        limits=RolloutLimits(restarts=request.limit), restarted=done.__setitem__,
+        leadership=leadership,
+    )  # fmt: skip
+    repair.set_applications(ours.applications)
+    path = actions.collection("v1", "pods", request.namespace or "")
+    pods = around.watches.add("pods", path, Pod, repair, selection=actions.NOT_TERMINAL)
+    async with around.watched(events.run(), repair.run(pods.synced)):
+        known = await until(pods.synced.is_set, left(PATIENCE))
+        if missing := _missing(around.watches):
+            return missing
+        if not (known and around.injectors.control_planes.known):
+            return "it is not known whether Istio injects: see `istio-aux check`"
+        over = await until(lambda: repair.finished, left(PATIENCE)) or dry_run
+        if not dry_run:
+            leadership.lead(True)
+            over = await until(lambda: repair.finished, left())
+            await repair.stop(_END)
+            await events.sent(_END)
+    found = [*_restarts(repair, done, request)]
+    facts = {"dry_run": dry_run, "installation": ours.name}
+    report.show(request.output, found, report.restarts_text, **facts)
+    return "" if over else f"not finished within {request.patience:g} s: run it again"
+
+
+def _restarts(
+    repair: RepairController, done: Mapping[Key, Restart], request: ClusterRequest
+) -> Iterator[RestartVerdict]:
+    """The pods that were restarted, or the first ones that would be, and why the others not."""
+    for key, action in done.items():
+        yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
+    candidates, dry_run = repair.candidates(), request.dry_run
+    chosen = set(candidates[: request.limit] if dry_run else ())
+    left = set(candidates) - chosen
+    full = dry_run or len(done) >= request.limit
+    late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
+    for pod in whole(repair.unmeshed()):
+        why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
+        outcome = "would-restart" if pod in chosen else "kept"
+        yield RestartVerdict(pod.namespace, pod.name, outcome, why)
 
 
 async def resume_jobs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
@@ -286,10 +286,10 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
         if each.do:
             page = f" ({each.see})" if each.see else ""
             rows.append(("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
-    counts = Counter[str](each.result for each in results)
-    bad = [kind for kind in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[kind]]
-    fine = "nothing keeps istio-aux from working here"
-    summary = fine if works(results) else f"istio-aux may not work here; {_counts(counts, bad)}"
+    summary = "nothing keeps istio-aux from working here"
+    if not works(results):
+        bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)
+        summary = f"istio-aux may not work here; {bad}"
     return _sections(terminal.table("CHECK RESULT WHAT", rows), [summary])
 
 
@@ -299,9 +299,9 @@ def restarts_text(
     """A table, and a summary with the ``installation`` whose settings count."""
     rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
-    counts = Counter[str](verdict.outcome for verdict in verdicts)
-    summary = where + _counts(counts, ["would-restart" if dry_run else "restarted", "kept"])
-    return _sections(terminal.table("NAMESPACE NAME OUTCOME REASON", rows), [summary])
+    done = "would-restart" if dry_run else "restarted"
+    counts = _counts([each.outcome for each in verdicts], done, "kept", zeros=True)
+    return _sections(terminal.table("NAMESPACE NAME OUTCOME REASON", rows), [where + counts])
 
 
 def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool) -> str:
@@ -310,13 +310,12 @@ def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: 
         (namespace, owner, str(len(pods)), outcome, _requested(pods), reason + _waited(pods))
         for (namespace, owner, outcome, reason), pods in _by_owner(verdicts, "outcome")
     ]
-    counts = Counter[str](verdict.outcome for verdict in verdicts)
-    done = "would-free" if dry_run else "freed"
-    others = [kind for kind in ("stuck", "kept", "gone", "ended") if counts[kind]]
+    outcomes, done = [each.outcome for each in verdicts], "would-free" if dry_run else "freed"
     back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
-    first = _counts(counts, [done]) + (f" ({back})" if back else "")
-    summary = [", ".join(filter(None, (first, _counts(counts, others))))]
-    if dry_run and counts[done]:
+    first = _counts(outcomes, done, zeros=True) + (f" ({back})" if back else "")
+    others = _counts(outcomes, "stuck", "kept", "gone", "ended")
+    summary = [", ".join(filter(None, (first, others)))]
+    if dry_run and done in outcomes:
         summary.append("nothing is changed yet: add --yes")
     titles = "NAMESPACE NAME PODS OUTCOME REQUESTS REASON"
     return _sections(terminal.table(titles, rows), summary)
@@ -336,8 +335,9 @@ def _first(times: Iterable[datetime | None]) -> datetime | None:
     return min(filter(None, times), default=None)
 
 
-def _counts(counts: Mapping[str, int], kinds: Iterable[str]) -> str:
-    return ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
+def _counts(words: Sequence[str], *kinds: str, zeros: bool = False) -> str:
+    counts = Counter(words)
+    return ", ".join(f"{kind}: {counts[kind]}" for kind in kinds if zeros or counts[kind])
 
 
 def _sections(*parts: Sequence[str]) -> str:
