@@ -48,10 +48,13 @@ Answer = Callable[..., Outcome]
 
 @pytest.fixture
 def answer(run: Run) -> Answer:
-    """Run the command line in pipes, with some standard input."""
+    """Run the command line in pipes, for a document on standard input if there is one."""
 
-    def answer(*argv: str, stdin: str = "") -> Outcome:
-        status, out, err = run(*argv, columns=None, errors=None, stdin=stdin)
+    def answer(*argv: str, stdin: object = None) -> Outcome:
+        text = stdin if isinstance(stdin, str) else json.dumps(stdin)
+        piped = () if stdin is None else ("-f", "-")
+        argv = (*argv, "-o", "json", *piped)
+        status, out, err = run(*argv, columns=None, errors=None, stdin=text)
         return Outcome(status, [json.loads(line) for line in out.splitlines()], err.splitlines())
 
     return answer
@@ -72,17 +75,14 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
             "istio-proxy": {"role": "sidecar", "finished": False, "why": "running"},
         },
     }  # fmt: skip
-    assert answer("explain", "-o", "json", "-f", "-", stdin=PLAIN) == Outcome(0, [shown], [])
+    assert answer("explain", stdin=PLAIN) == Outcome(0, [shown], [])
 
 
 def test_explain_takes_the_options_of_serve(answer: Answer) -> None:
     pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
     told = ["--sidecars", "cloud-sql-proxy=quit, vault=ignore"]
-    outcomes = [
-        answer("explain", "-o", "json", "-f", "-", *more, stdin=json.dumps(pod))
-        for more in ([], told)
-    ]
-    assert [outcome.actions for outcome in outcomes] == [["wait"], ["quit"]]
+    assert answer("explain", stdin=pod).actions == ["wait"]
+    assert answer("explain", *told, stdin=pod).actions == ["quit"]
 
 
 def test_files_are_read_in_order_and_one_that_is_not_there_is_named(
@@ -90,7 +90,7 @@ def test_files_are_read_in_order_and_one_that_is_not_there_is_named(
 ) -> None:
     """examples/pods.yaml shows every action, as its comments say."""
     missing, record = str(tmp_path / "missing.yaml"), str(RECORDS / "pod-native.json")
-    outcome = answer("explain", "-o", "json", "-f", EXAMPLE, "-f", missing, "-f", record)
+    outcome = answer("explain", "-f", EXAMPLE, "-f", missing, "-f", record)
     assert (outcome.status, outcome.errors) == (2, [f"{missing}: No such file or directory"])
     assert outcome.actions == ["quit", "wait", "report", "ignore", "ignore"]
 
@@ -125,7 +125,7 @@ ITEM = {key: value for key, value in HANGING.items() if key not in {"kind", "api
 def test_a_bad_document_is_named_and_the_others_are_answered(
     text: str, actions: list[str], errors: list[str], answer: Answer
 ) -> None:
-    outcome = answer("explain", "-o", "json", "-f", "-", stdin=text)
+    outcome = answer("explain", stdin=text)
     assert (outcome.status, outcome.actions) == (2 if errors else 0, actions)
     assert outcome.errors == [f"stdin:{error}" for error in errors]
 
@@ -143,7 +143,7 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
 ) -> None:
     """With everything that we do not read kept as it was."""
     pod = {**NEW, "spec": {**NEW["spec"], "nodeSelector": {"a": "b"}, "priority": 7}}
-    outcome = answer("mutate", "-f", "-", "-o", "json", *arguments, stdin=json.dumps(pod))
+    outcome = answer("mutate", *arguments, stdin=pod)
     annotations = dict([annotation]) | {"istio-aux.io/started-with": order}
     expected = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
     assert outcome == Outcome(0, [expected], [])
@@ -152,9 +152,7 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
 def test_mutate_takes_the_options_of_serve(answer: Answer) -> None:
     spec = {"restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "vault-agent"}]}
     options = ("--peers", "direct", "--sidecars", "vault-agent=native", "--capability", "native")
-    (made,) = answer(
-        "mutate", "-f", "-", "-o", "json", *options, stdin=json.dumps({**NEW, "spec": spec})
-    ).lines
+    (made,) = answer("mutate", *options, stdin={**NEW, "spec": spec}).lines
     assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
     assert made["spec"]["initContainers"] == [{"name": "vault-agent", "restartPolicy": "Always"}]
 
@@ -167,7 +165,7 @@ def reviewed(pod: object) -> str:
 
 def test_mutate_answers_a_malformed_review_and_names_it(answer: Answer) -> None:
     """The answer allows the pod; the status says that the input was bad."""
-    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=reviewed(7))
+    outcome = answer("mutate", stdin=reviewed(7))
     assert (outcome.status, outcome.lines[0]["response"]["allowed"]) == (2, True)
     (error,) = outcome.errors
     assert error.startswith("stdin:1: left alone: malformed AdmissionReview:")
@@ -184,15 +182,15 @@ def test_mutate_answers_a_review_as_the_webhook_does_however_deep_it_is(
     pod[where]["managedFields"] = ["@"]
     nested = '{"f:a":' * levels + f"[{innermost}]" + "}" * levels
     text = reviewed(pod).replace('"@"', nested)
-    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=text)
+    outcome = answer("mutate", stdin=text)
     assert outcome.lines == [json.loads(review.answer(text.encode(), StartPolicy()).body)]
 
 
 def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answer) -> None:
     """`kubectl get pods -o json | istio-aux explain -f -`: anybody can put it there."""
     text = deep(json.dumps({"kind": "PodList", "items": [HANGING, {**HANGING, "a": "@"}, HANGING]}))
-    assert answer("explain", "-o", "json", "-f", "-", stdin=text)[:1] == (0,)
-    assert answer("explain", "-o", "json", "-f", "-", stdin=text).actions == ["quit"] * 3
+    outcome = answer("explain", stdin=text)
+    assert (outcome.status, outcome.actions) == (0, ["quit"] * 3)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +203,7 @@ def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answ
 def test_mutate_prints_no_pod_without_what_is_nested_deeply(
     body: dict[str, Any], why: str, answer: Answer
 ) -> None:
-    outcome = answer("mutate", "-f", "-", "-o", "json", stdin=deep(json.dumps(body)))
+    outcome = answer("mutate", stdin=deep(json.dumps(body)))
     assert (outcome.status, outcome.lines) == (2, [])
     assert why in outcome.errors[0]
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from istio_aux.model import documents, templates
 from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.templates import PodTemplate
 from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
 from istio_aux.start.plan import Plan, after_injection, plan
@@ -40,15 +41,6 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
 
 class _NoPodsError(Exception):
     """A document whose kind has no pods, or none that are known."""
-
-
-class _Planned(NamedTuple):
-    """A new pod, what would be done to it, and the part of the manifest that it is made of."""
-
-    pod: Pod
-    plan: Plan
-    template: dict[str, Any]
-    only_metadata: bool
 
 
 _kind = msgspec.json.Decoder(_Kind)
@@ -75,11 +67,11 @@ def explain(
 
     def answer(document: documents.Document) -> Iterable[str]:
         kind, manifest = _read(document, document.readable)
-        for each in _planned(manifest, kind, how):
-            pod, order = each.pod, None
+        for new, planned, _ in _planned(manifest, kind, how):
+            pod, order = new, None
             if kind != _POD or not (pod.metadata.uid or pod.status.phase):
-                pod = after_injection(pod, each.plan)
-                order = f"{each.plan.started_with or 'as it is'}: {each.plan.reason}"
+                pod = after_injection(pod, planned)
+                order = f"{planned.started_with or 'as it is'}: {planned.reason}"
             show(pod, found.judge(pod, None, None, sidecars), start=order)
         return ()
 
@@ -105,7 +97,7 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
         given = deepcopy(manifest)
-        notes = [note for each in _planned(manifest, kind, how) for note in _apply(each, how)]
+        notes = [note for each in _planned(manifest, kind, how) for note in _apply(*each, how)]
         if output == "yaml" and shown:
             report.write("---")
         _write(given, manifest, output)
@@ -136,17 +128,16 @@ def _read(
 
 def _planned(
     manifest: dict[str, Any], kind: tuple[str, str], how: StartPolicy
-) -> Iterator[_Planned]:
+) -> Iterator[tuple[Pod, Plan, PodTemplate]]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
-    for made, template, only_metadata, counted in templates.read(manifest, *kind):
-        pod = convert(made)
-        made_of = plan(pod, msgspec.structs.replace(how, counted=counted))
-        yield _Planned(pod, made_of, template, only_metadata)
+    for each in templates.read(manifest, *kind):
+        pod = convert(each.pod)
+        yield pod, plan(pod, msgspec.structs.replace(how, counted=each.counted)), each
 
 
-def _apply(planned: _Planned, how: StartPolicy) -> Iterator[str]:
+def _apply(pod: Pod, plan: Plan, of: PodTemplate, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
-    pod, plan, template, only_metadata = planned
+    template, only_metadata = of.template, of.only_metadata
     if not how.pods.matches(pod.labels):
         yield f"left alone: {plan.reason}"
         return
