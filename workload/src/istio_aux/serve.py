@@ -26,7 +26,7 @@ from istio_aux.model.webhooks import Address
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.settings import Settings, SettingsError, load
 from istio_aux.start.webhook import Certificate, CertificateError
-from istio_aux.tasks import endless_task
+from istio_aux.tasks import endless_task, running
 from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         _log.warning("%s: unknown keys, left out: %s", config, skipped, extra={"event": "start"})
     raise_descriptors()
     try:
-        asyncio.run(_Service(settings, credentials, certificate).run())
+        asyncio.run(_run(settings, credentials, certificate))
     except OSError as error:
         _log.error("%s", error, extra={"event": "start"})
         return 1
@@ -78,77 +78,57 @@ def raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class _Service:
-    """One process from its start to its end."""
+async def _run(settings: Settings, credentials: access.Access, certificate: Certificate) -> None:
+    """Serve until a signal comes, then stop cleanly."""
+    wiring = Wiring(settings, credentials, lambda: certificate.fingerprint)
+    loop = asyncio.get_running_loop()
 
-    def __init__(
-        self, settings: Settings, credentials: access.Access, certificate: Certificate
-    ) -> None:
-        self._settings, self._certificate = settings, certificate
-        self._wiring = Wiring(settings, credentials, lambda: certificate.fingerprint)
-
-    async def run(self) -> None:
-        """Serve until a signal comes, then stop cleanly."""
-        wiring, stop = self._wiring, self._signals()
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(wiring.client)
-            health = status.application(
-                wiring.readiness, wiring.status, wiring.metrics, wiring.pods
-            )
-            where = await _listen(stack, health, self._settings.status_address)
-            address = self._settings.webhook_address
-            context = self._certificate.context
-            hook = await wiring.webhook.listen(address.host, address.port, context)
-            stack.push_async_callback(wiring.webhook.close, 0)
-            wiring.listening = True
-            shown = {"status": where, "webhook": str(Address(*hook))}
-            _log.info("listening", extra={"event": "start", **shown})
-            await self._work(stop)
-            wiring.webhook.drain()
-            wiring.listening = False
-            _log.info("stopping", extra={"event": "stop"})
-            await asyncio.gather(wiring.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
-            await wiring.webhook.close(IN_FLIGHT)
-        _log.info("stopped", extra={"event": "stopped"})
-
-    async def _work(self, stop: asyncio.Event) -> None:
-        """Run the endless wiring until ``stop``."""
-        asyncio.get_running_loop().set_exception_handler(self._callback_failed)
-        works = {**self._wiring.work(), "certificate": self._certificate.follow}
-        async with asyncio.TaskGroup() as group:
-            endless = [
-                group.create_task(endless_task(name, work, self._failed), name=name)
-                for name, work in works.items()
-            ]
-            await stop.wait()
-            for task in endless:
-                task.cancel()
-
-    def _failed(self, what: str, error: BaseException | None) -> None:
-        """Report an unhandled exception. Admission goes on."""
-        self._wiring.telemetry.internal_errors.inc()
+    def failed(what: str, error: BaseException | None) -> None:  # Admission goes on.
+        wiring.telemetry.internal_errors.inc()
         _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
 
-    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def callback_failed(_loop: object, context: dict[str, Any]) -> None:
         """Report an exception in a callback, or in a task whose result is not read."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):  # A connection's own, such as a reset.
             loop.default_exception_handler(context)
         else:
-            self._failed(str(context.get("message", "callback")), error)
+            failed(str(context.get("message", "callback")), error)
 
-    def _signals(self) -> asyncio.Event:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+    stop, works = _signals(), {**wiring.work(), "certificate": certificate.follow}
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(wiring.client)
+        health = status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods)
+        where = await _listen(stack, health, settings.status_address)
+        address = settings.webhook_address
+        hook = await wiring.webhook.listen(address.host, address.port, certificate.context)
+        stack.push_async_callback(wiring.webhook.close, 0)
+        wiring.listening = True
+        shown = {"status": where, "webhook": str(Address(*hook))}
+        _log.info("listening", extra={"event": "start", **shown})
+        loop.set_exception_handler(callback_failed)
+        async with running(*(endless_task(name, work, failed) for name, work in works.items())):
+            await stop.wait()
+        wiring.webhook.drain()
+        wiring.listening = False
+        _log.info("stopping", extra={"event": "stop"})
+        await asyncio.gather(wiring.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
+        await wiring.webhook.close(IN_FLIGHT)
+    _log.info("stopped", extra={"event": "stopped"})
 
-        def on_signal() -> None:
-            if stop.is_set():  # The second signal: stop at once.
-                os._exit(1)
-            stop.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
-        return stop
+def _signals() -> asyncio.Event:
+    """Return an event that is set by the first signal; the second one ends the process at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
 
 
 async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:

@@ -396,7 +396,6 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
 
 
 def _changed(struct: Any, path: list[str], value: object) -> Any:
-    """The struct with another value of a field, or of one of a nested struct."""
     name, *rest = path
     new = _changed(getattr(struct, name), rest, value) if rest else value
     return structs.replace(struct, **{name: new})

@@ -118,7 +118,6 @@ class Slots:
             self._used.clear()
 
     def _give(self) -> None:
-        """Give free slots to those whose turn it is."""
         while self._free and (place := self._next()):
             turn = next(iter(self._waiting[place[0]][place[1]]))
             self._leave(place, turn)
@@ -130,7 +129,6 @@ class Slots:
             turn.set_result(None)
 
     def _leave(self, place: Place, turn: asyncio.Future[None]) -> None:
-        """An attempt waits no more."""
         namespace, node = place
         nodes = self._waiting.get(namespace, {})
         if turn in nodes.get(node, ()):
@@ -186,7 +184,6 @@ class Slots:
         return None
 
     def _charge(self, place: Place, seconds: float) -> None:
-        """Add to the slot time of a place and its namespace."""
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
             lately = 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
@@ -202,6 +199,8 @@ async def endless_task(
     pauses: tuple[float, float] = RESTART,
 ) -> None:
     """Run ``work`` until cancelled, and again whenever it ends, which ``failed`` is told."""
+    if task := asyncio.current_task():
+        task.set_name(name)
     backoff = Backoff(*pauses)
     clock = asyncio.get_running_loop().time
     while True:

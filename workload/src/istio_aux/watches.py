@@ -189,7 +189,6 @@ class Watches:
 
 
 def _outdated(watch: Watch[Any]) -> str:
-    """Why the collection is not up to date; empty if it is."""
     if not watch.synced.is_set():
         return "no complete list yet"
     return _unheard(watch) if watch.silent >= LEADING else ""

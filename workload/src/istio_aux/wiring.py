@@ -88,12 +88,12 @@ class Wiring:
         self.webhook = AdmissionWebhook(
             self.telemetry, lambda: self._start, self.client, left=self._injectors.left_to_ambient
         )
+        self._scope = QuitScope(
+            policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
+            options=settings.pod_options,
+        )  # fmt: skip
         self._quit = QuitController(
-            self.client, self._around.namespaces, self.telemetry, self._events,
-            QuitScope(
-                policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
-                options=settings.pod_options,
-            ),
+            self.client, self._around.namespaces, self.telemetry, self._events, self._scope,
             clock=clock, leadership=self._leadership,
         )  # fmt: skip
         self._repair = RepairController(
@@ -183,7 +183,7 @@ class Wiring:
             injectors=self._injectors.shown(),
             injector_live=planes.any_live,
             watched_pods=len(self._quit.known),
-            selected_namespaces=[name for name in self._quit.selected if name not in going],
+            selected_namespaces=sorted(self._scope.namespaces.difference(going)),
             stuck_pods=stuck,
             stuck_total=totals["stuck"],
             blocked_pods=blocked,

@@ -143,11 +143,6 @@ class QuitController:
         self._steer_all()
 
     @property
-    def selected(self) -> list[str]:
-        """The names of the selected namespaces, sorted."""
-        return sorted(self._scope.namespaces)
-
-    @property
     def known(self) -> Mapping[Key, PodState]:
         """What is known of each pod."""
         return self._states
@@ -203,13 +198,11 @@ class QuitController:
         self._steer(state)
 
     def _record(self, state: PodState) -> None:
-        """Record a new decision, if the pod concerns this process."""
         if not state.recorded and state.concerns(self._scope):
             state.recorded = True
             self._recorder.decided(state, dry=self._scope.mode is QuitMode.DRY_RUN)
 
     async def _run(self, state: PodState, task: Task, changed: asyncio.Event) -> None:
-        """Perform one action after another until the end."""
         limits = self._scope.limits
         trying = Backoff(limits.first_retry, limits.last_retry)
         reading = Backoff(limits.first_retry, limits.last_reading)
@@ -242,7 +235,6 @@ class QuitController:
             self._ended(state.key, action)
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
-        """Wait that long, or until nothing is due any more."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while task.is_due(self._scope):

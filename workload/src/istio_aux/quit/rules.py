@@ -296,7 +296,6 @@ def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:
-    """When the pod's grace period ends, or the policy's, if that is still to come."""
     override = facts.overrides.grace
     grace = min(facts.policy.grace if override is None else override, LONGEST_GRACE)
     if now is None or grace <= 0 or (seen := seen or payload_end(facts, now)) is None:

@@ -242,7 +242,6 @@ class Task:
         return Look()
 
     def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
-        """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
             if not self.state.settle(decision):
                 return self.failed(_OLDER, scope, reading=False)
@@ -251,7 +250,6 @@ class Task:
         return Send(way, decision.status_port, decision.rule)
 
     def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
-        """The pod was read after an attempt that had no effect."""
         if self._well and self.way:
             self._answers[self.way] += f", but {self.target} still runs"
         answers = [f"{way}: {text}" for way, text in reversed(self._answers.items())]
@@ -260,7 +258,6 @@ class Task:
         return self.failed("; ".join(answers), scope, reading=False)
 
     def _confirmed(self, facts: PodFacts, decision: rules.Action, scope: QuitScope) -> Action:
-        """The second check of a pod that lost its proxy."""
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ENABLED:
             return Delete(facts.pod.metadata.resource_version)
         if not self.state.settle(decision):

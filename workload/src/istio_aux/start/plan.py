@@ -9,7 +9,7 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -146,7 +146,6 @@ def bad_values(pod: Pod) -> tuple[str, ...]:
 
 
 def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
-    """Return the pod's own start mode, and a warning if its annotation cannot be read."""
     try:
         return _mode.of(pod.metadata), ()
     except BadValueError as error:
@@ -246,8 +245,12 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
-    if reason := next(_reasons_to_leave_alone(own, how.mode), none):
-        return _Order(reason)
+    if own is StartMode.NONE:
+        none = f'annotation {START}: "none"'
+    elif own is None and how.mode is StartMode.NONE:
+        none = "start-mode: none"
+    if none:
+        return _Order(none)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
@@ -265,13 +268,6 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
     if asked and (due or how.capability is Capability.NATIVE):
         return _Order(f'annotation {NATIVE_SIDECAR}: "true" is already there', warnings=warnings)
     return _hold(merge, warnings=warnings)
-
-
-def _reasons_to_leave_alone(own: StartMode | None, mode: StartMode) -> Iterator[str]:
-    if own is StartMode.NONE:
-        yield f'annotation {START}: "none"'
-    if own is None and mode is StartMode.NONE:
-        yield "start-mode: none"
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
@@ -343,7 +339,6 @@ def _signals(pod: Pod, order: _Order) -> bool:
 
 
 def _too_large(pod: Pod, writes: dict[str, str]) -> str:
-    """Why the annotations cannot be written; empty if they can be."""
     every = {**(pod.metadata.annotations or {}), **writes}
     size = len("".join([*every, *every.values()]).encode())
     if size <= MAX_ANNOTATIONS:
@@ -354,7 +349,6 @@ def _too_large(pod: Pod, writes: dict[str, str]) -> str:
 def _entries(
     field: str, there: dict[str, str] | None, entries: dict[str, str]
 ) -> tuple[patch.Op, ...]:
-    """Write entries of a map in the metadata; if it is absent or null, the map itself."""
     if not entries:
         return ()
     if there is None:

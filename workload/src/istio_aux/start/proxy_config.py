@@ -118,14 +118,12 @@ def _merge(text: str) -> Merge:
 
 
 def _port(events: list[yaml.Event]) -> object:
-    """The status port, if the text has it."""
     root = [getattr(event, "value", None) for _, event in _at_root(events)]
     names = [name for name in ("statusPort", "status_port") if name in root[::2]]
     return root[2 * root[::2].index(names[0]) + 1] if names else None
 
 
 def _decided(events: list[yaml.Event]) -> Merge | None:
-    """The author's decision; None if there is none."""
     root = [event for _, event in _at_root(events) if isinstance(event, yaml.NodeEvent)]
     pairs = list(zip(root[::2], root[1::2], strict=True))
     values = {key.value: value for key, value in pairs if isinstance(key, yaml.ScalarEvent)}
@@ -144,7 +142,6 @@ def _decided(events: list[yaml.Event]) -> Merge | None:
 
 
 def _inserted(text: str, events: list[yaml.Event]) -> Merge:
-    """Insert our key into the root mapping."""
     old = _signature(events)
     end = next(i for i, event in _at_root(events) if isinstance(event, yaml.MappingEndEvent))
     entry = _FLOW_ENTRY.join("{}") if getattr(events[2], "flow_style", False) else _LINE
@@ -199,14 +196,8 @@ def _left_alone(why: str, *, refused: bool = False) -> Merge:
 
 
 def _parse(text: str) -> list[yaml.Event]:
-    """Parse the first document, the only one that Istio reads.
-
-    Raises:
-        _TooLongError: it has more than `_MAX_EVENTS` events, or more than `_MAX_DEPTH` levels.
-        yaml.YAMLError: the text is not YAML.
-    """
-    events: list[yaml.Event] = []
-    depth = 0
+    """Parse the first document, the only one that Istio reads; raises yaml.YAMLError."""
+    events, depth = list[yaml.Event](), 0
     for event in _parse_events(text, Loader=_LOADER):
         events.append(event)
         if len(events) > _MAX_EVENTS:
@@ -237,7 +228,6 @@ def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
 
 
 def _signature(events: list[yaml.Event]) -> list[_Signature]:
-    """The meaning of a text: no comments, styles or positions."""
     meaning = ("anchor", "tag", "implicit", "value")
     return [
         (type(event).__name__, *(getattr(event, name, None) for name in meaning))
@@ -246,7 +236,6 @@ def _signature(events: list[yaml.Event]) -> list[_Signature]:
 
 
 def _is_merge(event: yaml.Event) -> bool:
-    """Whether it is the merge key ``<<``."""
     return isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value == "<<"
 
 

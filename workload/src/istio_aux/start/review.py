@@ -221,7 +221,6 @@ def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> Review
 
 
 def _line(text: str, longest: int = _MAX_LINE) -> str:
-    """Make ``text``, parts of which are the user's, one short line."""
     if len(text) > longest or not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in text[:longest])
     return text

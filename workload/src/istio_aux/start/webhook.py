@@ -228,7 +228,6 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body. What it holds is counted in `serving`."""
         if (request.content_length or 0) > self._body:
             raise self._too_large()
         body = bytearray()
