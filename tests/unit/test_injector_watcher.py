@@ -252,7 +252,7 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
         before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
         await api.lead()
         await told(watcher, State.LIVE)
-        assert open_watches(api) == before + 1
+        await until(lambda: open_watches(api) == before + 1, "its endpoints are watched")
 
         await api.remove("mutatingwebhookconfigurations", "", NAME)
 

@@ -221,7 +221,7 @@ class Process:
         self.store = self.wiring._repair._store
         self.injectors = self.wiring._injectors
         self.watches = {name: watch for name, (watch, _) in self.wiring._watches._watches.items()}
-        self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod")).watch
+        self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod"))
         self.wiring._repair.set_injectors(mesh())
 
     async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:

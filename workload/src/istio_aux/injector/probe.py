@@ -128,26 +128,36 @@ class InjectorProbe:
 
     async def _ask(self) -> float:
         """Ask once, and publish the answer; returns the seconds until the next question."""
-        trusted = self.result is not None and self.result.injected and not self._failures
-        seconds = DEADLINE if trusted else DRY_RUN
+        clock = asyncio.get_running_loop().time
+        live = self.result is not None and self.result.injected
+        seconds = DEADLINE if live and not self._failures else DRY_RUN
+        kept, wait = -math.inf, 0.0
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
         except UNANSWERED as error:
-            self._failed(error, str(error) or f"no answer within {seconds:g} s")
-            await asyncio.sleep(retry_after(error))
-            return self._backoff.next()
+            found = refusal(str(error) or f"no answer within {seconds:g} s", reached=False)
+            answered = isinstance(error, ApiError) and error.code != 504
+            if answered or isinstance(error, NoConnectionError):
+                kept = self._answered + KEPT
+            wait = retry_after(error)
         if found.native.capability is Capability.NATIVE:
             native = await self._possible(found.native)
             found = msgspec.structs.replace(found, native=native)
-        if trusted and not found.reached and found != NOWHERE:
-            self._failures += 1  # Another round asks in further namespaces.
-            self._count("unreachable")
+        if not found.reached and found != NOWHERE:
+            # Once says nothing of an injector that was live: the machine may be busy, and another
+            # round asks in further namespaces.
+            self._failures += 1
+            if live and (self._failures == 1 or clock() < kept):
+                self._count("unreachable")
+            else:
+                self._publish(found)
+            await asyncio.sleep(wait)
             return self._backoff.next()
         self._publish(found)
         if not found.reached:
-            return self._rhythm.other if found == NOWHERE else self._backoff.next()
-        self._failures, self._answered = 0, asyncio.get_running_loop().time()
+            return self._rhythm.other
+        self._failures, self._answered = 0, clock()
         self._backoff.reset()
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
 
@@ -166,21 +176,6 @@ class InjectorProbe:
                 names.add(question.namespace)
                 self._last = question
                 yield question
-
-    def _failed(self, error: Exception, why: str) -> None:
-        """Count a probe that the API server did not answer.
-
-        One such probe says nothing of an injector that was live: the machine may be busy.
-        """
-        self._failures += 1
-        answered = isinstance(error, ApiError) and error.code != 504
-        busy = answered or isinstance(error, NoConnectionError)
-        kept = self._answered + KEPT if busy else -math.inf
-        live = self.result is not None and self.result.injected
-        if not live or (self._failures > 1 and asyncio.get_running_loop().time() >= kept):
-            self._publish(refusal(why, reached=False))
-        else:
-            self._count("unreachable")
 
     def _publish(self, result: Probe) -> None:
         reached = "injected" if result.injected else "refused"

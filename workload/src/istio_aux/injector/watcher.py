@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -112,11 +111,8 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
             self._changed(key.name)
 
 
-class Slices(NamedTuple):
-    """The EndpointSlices of one Service and their watch. A cluster may have thousands of others."""
-
-    parts: Collection[EndpointSlice]
-    watch: Watch[EndpointSlice]
+K = TypeVar("K", Service, ClientConfig)
+V = TypeVar("V", Watch[EndpointSlice], InjectorProbe)
 
 
 class Watcher:
@@ -165,7 +161,9 @@ class Watcher:
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy | None] = {}  # None: it is unknown.
-        self._slices: dict[Service, Slices] = {}
+        self._slices = Collection[EndpointSlice](self._ask_again, kept.endpoints)
+        # One for each Service: a cluster may have thousands of others.
+        self._watches: dict[Service, Watch[EndpointSlice]] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
@@ -188,11 +186,10 @@ class Watcher:
             extra={"event": "order", "before": names},
         )  # fmt: skip
 
-    def _ask_again(self, behind: Service | None = None) -> None:
-        """Ask the injectors behind a Service, or all of them, now."""
-        for target, probe in self._probes.items():
-            if behind in {None, _service(target)}:
-                probe.changed.set()
+    def _ask_again(self) -> None:
+        """Ask all injectors now."""
+        for probe in self._probes.values():
+            probe.changed.set()
         self._news.set()
 
     def shown(self) -> list[Injector]:
@@ -239,7 +236,7 @@ class Watcher:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            for each in (self._slices, self._probes, self._tasks):
+            for each in (self._slices, self._watches, self._probes, self._tasks):
                 each.clear()
 
     async def _wait(self, pause: float | None) -> None:
@@ -249,13 +246,17 @@ class Watcher:
 
     @property
     def _settled(self) -> bool:
-        return not self._unlisted and all(probe.result for probe in self._probes.values())
+        return not self._unlisted and self._probed
+
+    @property
+    def _probed(self) -> bool:
+        return all(probe.result for probe in self._probes.values())
 
     @property
     def _unlisted(self) -> frozenset[Service]:
         """Services whose endpoints are unknown, perhaps for good."""
-        slices = self._slices.items()
-        return frozenset(service for service, it in slices if not it.watch.synced.is_set())
+        watches = self._watches.items()
+        return frozenset(service for service, watch in watches if not watch.synced.is_set())
 
     def _reconcile(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
@@ -267,36 +268,37 @@ class Watcher:
             if task.done():
                 task.result()
         targets = rules.targets(self._hooks, root=self._root)
-        services = dict.fromkeys(filter(None, map(_service, targets)))
-        for gone in [service for service in self._slices if service not in services]:
+        self._only(self._watches, [*filter(None, map(_service, targets))], self._watch)
+        watched = self._watches.keys()
+        for gone in [key for key, part in self._slices.items() if part.service not in watched]:
             del self._slices[gone]
-            self._tasks.pop(gone).cancel()
-        for service in [service for service in services if service not in self._slices]:
-            slices = self._slices[service] = self._watch(service)
-            self._start(service, slices.watch.run())
         facts = self._facts()
         wanted = [target for target in targets if rules.can_be_probed(target, facts)]
-        for gone in [target for target in self._probes if target not in wanted]:
-            self._tasks.pop(self._probes.pop(gone)).cancel()
-        for new in [target for target in wanted if target not in self._probes]:
-            probe = self._probes[new] = self._probe(new)
-            self._start(probe, probe.run())
+        self._only(self._probes, wanted, self._probe)
+
+    def _only(self, parts: dict[K, V], wanted: Sequence[K], make: Callable[[K], V]) -> None:
+        """Start the parts that are wanted, and stop all others."""
+        for gone in [each for each in parts if each not in wanted]:
+            del parts[gone]
+            self._tasks.pop(gone).cancel()
+        for new in wanted:
+            if new not in parts:
+                part = parts[new] = make(new)
+                self._start(new, part.run())
 
     def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[part] = asyncio.create_task(work)
         task.add_done_callback(lambda _task: self._news.set())
 
-    def _watch(self, service: Service) -> Slices:
-        parts = Collection[EndpointSlice](partial(self._ask_again, service), kept.endpoints)
-        watch = Watch(
+    def _watch(self, service: Service) -> Watch[EndpointSlice]:
+        return Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice, parts,
+            EndpointSlice, self._slices,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),
         )  # fmt: skip
-        return Slices(parts, watch)
 
     def _probe(self, target: ClientConfig) -> InjectorProbe:
         return InjectorProbe(
@@ -332,23 +334,19 @@ class Watcher:
 
     def _facts(self) -> Facts:
         return Facts(
-            slices=[each for slices in self._slices.values() for each in slices.parts.values()],
+            slices=[*self._slices.values()],
             unseen=self._unlisted,
             probes={target: it.result for target, it in self._probes.items() if it.result},
         )
 
     def _publish(self) -> None:
         facts, before = self._facts(), self.control_planes
-        probed = all(
-            target in facts.probes or not rules.can_be_probed(target, facts)
-            for target in rules.targets(self._hooks, root=self._root)
-        )
         read = all(hook.control_plane in self._policies for hook in self._hooks)
         planes = ControlPlanes(
             injectors=rules.evaluate(self._hooks, facts, root=self._root),
             hooks=self._hooks,
             policies={plane: policy for plane, policy in self._policies.items() if policy},
-            known=before.known or (probed and read),
+            known=before.known or (self._probed and read),
         )
         if planes == before:
             return

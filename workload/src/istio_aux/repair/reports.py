@@ -28,19 +28,16 @@ async def follow_applications(
 ) -> None:
     """Pass the applications that the file names to ``changed``, now and after each change.
 
-    A file that does not exist names no application. A file that cannot be read changes nothing.
+    A file that does not exist names none. A file that cannot be read changes nothing.
     """
-    applications = Applications()
     known: str | None = ""
     while True:
         text = _read(path, report=known is not None)
         if text is not None and text != known:
-            new, problems = parse(text)
+            applications, problems = parse(text)
             for problem in problems:
                 _log.error("%s: %s", path, problem, extra={"event": "applications"})
-            if new != applications:
-                applications = new
-                changed(new)
+            changed(applications)
         known = text
         await asyncio.sleep(interval)
 
