@@ -135,7 +135,7 @@ async def play(
     repair = RepairController(
         client, {}, telemetry, events, policy=RepairPolicy(), leadership=leadership
     )
-    handlers = (quit_, lambda: len(quit_.known)), (repair, lambda: repair.watched)
+    handlers = (quit_, lambda: len(quit_.known)), (repair.store, lambda: len(repair.store.pods))
     weighed: list[Part] = []
     share = number // parts
     for part in range(parts):
@@ -147,7 +147,7 @@ async def play(
             with suppress(asyncio.CancelledError):
                 await watch
             assert simulated.known, f"{type(controller).__name__} knew no pod"
-        assert [*quit_.known] + [0] * repair.watched == [], "pods that are gone are still known"
+        assert [*quit_.known, *repair.store.pods] == [], "pods that are gone are still known"
         gc.collect()
         weighed.append(Part((part + 1) * share, memory(), sys.getallocatedblocks()))
         show(weighed[-1])

@@ -93,7 +93,7 @@ class Followers:
     def follow(self, pod: Pod) -> None:
         """The watch shows a pod."""
         self.quit.apply(pod)
-        self.repair.apply(pod)
+        self.repair.store.apply(pod)
 
 
 def explained(pod: Pod) -> report.Explanation:

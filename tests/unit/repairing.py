@@ -126,12 +126,12 @@ class World:
 
     async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespaces[namespace] = labels
-        self.repair.relabelled(namespace)
+        self.repair.store.invalidate(namespace)
 
     async def known(self, count: int) -> None:
         """Wait until so many pods are known, and all of the list."""
         await self._listed.wait()
-        await until(lambda: self.repair.watched >= count, f"{count} pods are known")
+        await until(lambda: len(self.repair.store.pods) >= count, f"{count} pods are known")
 
     async def found(self, *names: str) -> None:
         """Wait until these pods, and no others, are unmeshed."""
@@ -189,11 +189,11 @@ async def at_work(
             leadership=Led(False, leads, store), **options,
         )  # fmt: skip
         pods = Watch(
-            client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
+            client, "/api/v1/pods", Pod, repair.store, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL,
         )  # fmt: skip
         world = World(cast("Cluster", api), repair, telemetry, namespaces, pods.synced)
-        repair.set_injectors(known or mesh())
+        repair.store.set_injectors(known or mesh())
         repair.lead(leading)
         async with (
             background(pods.run()),

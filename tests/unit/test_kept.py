@@ -218,11 +218,11 @@ class Process:
         access = Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: "")
         race = structs.replace(DEFAULTS.repair_policy, race=RacePolicy.RESTART_JOBS)
         self.wiring = Wiring(structs.replace(DEFAULTS, lease=None, repair_policy=race), access)
-        self.store = self.wiring._repair._store
+        self.store = self.wiring._repair.store
         self.injectors = self.wiring._injectors
         self.watches = {name: watch for name, (watch, _) in self.wiring._watches._watches.items()}
         self.watches["slices"] = self.injectors._watch(Service("istio-system", "istiod"))
-        self.wiring._repair.set_injectors(mesh())
+        self.wiring._repair.store.set_injectors(mesh())
 
     async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:
         """An object arrives; returns what removes it."""

@@ -117,7 +117,7 @@ async def test_inject_selector_counts_where_the_namespace_or_the_application_is_
         await world.relabel("shop", ENABLED)
         await world.found("says-nothing")
         await world.pod("web-0", labels={**STEP, **WEB}, annotations=NO)
-        world.repair.set_applications(applications("shop/web")[0])
+        world.repair.store.set_applications(applications("shop/web")[0])
         await world.found("says-nothing", "web-0")
 
 

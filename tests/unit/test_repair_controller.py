@@ -68,7 +68,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         await world.pod("train", owner=JOB, restart="Never")
         await world.pod("web", owner_uid="another")
         await world.found("train", "web")
-        world.repair.set_injectors(mesh())
+        world.repair.store.set_injectors(mesh())
         await until(lambda: world.api.evictions == ["web"], "it is live")
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
@@ -77,7 +77,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
 
 async def rename(world: World, configuration: str) -> None:
     """Istio's webhooks are in a configuration of this name from now on."""
-    world.repair.set_injectors(mesh(named=configuration))
+    world.repair.store.set_injectors(mesh(named=configuration))
     await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
 
 
@@ -96,7 +96,7 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
         await world.pod("marker", SIDECAR)
         await world.known(2)
         version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]
-        world.repair.set_injectors(mesh())
+        world.repair.store.set_injectors(mesh())
         await world.found()
         assert world.api.bodies == [
             {
@@ -114,14 +114,14 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
     """istio#43074: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
         await world.pod("web")
-        await until(lambda: world.repair.count(Sidecar.UNKNOWN) == 1, "it is seen")
+        await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "it is seen")
         assert world.unmeshed == {}
-        world.repair.set_injectors(mesh(State.NO_ENDPOINT))
+        world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
         await world.found("web")
         assert "not restarted: the injector is not live" in world.unmeshed["web"]
-        assert world.repair.count(Sidecar.UNKNOWN) == 0
+        assert world.repair.store.count(Sidecar.UNKNOWN) == 0
         assert world.api.evictions == []
-        world.repair.set_injectors(mesh())
+        world.repair.store.set_injectors(mesh())
         await world.found()
         assert world.api.evictions == ["web"]
 
@@ -131,7 +131,7 @@ async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
         await world.pod("web")
         await world.found("web")
         await until(lambda: world.repair.finished, "all is decided")
-        world.repair.relabelled("shop")
+        world.repair.store.invalidate("shop")
         assert not world.repair.finished
         await until(lambda: world.repair.finished, "all is decided again")
 
@@ -190,7 +190,7 @@ async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> Non
 
     async def relabel() -> None:
         while True:
-            world.repair.relabelled("training")
+            world.repair.store.invalidate("training")
             await asyncio.sleep(0)
 
     async def change(request: web.Request) -> web.Response | None:
@@ -224,7 +224,7 @@ def said(world: World) -> ApplicationMesh:
 def ask(world: World, text: str = "bank/web") -> None:
     """In a namespace of which Istio injects only pods that ask for it."""
     world.namespaces.setdefault("bank", {})
-    world.repair.set_applications(parse(text)[0])
+    world.repair.store.set_applications(parse(text)[0])
 
 
 async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar() -> None:
@@ -302,7 +302,7 @@ async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> Non
         assert (world.unmeshed, world.api.evictions) == ({}, [])
         assert said(world).live_reason == "namespace bank is being deleted, and takes no new pods"
         going.clear()
-        world.repair.relabelled("bank")
+        world.repair.store.invalidate("bank")
         await until(lambda: world.api.evictions == ["web-0"], "it is restarted")
 
 
@@ -310,9 +310,9 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
     async with cluster(known=mesh(known=False)) as world:
         ask(world)
         assert (said(world).live, said(world).revision) == (None, "")
-        world.repair.set_injectors(mesh(State.NO_ENDPOINT))
+        world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
         assert (said(world).live, said(world).live_reason) == (False, "so")
-        world.repair.set_injectors(mesh())
+        world.repair.store.set_injectors(mesh())
         found = said(world)
         assert (found.live, found.live_reason) == (True, "so")
         assert (found.revision, found.root_namespace) == ("default", "istio-system")

@@ -155,10 +155,10 @@ async def test_a_controller_that_is_gone_is_forgotten() -> None:
     async with cluster(limits=limits) as world:
         world.api.replaces = False
         await world.pod("web")
-        await until(lambda: world.repair.watched == 0 and world.api.evictions, "it is gone")
+        await until(lambda: len(world.repair.store.pods) == 0 and world.api.evictions, "it is gone")
         repair = world.repair
         await until(
-            lambda: not (repair._store.owners or repair._active), "its controller is forgotten"
+            lambda: not (repair.store.owners or repair._active), "its controller is forgotten"
         )
 
 
@@ -190,14 +190,14 @@ async def compared(**changes: dict[str, Any] | None) -> str:
             client, {}, Telemetry(), Events(client, "me"), policy=RESTART, leadership=Led()
         )
         for name, fields in stored.items():
-            repair.apply(pods.convert(raw(name=name.replace("_", "-"), **fields)))
+            repair.store.apply(pods.convert(raw(name=name.replace("_", "-"), **fields)))
         for name, fields in (stored | changes).items():
             if fields is not None:
                 usual = stored.get(name, {**USUAL, "uid": name})
                 body = raw(name=name.replace("_", "-"), **{**usual, **fields})
                 del body["metadata"]["resourceVersion"]
                 await api.put("pods", body)
-        (owner,) = repair._store.owners.values()
+        (owner,) = repair.store.owners.values()
         why = ""
         try:
             await repair._compare(owner, {**LABELS, "controller-revision-hash": "1"})
@@ -236,7 +236,7 @@ async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_rest
                 return None
             answer = await world.api._route(request)
             await world.pod("meshed", SIDECAR, deleting=True)
-            pods = world.repair._store.pods.values()
+            pods = world.repair.store.pods.values()
             await until(lambda: any(pod.deleting for pod in pods), "the watch has shown it")
             return cast("web.Response", answer)
 

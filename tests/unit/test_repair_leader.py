@@ -34,7 +34,7 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
     """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
     async with cluster(listed=listed) as world:
-        world.repair.set_applications(parse("shop/web")[0])
+        world.repair.store.set_applications(parse("shop/web")[0])
         await world.pod("web", labels={"app.kubernetes.io/name": "web"})
         await world.found("web")
         (said,) = world.repair.applications()
@@ -128,7 +128,7 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
 
     def leads() -> bool:
         if away:
-            world.repair.set_injectors(mesh(State.NO_ENDPOINT))
+            world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
         return True
 
     away = True
@@ -137,7 +137,7 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
         await until(lambda: "not live" in world.unmeshed.get("web", ""), "it is decided again")
         assert world.api.evictions == []
         away = False
-        world.repair.set_injectors(mesh())
+        world.repair.store.set_injectors(mesh())
         await until(lambda: world.api.evictions == ["web"], "it is back")
 
 
@@ -169,5 +169,5 @@ async def evict_without_replacement(world: World) -> None:
     for name in ("web-0", "web-1"):
         await world.api.put("pods", raw(BARE, name=name, uid=f"old-{name}", owner=STATEFUL))
     await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
-    await until(lambda: world.repair.watched == 1, "it is gone")
+    await until(lambda: len(world.repair.store.pods) == 1, "it is gone")
     world.api.replaces = True

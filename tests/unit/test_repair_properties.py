@@ -76,24 +76,24 @@ class World:
         match self.random.randrange(7):
             case 0:
                 self.mesh = choose(MESHES)
-                self.repair.set_injectors(self.mesh)
+                self.repair.store.set_injectors(self.mesh)
             case 1:
                 namespace = choose(SPACES)
                 self.namespaces[namespace] = dict(choose(LABELS))
-                self.repair.relabelled(namespace)
+                self.repair.store.invalidate(namespace)
             case 2:
                 self.file = choose(FILES)
-                self.repair.set_applications(parse(self.file)[0])
+                self.repair.store.set_applications(parse(self.file)[0])
             case 3 if self.pods:
                 pod = self.pods.pop(choose(sorted(self.pods)))
-                self.repair.delete(key_of(pod), pod)
+                self.repair.store.delete(key_of(pod), pod)
             case _:
                 self.apply(self.pod(choose(SPACES), self.random.randrange(6)))
 
     def apply(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self.pods[uid] = pod
-        self.repair.apply(pod)
+        self.repair.store.apply(pod)
 
     def pod(self, namespace: str, number: int) -> Pod:
         choose = self.random.choice
@@ -129,13 +129,19 @@ class World:
 
 def known(repair: RepairController) -> tuple[Any, ...]:
     """All that a controller knows, without the order in which it learned it."""
-    asyncio.run(repair._store.catch_up())
+    asyncio.run(repair.store.catch_up())
     owners = {
         uid: (str(owner), sorted((r.key, r.replica) for r in owner.pods))
-        for uid, owner in repair._store.owners.items()
+        for uid, owner in repair.store.owners.items()
     }
     said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in whole(repair.unmeshed())}
-    return said, repair.count(Sidecar.UNKNOWN), repair.watched, owners, repair.applications()
+    return (
+        said,
+        repair.store.count(Sidecar.UNKNOWN),
+        len(repair.store.pods),
+        owners,
+        repair.applications(),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,9 +153,9 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
         world.happen()
     newcomer = world.newcomer()
     for pod in world.pods.values():
-        newcomer.apply(pod)
-    newcomer.set_applications(parse(world.file)[0])
-    newcomer.set_injectors(world.mesh)
+        newcomer.store.apply(pod)
+    newcomer.store.set_applications(parse(world.file)[0])
+    newcomer.store.set_injectors(world.mesh)
     assert known(world.repair) == known(newcomer)
 
 

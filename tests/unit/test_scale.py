@@ -76,17 +76,17 @@ async def kept(count: float) -> int:
             client, labels, telemetry, events, policy=RepairPolicy(), options=options,
             leadership=Led(),
         )  # fmt: skip
-        repair.set_injectors(mesh())
+        repair.store.set_injectors(mesh())
         for name in labels:
             quit_.relabelled(name)
         watches = Watches(client, telemetry)
         watch = watches.add(
-            "pods", actions.PODS, Pod, quit_, repair, selection=actions.NOT_TERMINAL,
+            "pods", actions.PODS, Pod, quit_, repair.store, selection=actions.NOT_TERMINAL,
         )  # fmt: skip
         async with background(watch.run()), background(repair.run(watch.synced)):
             unmeshed = int(SHARES["unmeshed"] * count)
             await until(
-                lambda: watch.synced.is_set() and repair.count(Sidecar.MISSING) == unmeshed,
+                lambda: watch.synced.is_set() and repair.store.count(Sidecar.MISSING) == unmeshed,
                 "all is judged",
             )
             assert len(quit_.known) == int(SHARES["job"] * count)

@@ -41,9 +41,9 @@ async def wired(number: int) -> AsyncGenerator[Wiring]:
                 body["metadata"] |= {"name": name, "namespace": "team", "uid": name}
                 pod = _pod.decode(json.dumps(body))
                 made._quit.apply(pod)
-                made._repair.apply(pod)
-        made._repair.set_injectors(mesh())
-        await made._repair._store.catch_up()
+                made._repair.store.apply(pod)
+        made._repair.store.set_injectors(mesh())
+        await made._repair.store.catch_up()
         yield made
         await made.hand_over(0)
 
@@ -81,7 +81,7 @@ def cost_of_relabelling(process: Wiring) -> int:
 
     def relabel() -> None:
         process._relabelled("other")
-        decided = process._repair._store.catch_up()
+        decided = process._repair.store.catch_up()
         with suppress(StopIteration):
             while True:
                 decided.send(None)

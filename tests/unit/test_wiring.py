@@ -187,7 +187,7 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
         async def start(identity: str) -> Wiring:
             wired = Wiring(settings, api.access(), identity=identity)
             await stack.enter_async_context(wired.client)
-            wired._repair.set_injectors(mesh())
+            wired._repair.store.set_injectors(mesh())
             for name, work in wired.work().items():
                 if name != "injectors":
                     await stack.enter_async_context(background(work()))

@@ -118,7 +118,7 @@ class Wiring:
         repairs = self._settings.repair_policy.race is not RacePolicy.NONE
         if not (quits or repairs):
             return asyncio.Event()
-        handlers = [*([self._quit] if quits else []), *([self._repair] if repairs else [])]
+        handlers = [*([self._quit] if quits else []), *([self._repair.store] if repairs else [])]
         return self._watches.add(
             "pods", actions.PODS, Pod, *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
@@ -164,7 +164,7 @@ class Wiring:
         held = (pod for state, pod in troubled if state in _HELD and pod.lasting)
         holders = (yield from answers.group(held))[: answers.MOST]
         # They are counted when the list is made: pods are decided on between two slices of this.
-        total, unknown = map(self._repair.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
+        total, unknown = map(self._repair.store.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
         unmeshed = yield from self._repair.unmeshed(answers.LONGEST)
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
@@ -226,13 +226,13 @@ class Wiring:
         return token_life(self._credentials.token()) or TokenLife(0, 0)
 
     def _relabelled(self, namespace: str) -> None:
-        self._repair.relabelled(namespace)
+        self._repair.store.invalidate(namespace)
         self._quit.relabelled(namespace)
 
     def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
         capability = control_planes.native.capability
         self._start = structs.replace(self._start, capability=capability)
-        self._repair.set_injectors(control_planes)
+        self._repair.store.set_injectors(control_planes)
 
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
@@ -246,4 +246,4 @@ class Wiring:
 
     def _ask(self, applications: Applications) -> None:
         self._quit.set_applications(applications)
-        self._repair.set_applications(applications)
+        self._repair.store.set_applications(applications)

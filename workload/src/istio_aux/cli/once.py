@@ -246,10 +246,10 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest) 
         return max(0.0, min(most, end - clock()))
 
     def mesh_changed(mesh: ControlPlanes) -> None:
-        repair.set_injectors(mesh)
+        repair.store.set_injectors(mesh)
 
     def relabelled(namespace: str) -> None:
-        repair.relabelled(namespace)
+        repair.store.invalidate(namespace)
 
     around = Surroundings(client, settings, telemetry, changed=mesh_changed, relabelled=relabelled)
     events = Events(client, socket.gethostname(), source="/".join(settings.lease or ()))
@@ -261,9 +261,9 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest) 
         limits=RolloutLimits(restarts=request.limit), restarted=done.__setitem__,
         leadership=leadership,
     )  # fmt: skip
-    repair.set_applications(ours.applications)
+    repair.store.set_applications(ours.applications)
     path = actions.collection("v1", "pods", request.namespace or "")
-    pods = around.watches.add("pods", path, Pod, repair, selection=actions.NOT_TERMINAL)
+    pods = around.watches.add("pods", path, Pod, repair.store, selection=actions.NOT_TERMINAL)
     async with around.watched(events.run(), repair.run(pods.synced)):
         known = await until(pods.synced.is_set, left(PATIENCE))
         if missing := _missing(around.watches):

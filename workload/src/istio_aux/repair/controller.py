@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.injector import probe_rules
-from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
@@ -27,7 +26,7 @@ from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model import owners
 from istio_aux.model.annotations import START
-from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.applications import PodOptions
 from istio_aux.model.documents import Work, whole
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
@@ -53,7 +52,11 @@ _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 
 class RepairController:
-    """Handler of the watch of pods: decides which pods to restart, and restarts them."""
+    """Restarts pods.
+
+    Attributes:
+        store: the pods, and the decisions on them; the handler of their watch.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class RepairController:
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
-        self._store = PodStore(
+        self.store = PodStore(
             namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock
         )
         self._suspended_jobs = SuspendedJobs(
@@ -99,31 +102,8 @@ class RepairController:
         unmeshed = telemetry.gauge(
             "unmeshed_pods", "Pods that should have a sidecar and have none."
         )
-        unmeshed.set_function(lambda: self.count(Sidecar.MISSING) if self._leading else 0)
+        unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
-
-    def apply(self, resource: Pod) -> None:
-        """The pod exists and looks like this."""
-        self._store.apply(resource)
-
-    def delete(self, key: Key, _last: Pod | None) -> None:
-        """The pod is gone, or finished."""
-        self._store.delete(key)
-
-    def set_injectors(self, control_planes: ControlPlanes) -> None:
-        """Replace what is known of Istio's injectors, and decide again on all pods."""
-        if control_planes != self._store.control_planes:
-            self._store.control_planes = control_planes
-            self._store.invalidate()
-
-    def relabelled(self, namespace: str) -> None:
-        """A namespace was created or relabelled, or is being deleted, or gone."""
-        self._store.invalidate(namespace)
-
-    def set_applications(self, applications: Applications) -> None:
-        """Replace the applications that ask for sidecars, and decide again on all pods."""
-        self._store.applications = applications
-        self._store.invalidate()
 
     def lead(self, leading: bool) -> None:
         """Start or stop restarting pods."""
@@ -137,7 +117,7 @@ class RepairController:
         self._queue_all()
         if self._listed:
             self._suspended_jobs.lead(leading)
-        self._store.invalidate()
+        self.store.invalidate()
 
     @property
     def failed(self) -> Mapping[str, datetime]:
@@ -186,38 +166,29 @@ class RepairController:
         self._recalled.update(failed, replaced)
 
     @property
-    def watched(self) -> int:
-        """How many pods are known."""
-        return len(self._store.pods)
-
-    @property
     def finished(self) -> bool:
         """Whether everything is decided, and nothing can be done until something changes.
 
         A pod that may not be disrupted now is tried again; a controller that is given up is not.
         """
-        return not (self._store.undecided or self._store.changed or self._tasks) and all(
+        return not (self.store.undecided or self.store.changed or self._tasks) and all(
             isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
             for owner in self._active
         )
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        missing = self._store.find(Sidecar.MISSING)
+        missing = self.store.find(Sidecar.MISSING)
         return whole(oldest(pod for pod in missing if pod.replica.restart))
-
-    def count(self, sidecar: Sidecar) -> int:
-        """How many pods have, or lack, their sidecar in this way."""
-        return len(self._store.find(sidecar))
 
     def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
-        return oldest(self._store.find(Sidecar.MISSING), limit)
+        return oldest(self.store.find(Sidecar.MISSING), limit)
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
         unlisted = "" if self._listed and self._listed.is_set() else "pods are not listed yet"
-        return application_status(self._store, "race-policy: none" if self._off else unlisted)
+        return application_status(self.store, "race-policy: none" if self._off else unlisted)
 
     def suspended(self) -> list[SuspendedJob]:
         """The Jobs that are suspended until their pods are gone; only the leader knows any."""
@@ -237,7 +208,7 @@ class RepairController:
         while True:
             self._woken.clear()
             try:
-                await self._store.catch_up()
+                await self.store.catch_up()
                 await self._observe_changed()
                 if self._leading and not self._stopping:
                     self._start_next()
@@ -254,16 +225,16 @@ class RepairController:
 
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
-        for key, owner in self._store.owners.items():
+        for key, owner in self.store.owners.items():
             known = owner in self._active or key in self._recalled
             if known or any(pod.replica.restart for pod in owner.pods):
-                self._store.queue(owner)
+                self.store.queue(owner)
 
     async def _observe_changed(self) -> None:
         """Observe all controllers that are queued."""
         pods = 0
-        while self._store.changed:
-            owner, _ = self._store.changed.popitem(last=False)
+        while self.store.changed:
+            owner, _ = self.store.changed.popitem(last=False)
             if self._leading or owner in self._active:
                 self._observe(owner)
             pods += 1 + len(owner.pods)
@@ -294,7 +265,7 @@ class RepairController:
 
     def _restore(self, owner: PodOwner) -> None:
         """Take over what an earlier leader left about the controller."""
-        if self._store.owners.get(owner.key) is not owner:
+        if self.store.owners.get(owner.key) is not owner:
             return  # All its pods are gone. It is for the one that has its next pods.
         for left in self._recalled.take(owner.key):
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
@@ -306,7 +277,7 @@ class RepairController:
         """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
         owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
-        self._store.forget(owner)
+        self.store.forget(owner)
 
     def _start_next(self) -> None:
         """Start a task for each controller that may restart a pod now."""
@@ -335,7 +306,7 @@ class RepairController:
             self._served[owner.namespace] = now.monotonic
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
-            self._store.queue(owner)
+            self.store.queue(owner)
 
     @property
     def _left(self) -> int | None:
@@ -356,7 +327,7 @@ class RepairController:
         now = self._now().monotonic
         for owner, then in until.items():
             if then <= now:
-                self._store.queue(owner)
+                self.store.queue(owner)
 
     async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
         """Restart a pod. If the request fails, the watch shows whether it was evicted."""
@@ -372,7 +343,7 @@ class RepairController:
         finally:
             del self._tasks[owner]
             if owner in self._active:
-                self._store.queue(owner)
+                self.store.queue(owner)
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
         """Read what the decision needs, store it for the next leader, and restart the pod."""
@@ -403,7 +374,7 @@ class RepairController:
                 meshed=any(each.sidecar is Sidecar.PRESENT for each in owner.pods),
             ):  # fmt: skip
                 if left.lasts:
-                    await self._store.learn(owner, left)
+                    await self.store.learn(owner, left)
                 raise NotRestartedError(left.reason, changed=left.lasts)
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
@@ -430,9 +401,9 @@ class RepairController:
 
     def _outdated(self, pod: StoredPod) -> str:
         """Why the decision to restart the pod does not count any more; empty if it does."""
-        if self._store.undecided:
+        if self.store.undecided:
             return "what decides has changed"
-        if self._store.pods.get(pod.key) is not pod:
+        if self.store.pods.get(pod.key) is not pod:
             return "it is gone, or has finished"
         return "" if isinstance(pod.action, Restart) else pod.action.reason
 
@@ -476,7 +447,7 @@ class RepairController:
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
         why, before = str(error), owner.rollout
-        known = self._store.pods.get(pod.key) is pod
+        known = self.store.pods.get(pod.key) is pod
         unmeshed = known and pod.sidecar is Sidecar.MISSING
         problem = pod.action.reason if unmeshed else ""
         self._recorder.refused(pod.key, why, problem, changed=error.changed)

@@ -217,9 +217,9 @@ class PodStore:
         self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # The same.
         self.changed = OrderedDict[PodOwner, None]()
 
-    def apply(self, pod: Pod) -> None:
+    def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
-        candidate = Candidate.of(pod)
+        candidate = Candidate.of(resource)
         key = candidate.key
         stored = self.pods.setdefault(key, StoredPod(key))
         self._by_namespace[key.namespace][key] = stored
@@ -242,7 +242,7 @@ class PodStore:
             stored.bare = structs.replace(candidate, wish=common)
             self._decide(stored)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Pod | None) -> None:
         """The pod is gone, or finished."""
         if stored := self.pods.pop(key, None):
             del self._by_namespace[key.namespace][key]
@@ -250,6 +250,21 @@ class PodStore:
                 del self._by_namespace[key.namespace]
             self._recorder.forget(key)
             self._join(stored, None)
+
+    def set_injectors(self, control_planes: ControlPlanes) -> None:
+        """Replace what is known of Istio's injectors."""
+        if control_planes != self.control_planes:
+            self.control_planes = control_planes
+            self.invalidate()
+
+    def set_applications(self, applications: Applications) -> None:
+        """Replace the applications that ask for sidecars."""
+        self.applications = applications
+        self.invalidate()
+
+    def count(self, sidecar: Sidecar) -> int:
+        """How many pods have, or lack, their sidecar in this way."""
+        return len(self.find(sidecar))
 
     def find(self, sidecar: Sidecar) -> list[StoredPod]:
         """All pods with, or without, a sidecar like this."""
