@@ -15,8 +15,8 @@ from istio_aux.injector.rules import (
     Injector,
     NativeCheck,
     Probe,
-    can_be_probed,
     evaluate,
+    obstacle,
 )
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
@@ -194,7 +194,7 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
 
 def test_only_one_that_could_be_live_is_worth_asking() -> None:
     found = (LIVE, but(probes={}), but(slices=[endpoints("istiod", GONE)]))
-    assert [can_be_probed(target(ACTIVE), facts) for facts in found] == [True, True, False]
+    assert [obstacle(target(ACTIVE), facts) is None for facts in found] == [True, True, False]
 
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN

@@ -237,6 +237,13 @@ async def until(condition: Callable[[], bool], patience: float) -> bool:
     return condition()
 
 
+async def wait(event: asyncio.Event, patience: float | None) -> None:
+    """Wait for the event, for ``patience`` seconds at most; None: however long it takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            await event.wait()
+
+
 async def end_tasks(tasks: Sequence[asyncio.Task[None]], patience: float) -> None:
     """Give tasks ``patience`` seconds to end, then cancel them in their order."""
     if tasks:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import chain, islice
 
 import msgspec
@@ -33,6 +32,7 @@ from istio_aux.kube.objects import Reader
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig
+from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -121,9 +121,7 @@ class InjectorProbe:
                 _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
                 self._publish(refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self.changed.wait()
+            await wait(self.changed, pause)
             await asyncio.sleep(began + self._rhythm.other - clock())
 
     async def _ask(self) -> float:

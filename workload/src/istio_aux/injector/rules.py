@@ -135,11 +135,6 @@ def targets(hooks: Iterable[Hook], *, root: str | None = None) -> tuple[ClientCo
     return tuple(dict.fromkeys(hook.target for hook in _of(hooks, root) if hook.active))
 
 
-def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
-    """Whether a probe could show that an endpoint is live: everything visible is well."""
-    return _visible(target, facts) is None
-
-
 def _of(hooks: Iterable[Hook], root: str | None) -> Iterable[Hook]:
     return (hook for hook in hooks if root in {None, hook.control_plane.namespace})
 
@@ -168,7 +163,7 @@ def least(checks: Iterable[NativeCheck]) -> NativeCheck:
 
 
 def _check(target: ClientConfig, facts: Facts) -> Injector:
-    if problem := _visible(target, facts):
+    if problem := obstacle(target, facts):
         return problem
     probe = facts.probes.get(target, _NOT_PROBED)
     if not probe.injected:
@@ -179,8 +174,8 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
     )
 
 
-def _visible(target: ClientConfig, facts: Facts) -> Injector | None:
-    """Return why the API server cannot call it, or None. Of a URL nothing is visible."""
+def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
+    """Return why the API server cannot call it, or None; then a probe can show that it is live."""
     if not target.ca_bundle and not target.url:
         why = "no caBundle: its istiod has never been up"
         return Injector(state=State.NO_CA_BUNDLE, why=why)

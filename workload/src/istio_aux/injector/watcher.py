@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -50,6 +49,7 @@ from istio_aux.model.webhooks import (
     sorted_before,
 )
 from istio_aux.model.wish import Wish
+from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -75,22 +75,19 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
     """
 
     def __init__(self, changed: Callable[[str], None]) -> None:
-        """Begin empty; ``changed`` gets the name of a namespace that is relabelled or deleted."""
+        """``changed`` gets the name of a namespace that is relabelled or deleted."""
         self._changed = changed
         self._labels: dict[str, bytes] = {}  # As JSON, which costs least.
         self._uids: dict[str, str] = {}
         self.going: set[str] = set()
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
-        """The labels of a namespace."""
         return _labels.decode(self._labels[name])
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
         return iter(self._labels)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._labels)
 
     def apply(self, resource: Namespace) -> None:
@@ -225,12 +222,12 @@ class Watcher:
             while True:
                 self._news.clear()
                 self._reconcile()
-                if not self._settled and clock() < deadline:
-                    await self._wait(deadline - clock())
+                if not (self._probed and not self._unlisted) and clock() < deadline:
+                    await wait(self._news, deadline - clock())
                     continue
                 self._publish()
                 # A watch that fails reports nothing.
-                await self._wait(self._rhythm.other if self._unlisted else None)
+                await wait(self._news, self._rhythm.other if self._unlisted else None)
                 deadline = clock() + SETTLE
         finally:
             for task in self._tasks.values():
@@ -238,15 +235,6 @@ class Watcher:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             for each in (self._slices, self._watches, self._probes, self._tasks):
                 each.clear()
-
-    async def _wait(self, pause: float | None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._news.wait()
-
-    @property
-    def _settled(self) -> bool:
-        return not self._unlisted and self._probed
 
     @property
     def _probed(self) -> bool:
@@ -273,7 +261,7 @@ class Watcher:
         for gone in [key for key, part in self._slices.items() if part.service not in watched]:
             del self._slices[gone]
         facts = self._facts()
-        wanted = [target for target in targets if rules.can_be_probed(target, facts)]
+        wanted = [target for target in targets if rules.obstacle(target, facts) is None]
         self._only(self._probes, wanted, self._probe)
 
     def _only(self, parts: dict[K, V], wanted: Sequence[K], make: Callable[[K], V]) -> None:
@@ -328,9 +316,7 @@ class Watcher:
             if all(self._policies.get(plane) for plane in planes):
                 backoff.reset()
                 pause = jittered(self._rhythm.read)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._reconfiguration.wait()
+            await wait(self._reconfiguration, pause)
 
     def _facts(self) -> Facts:
         return Facts(

@@ -76,8 +76,7 @@ class RepairController:
     ) -> None:
         """Prepare `run`. ``namespaces`` has the labels of each namespace, as they change.
 
-        No pod is restarted in those that are ``going``. Without ``options`` all pods count.
-        ``restarted`` is called for each pod that was restarted. ``leadership`` stores `failed` and
+        No pod is restarted in those that are ``going``. ``leadership`` stores `failed` and
         `replaced` for the next leader.
         """
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
@@ -121,10 +120,7 @@ class RepairController:
 
     @property
     def failed(self) -> Mapping[str, datetime]:
-        """When the new pod of a controller that has no sidecar either was made.
-
-        By the key of the `PodOwner`. The next leader needs it.
-        """
+        """By the key of a `PodOwner`, when its new pod was made that has no sidecar either."""
         now, failures = self._now().monotonic, self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
@@ -134,19 +130,15 @@ class RepairController:
 
     @property
     def replaced(self) -> Mapping[str, Replaced]:
-        """The pods that are being replaced, those last that are replaced last.
-
-        By the key of the `PodOwner`. The next leader needs it.
-        """
+        """By the key of a `PodOwner`, its pod that is being replaced, the last begun last."""
         own = [
             (replacing.since, owner.key, replacing.old)
             for owner in self._active
             if owner.announced and (replacing := owner.rollout.replacing)
         ]
-        # What another leader left since is newer. `_restore` takes it over.
         replaced = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
-            replaced.setdefault(key, old)
+            replaced.setdefault(key, old)  # What another leader left since is newer.
         return replaced
 
     def recall(
@@ -167,10 +159,7 @@ class RepairController:
 
     @property
     def finished(self) -> bool:
-        """Whether everything is decided, and nothing can be done until something changes.
-
-        A pod that may not be disrupted now is tried again; a controller that is given up is not.
-        """
+        """Whether everything is decided, and nothing can be done until something changes."""
         return not (self.store.undecided or self.store.changed or self._tasks) and all(
             isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
             for owner in self._active
@@ -218,7 +207,7 @@ class RepairController:
                 await asyncio.sleep(_PAUSE)
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more; give tasks ``patience`` seconds to end, then cancel them."""
+        """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping = True
         tasks = list(self._tasks.values())
         await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
@@ -231,7 +220,6 @@ class RepairController:
                 self.store.queue(owner)
 
     async def _observe_changed(self) -> None:
-        """Observe all controllers that are queued."""
         pods = 0
         while self.store.changed:
             owner, _ = self.store.changed.popitem(last=False)
@@ -274,7 +262,6 @@ class RepairController:
             owner.reported = owner.reported or isinstance(left, Failure)
 
     def _leave(self, owner: PodOwner) -> None:
-        """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
         owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
         self.store.forget(owner)
@@ -283,11 +270,9 @@ class RepairController:
         """Start a task for each controller that may restart a pod now."""
         now = self._now()
         waiting = {
-            owner.key: (owner.waiting, owner, owner.step.pod)
+            owner.key: (owner, owner.step.pod)
             for owner in self._active
-            if isinstance(owner.step, Next)
-            and owner.waiting is not None
-            and owner not in self._tasks
+            if isinstance(owner.step, Next) and owner not in self._tasks
         }
         begun = {
             owner.key: owner.rollout.replacing.since
@@ -296,10 +281,10 @@ class RepairController:
         }
         spaces = {owner.namespace for owner in self._active}
         self._served = {name: at for name, at in self._served.items() if name in spaces}
-        since = {key: each[0] for key, each in waiting.items()}
+        since = {key: owner.waiting or now.monotonic for key, (owner, _) in waiting.items()}
         line = rollout.first_in_line(since, begun, self._served, now, self._limits)
         for key in line[: self._left]:
-            _, owner, replica = waiting[key]
+            owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now, sent=False)
             owner.waiting, owner.announced = None, False
@@ -410,8 +395,7 @@ class RepairController:
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
         """Check that a new pod of an application that gets its label from us would get a sidecar.
 
-        That depends on our own admission, too, which the API server does not call yet right after
-        the start of this process. Only the label that it adds matters here.
+        Right after the start of this process the API server does not call our admission yet.
         """
         new = probe_rules.dry_run_pod(labels, {START: "none"})
         with _needed("not known whether a new pod would get a sidecar"):
@@ -423,8 +407,7 @@ class RepairController:
     async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
         """List the pods of a controller: raises an error unless the watch has shown the same.
 
-        A watch may be silent for a minute before that is noticed. A restart must not begin beside
-        a restart by another client. A pod that was made before it must not count as its result.
+        A watch may be silent for a minute before that is noticed.
         """
         common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
         selection = {**actions.NOT_TERMINAL, "labelSelector": common}
@@ -446,14 +429,13 @@ class RepairController:
 
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
-        why, before = str(error), owner.rollout
-        known = self.store.pods.get(pod.key) is pod
-        unmeshed = known and pod.sidecar is Sidecar.MISSING
+        why, replacing = str(error), owner.rollout.replacing
+        unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is Sidecar.MISSING
         problem = pod.action.reason if unmeshed else ""
         self._recorder.refused(pod.key, why, problem, changed=error.changed)
-        if before.replacing and before.replacing.old.uid == pod.key.uid:
+        if replacing and replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(
-                before, why, self._now(), self._limits, retry_after=error.retry_after
+                owner.rollout, why, self._now(), self._limits, retry_after=error.retry_after
             )
 
 

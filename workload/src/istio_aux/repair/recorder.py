@@ -65,11 +65,8 @@ class RepairRecorder(Recorder):
         self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
     def refused(self, pod: Key, why: str, problem: str, *, changed: bool) -> None:
-        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty.
-
-        ``changed``: it has changed since it was chosen, which is no news.
-        """
-        if changed:
+        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty."""
+        if changed:  # Since it was chosen, which is no news.
             self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
             return
         self.count("refused")

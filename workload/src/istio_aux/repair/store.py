@@ -103,9 +103,8 @@ _UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 class NotRestartedError(Exception):
     """A pod was not restarted.
 
-    Attributes:
-        retry_after: seconds that the API server asks us to wait.
-        changed: whether the pod, or what is known of its controller, has changed meanwhile.
+    ``retry_after`` has the seconds that the API server asks us to wait. ``changed``: the pod, or
+    what is known of its controller, has changed meanwhile.
     """
 
     def __init__(self, reason: str, retry_after: float = 0.0, *, changed: bool = False) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -41,7 +41,7 @@ from istio_aux.repair.suspension import (
     SuspensionLimits,
     Unmark,
 )
-from istio_aux.tasks import Slots, end_tasks
+from istio_aux.tasks import Slots, end_tasks, wait
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -274,11 +274,6 @@ class SuspendedJobs:
     def _backoff(self) -> Backoff:
         return Backoff(self._limits.first_retry, self._limits.last_retry)
 
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-
     async def _search(self, kind: str, api: JobApi) -> None:
         """Find the Jobs of a kind that an earlier leader suspended, again and again."""
         backoff = self._backoff()
@@ -303,7 +298,7 @@ class SuspendedJobs:
             except Exception:  # Without the search, a suspended Job might never be resumed.
                 self._recorder.unhandled("suspended Jobs")
                 pause = backoff.next()
-            await self._pause(pause)
+            await wait(self._stopping, pause)
 
     async def _find(self, kind: str, api: JobApi) -> None:
         """Adopt all marked Jobs of a kind, if it is served."""
@@ -333,7 +328,7 @@ class SuspendedJobs:
         while pause is not None:
             # A long pause must not delay what is due at the deadline.
             until = job.deadline - self._now().monotonic
-            await self._pause(min(pause, until) if until > 0 else pause)
+            await wait(self._stopping, min(pause, until) if until > 0 else pause)
             if self._stopping.is_set():
                 return
             async with self._slots.take(job.key.namespace, node=""):
