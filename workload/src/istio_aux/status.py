@@ -28,7 +28,7 @@ from istio_aux.kube.objects import in_slices
 from istio_aux.model import answers
 from istio_aux.model.answers import PAGE, STATES, TEXT, Holder, ListedPod, PodPage, ProcessStatus
 from istio_aux.model.documents import Work
-from istio_aux.model.text import printable_json
+from istio_aux.model.text import printable_json, shortened
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,9 @@ def page(
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
     shown = [
-        msgspec.structs.replace(pod, reason=_clipped(pod.reason), owner=_clipped(pod.owner))
+        msgspec.structs.replace(
+            pod, reason=shortened(pod.reason, TEXT - 1), owner=shortened(pod.owner, TEXT - 1)
+        )
         for pod in pods[begin : begin + limit]
     ]
     more = "/".join(place(shown[-1])) if begin + limit < len(pods) else ""
@@ -97,10 +99,6 @@ def listed(
 def place(pod: ListedPod) -> tuple[str, str]:
     """Return where a pod stands in the pages: before pods with later namespaces or names."""
     return pod.namespace, pod.name
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
 
 
 class Kept(Generic[T]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import sys
 import traceback
@@ -124,9 +123,7 @@ class JsonLines(logging.Handler):
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
-        # With PYTHONUNBUFFERED stdout has no buffer, and may write only a part of a line.
-        raw = isinstance(stream, io.RawIOBase)
-        self._stream = io.BufferedWriter(stream) if raw else stream
+        self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a value that JSON lacks becomes text."""

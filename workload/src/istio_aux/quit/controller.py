@@ -41,15 +41,7 @@ from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
 from istio_aux.quit.rules import Way
 from istio_aux.quit.state import PodState, QuitScope, Trouble, TroubledPod
-from istio_aux.quit.task import (
-    Action,
-    Delete,
-    End,
-    Retry,
-    Send,
-    Sleep,
-    Task,
-)
+from istio_aux.quit.task import Action, Delete, End, Retry, Send, Sleep, Task
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
@@ -110,7 +102,7 @@ class QuitController:
         # A native proxy needs no quit. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
-        if why and state.concerns(self._scope):
+        if why and not state.obstacle(self._scope):
             self._recorder.held(state, why)
         self._steer(state)
 
@@ -198,7 +190,7 @@ class QuitController:
         self._steer(state)
 
     def _record(self, state: PodState) -> None:
-        if not state.recorded and state.concerns(self._scope):
+        if not state.recorded and not state.obstacle(self._scope):
             state.recorded = True
             self._recorder.decided(state, dry=self._scope.mode is QuitMode.DRY_RUN)
 

@@ -161,23 +161,15 @@ class PodState:
         """Why no process acts on it; see `QuitScope.left_out`."""
         return scope.left_out(self.key.namespace, self.application, chosen=self.chosen)
 
-    def concerns(self, scope: QuitScope) -> bool:
-        """Whether this process acts on the pod once something is due; a dry run counts, too."""
-        return scope.leading and not scope.stopping and not self.left_out(scope)
+    def obstacle(self, scope: QuitScope) -> str | None:
+        """Why this process does not act on the pod, whatever is due; a dry run acts."""
+        if scope.stopping:
+            return "this process is stopping"
+        return self.left_out(scope) if scope.leading else "another process leads"
 
     def due(self, scope: QuitScope) -> Due | None:
         """What this process has to do about the pod, now or later."""
-        if self.left or self.settled or not self.concerns(scope):
-            return None
-        return self.asks_for
-
-    def reason_not_due(self, scope: QuitScope) -> str:
-        """Why nothing is due, in one line."""
-        if scope.stopping:
-            return "this process is stopping"
-        if not scope.leading:
-            return "another process leads"
-        return self.left_out(scope) or self.decision.reason
+        return None if self.left or self.settled or self.obstacle(scope) else self.asks_for
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""

@@ -194,8 +194,10 @@ class Task:
         """Nothing is due any more when the pod was read."""
         if self.attempts and self.exit:
             return self.exit
-        quits = self.due == "quit"
-        return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
+        if self.due != "quit":
+            return End()
+        why = self.state.obstacle(scope) or self.state.decision.reason
+        return End(QuitOutcome.SUPERSEDED, why)
 
     def answered(self, way: Way, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
@@ -236,7 +238,7 @@ class Task:
             return self.exit
         if not self.attempts or scope.stopping:
             return End()
-        if not self.state.concerns(scope):
+        if self.state.obstacle(scope):
             return self.superseded(scope)
         self.told = True
         return Look()
