@@ -25,9 +25,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.api, self.deaf = ApiServer(), set[str]()
-        self.slow = 0.0  # Seconds that each proxy takes to answer.
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}
-        self.at_once = self.most_at_once = 0
         self.api.on_exec = self._told
 
     async def __aenter__(self) -> Self:
@@ -58,11 +56,7 @@ class Cluster:
         )  # fmt: skip
 
     async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
-        await asyncio.sleep(self.slow)
         await proxy_quits(socket, namespace, name)
-        self.at_once -= 1
         if name in self.deaf:
             return
         body = self._pods[namespace, name]

@@ -157,31 +157,26 @@ async def list_pods(
                 yield each
 
 
-class _Search:
+class _Search(msgspec.Struct):
     """Finds pods. ``why`` is why a target may have none.
 
     Owners of owners are read when one of their kind is met, and each kind is listed once. So
     references in a circle end.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        request: ClusterRequest,
-        fields: Mapping[str, str],
-        types: Sequence[ServedType],
-    ) -> None:
-        self.why = list[str]()
-        self._client, self._request, self._fields, self._types = client, request, fields, types
-        self._kinds = {(each.group, each.kind): each for each in reversed(types)}
-        self._listed: dict[tuple[str, str], str] = {}  # Why one could not be, or the empty text.
-        self._owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
+    client: Client
+    request: ClusterRequest
+    fields: Mapping[str, str]
+    types: Sequence[ServedType]
+    why: list[str] = []
+    listed: dict[tuple[str, str], str] = {}  # Why a kind could not be, or the empty text.
+    owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
 
     def targets(self) -> Iterator[_Target]:
         """What the user wrote, read as kubectl does; without that all pods."""
-        namespace = self._request.namespace or self._client.namespace
-        first, *names = given = self._request.targets or ("pods",)
-        kind, everywhere = None if "/" in first else self._type(first), self._request.all_namespaces
+        namespace = self.request.namespace or self.client.namespace
+        first, *names = given = self.request.targets or ("pods",)
+        kind, everywhere = None if "/" in first else self._type(first), self.request.all_namespaces
         if kind and not names:
             yield _Target(first, "" if everywhere else namespace, kind)
             return
@@ -199,7 +194,7 @@ class _Search:
 
     def _type(self, name: str) -> ServedType | None:
         """The first type of that name; the API server lists what it prefers first."""
-        return next((each for each in self._types if name.lower() in each.names), None)
+        return next((each for each in self.types if name.lower() in each.names), None)
 
     async def pods(self, target: _Target) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of a target, or what is wrong with it."""
@@ -209,7 +204,7 @@ class _Search:
         elif kind.kind == "Pod" and target.name:
             try:
                 path = actions.pod_path(where, target.name)
-                yield _pod.read(await self._client.get(path))
+                yield _pod.read(await self.client.get(path))
             except UNREAD as error:
                 missing = isinstance(error, ApiError) and error.code == 404
                 yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
@@ -221,14 +216,14 @@ class _Search:
                 yield each
 
     def _list_pods(self, namespace: str) -> AsyncGenerator[Pod | Unreadable]:
-        return list_pods(self._client, namespace, self._fields, self._request.selector)
+        return list_pods(self.client, namespace, self.fields, self.request.selector)
 
     def _hint(self, target: _Target) -> str:
         """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
         left, slash, _ = target.text.rpartition("/")
         if not slash or self._type(left):
             return ""
-        known = [each.kind.lower() for each in self._types if (each.group, each.kind) in WORKLOADS]
+        known = [each.kind.lower() for each in self.types if (each.group, each.kind) in WORKLOADS]
         no_type = f"; {quoted(left)} is no type of this cluster either"
         return f"{no_type}; types with pods: {listed(known)}"
 
@@ -240,7 +235,7 @@ class _Search:
         if target.name:
             try:
                 path = actions.object_path(kind.api, kind.plural, where, target.name)
-                body = await self._client.get(path)
+                body = await self.client.get(path)
                 uid = _owned.read(body).metadata.uid
             except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):
@@ -248,7 +243,7 @@ class _Search:
                     return
                 self.why.append(gap(error, f"get {target.text}"))
             else:
-                refused = await refused_pods(self._client, where, uid)
+                refused = await refused_pods(self.client, where, uid)
                 self.why += [str(refused[uid])] if uid in refused else []
 
         def wanted(owner: OwnerReference) -> bool:
@@ -258,7 +253,7 @@ class _Search:
         async for each in self._list_pods(where):
             if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
                 yield each
-        self.why += sorted(filter(None, self._listed.values()))
+        self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
         self, pod: Pod, namespace: str, wanted: Callable[[OwnerReference], bool]
@@ -272,24 +267,24 @@ class _Search:
             if owner.uid not in known:
                 known.add(owner.uid)
                 await self._list((owners.group(owner), owner.kind), namespace)
-                due += self._owners.get(owner.uid, ())
+                due += self.owners.get(owner.uid, ())
         return False
 
     async def _list(self, key: tuple[str, str], namespace: str) -> None:
-        of = self._kinds.get(key)
+        of = next((each for each in self.types if (each.group, each.kind) == key), None)
         # A kind that is not served has no objects.
-        if of is None or key in self._listed or len(self._listed) == MOST_KINDS:
+        if of is None or key in self.listed or len(self.listed) == MOST_KINDS:
             return
-        self._listed[key] = ""
+        self.listed[key] = ""
         path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
         # Only metadata: a tenant may name a Secret as the owner of a pod.
-        pages = actions.pages(self._client, path, _Owned, {}, accept=actions.ONLY_METADATA)
+        pages = actions.pages(self.client, path, _Owned, {}, accept=actions.ONLY_METADATA)
         try:
             async for page in pages:
                 found = (item.metadata for item in page.items)
-                self._owners |= {each.uid: each.owner_references or () for each in found}
+                self.owners |= {each.uid: each.owner_references or () for each in found}
         except ApiError as error:
-            self._listed[key] = gap(error, f"list {of.plural}")
+            self.listed[key] = gap(error, f"list {of.plural}")
 
 
 async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping[str, RefusedPods]:
