@@ -300,7 +300,9 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
     theirs = ObjectMeta(name=namespace, labels={"istio-injection": "enabled"})
     client.apply(Namespace(metadata=theirs), field_manager="gitops")
 
-    label_all(client, naming())
+    named = tuple(of_charm.listed(client, Namespace))
+    leader = dataclasses.replace(leader, config=configured(LONG_MODEL, {}), namespaces=named)
+    objects.label_namespaces(client, leader, live=True)
 
     assert labels(client, namespace) == {"istio-injection": "enabled"}
 
