@@ -201,11 +201,7 @@ def parse_namespaces_selected(text: str) -> tuple[dict[str, Any], ...]:
 
 
 def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
-    expressions: list[dict[str, Any]] = [
-        {"key": each.key, "operator": str(each.operator)}
-        | ({"values": [*each.values]} if each.values else {})
-        for each in selector.requirements
-    ]
+    expressions = [*map(msgspec.to_builtins, selector.requirements)]
     return {"matchExpressions": expressions} if expressions else {}
 
 

@@ -30,8 +30,7 @@ _MODEL_NAME: Final = "model.juju.is/name"
 class Requester:
     """The application at the other end of a relation; unknown until it is granted or refused."""
 
-    relation_id: int
-    remote: str  # The application at the other end, as Juju shows it.
+    relation: ops.Relation
     request: SidecarRequest | None  # None if it cannot be read, which is refused.
     refusal: str = ""
     application: Applications | None = None  # Its model is the namespace.
@@ -39,7 +38,7 @@ class Requester:
 
     def refuse(self, why: str) -> Requester:
         """Return the requester with the reason why it gets nothing."""
-        return dataclasses.replace(self, refusal=f"{self.remote}: {why}")
+        return dataclasses.replace(self, refusal=f"{self.relation.app.name}: {why}")
 
     def grant(self, request: SidecarRequest, namespace: str) -> Requester:
         """Return the requester with its application in the `namespace` of its model."""
@@ -79,9 +78,8 @@ def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
 
 
 def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
-    relation, request = model.get_relation(ENDPOINT, asked.relation_id), asked.request
-    assert relation is not None  # The library has just found it.
-    this = Requester(asked.relation_id, relation.app.name, request, asked.reason)
+    relation, request = asked.relation, asked.request
+    this = Requester(relation, request, asked.reason)
     if request is None:
         return this
     try:
@@ -93,7 +91,7 @@ def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
         return dataclasses.replace(this, remote_model=uuid)
     if request.model not in {model.name, namespace}:
         return this.refuse(f"model {request.model}: expected its own model, {model.name}")
-    if request.application != this.remote:
+    if request.application != relation.app.name:
         return this.refuse(f"application {request.application}: expected its own name")
     return this.grant(request, namespace)
 
@@ -109,11 +107,10 @@ def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer |
     provider = SidecarProvider(charm, ENDPOINT)
     for one in requesters:
         mesh = _mesh(one, said)
-        relation = charm.model.get_relation(ENDPOINT, one.relation_id)
-        if mesh is None and relation and not relation.data[charm.app].get("live"):
+        if mesh is None and not one.relation.data[charm.app].get("live"):
             mesh = Mesh(live=False, reason="not known yet whether Istio injects")
         if mesh:
-            provider.publish(one.relation_id, mesh)
+            provider.publish(one.relation, mesh)
 
 
 def _mesh(requester: Requester, said: Answer | None) -> Mesh | None:

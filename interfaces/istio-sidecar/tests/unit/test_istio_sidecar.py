@@ -10,7 +10,6 @@ from typing import Any
 import ops
 import pytest
 from charmlibs.interfaces.istio_sidecar import (
-    Asked,
     Mesh,
     SidecarProvider,
     SidecarRequest,
@@ -91,17 +90,17 @@ SERVING = related(8, {"application": "serving", "model": "other"})
         ({}, None),
         (
             {"application": "tensorboard", "model": "kubeflow"},
-            Asked(7, SidecarRequest("tensorboard", "kubeflow")),
+            (7, SidecarRequest("tensorboard", "kubeflow"), ""),
         ),
-        ({"application": "a"}, Asked(7, None, "asker: model: missing")),
-        ({"model": "m"}, Asked(7, None, "asker: application: missing")),
+        ({"application": "a"}, (7, None, "asker: model: missing")),
+        ({"model": "m"}, (7, None, "asker: application: missing")),
         (
             {"application": "a", "model": "kube\nflow"},
-            Asked(7, None, f'asker: model "kube\\nflow": {EXPECTED}'),
+            (7, None, f'asker: model "kube\\nflow": {EXPECTED}'),
         ),
         (
             {"application": "a" * 64, "model": "m"},
-            Asked(7, None, f'asker: application "{"a" * 60}"…: {EXPECTED}'),
+            (7, None, f'asker: application "{"a" * 60}"…: {EXPECTED}'),
         ),
     ],
 )
@@ -109,29 +108,24 @@ def test_every_unit_reads_the_requests_in_order_and_why_one_is_invalid(
     provider: testing.Context[Provider],
     *,
     databag: dict[str, str],
-    found: Asked | None,
+    found: tuple[Any, ...] | None,
     leader: bool,
 ) -> None:
     state = testing.State(leader=leader, relations={SERVING, related(7, databag)})
 
     with provider(provider.on.update_status(), state) as manager:
-        requests = manager.charm.sidecar.requests()
+        asked = manager.charm.sidecar.requests()
+        requests = [(each.relation.id, each.request, each.reason) for each in asked]
 
-    serving = Asked(8, SidecarRequest("serving", "other"))
+    serving = (8, SidecarRequest("serving", "other"), "")
     assert requests == [each for each in (found, serving) if each]
 
 
-def test_a_relation_that_goes_is_no_request_and_nothing_is_published_to_it(
-    provider: testing.Context[Provider],
-) -> None:
+def test_a_relation_that_goes_is_no_request(provider: testing.Context[Provider]) -> None:
     state = testing.State(leader=True, relations={TENSORBOARD, SERVING})
 
     with provider(provider.on.relation_broken(TENSORBOARD), state) as manager:
-        assert [asked.relation_id for asked in manager.charm.sidecar.requests()] == [8]
-        manager.charm.sidecar.publish(7, MESH)
-        out = manager.run()
-
-    assert out.get_relation(7).local_app_data == {}
+        assert [asked.relation.id for asked in manager.charm.sidecar.requests()] == [8]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +142,9 @@ def test_the_leader_publishes_to_one_relation(
     state = testing.State(leader=True, relations={TENSORBOARD, SERVING})
 
     with provider(provider.on.update_status(), state) as manager:
+        asked, _ = manager.charm.sidecar.requests()
         for mesh in meshes:
-            manager.charm.sidecar.publish(7, mesh)
+            manager.charm.sidecar.publish(asked.relation, mesh)
         out = manager.run()
 
     assert out.get_relation(7).local_app_data == databag

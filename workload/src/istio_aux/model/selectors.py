@@ -27,7 +27,7 @@ class Operator(StrEnum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
-class Requirement(msgspec.Struct, frozen=True, order=True):
+class Requirement(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """One condition on one label, as in ``matchExpressions`` of the API (meta/v1).
 
     ValueError: Kubernetes refuses it, too (apimachinery labels.NewRequirement).

@@ -214,12 +214,12 @@ class Asked:
     """The request in one relation of the provider.
 
     Attributes:
-        relation_id: the relation, for `SidecarProvider.publish`.
+        relation: that one, for `SidecarProvider.publish`.
         request: None when it cannot be read.
         reason: why it cannot be read, one line; else empty.
     """
 
-    relation_id: int
+    relation: ops.Relation
     request: SidecarRequest | None
     reason: str = ""
 
@@ -242,24 +242,17 @@ class SidecarProvider:
         Relations that are going and relations without a request are left out.
         """
         asked: list[Asked] = []
-        for relation in sorted(self._relations(), key=lambda relation: relation.id):
+        relations = _active(self._charm.model, self._endpoint)
+        for relation in sorted(relations, key=lambda relation: relation.id):
             if databag := relation.data[relation.app]:
                 request, trouble = SidecarRequest.from_databag(databag), _trouble(databag)
                 reason = f"{relation.app.name}: {trouble}" if trouble else ""
-                asked.append(Asked(relation.id, request, reason))
+                asked.append(Asked(relation, request, reason))
         return asked
 
-    def publish(self, relation_id: int, mesh: Mesh) -> None:
-        """Write the state of the mesh to one relation, for the application that asks there.
-
-        Only the leader may call it. A relation that is going gets nothing.
-        """
-        for relation in self._relations():
-            if relation.id == relation_id:
-                _write(relation, self._charm.app, mesh.to_databag())
-
-    def _relations(self) -> list[ops.Relation]:
-        return _active(self._charm.model, self._endpoint)
+    def publish(self, relation: ops.Relation, mesh: Mesh) -> None:
+        """Write the state of the mesh for the application that asks there; leader only."""
+        _write(relation, self._charm.app, mesh.to_databag())
 
 
 def _active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
