@@ -47,8 +47,7 @@ STATUS = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
     """Run webhook and controllers until a signal comes; returns the exit status.
 
-    0 after SIGTERM or SIGINT; 2, with one line on stderr, if settings, credentials or the
-    certificate cannot be used; 1 if a port is not available.
+    0 after a signal; 1 if a port is not available; 2, with one line on stderr, if a file is bad.
     """
     try:
         settings = load(config)

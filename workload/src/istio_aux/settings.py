@@ -336,8 +336,7 @@ def default(name: str) -> object:
 def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
     """Read the settings file, strictly; what is ``required`` must be there.
 
-    Raises:
-        SettingsError: one line with the file, the option, the value and what is allowed.
+    Raises SettingsError: one line with the file, the option, the value and what is allowed.
     """
     try:
         document = yaml.load(file.read_bytes(), Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
@@ -356,11 +355,7 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
 
 
 def read_published(text: str) -> tuple[Settings, Applications]:
-    """Read an annotation `SETTINGS`, strictly: the settings, and what the applications file has.
-
-    Raises:
-        SettingsError: one line with the annotation, the option, the value and what is allowed.
-    """
+    """Read an annotation `SETTINGS` as `load` does: settings, and the applications of the file."""
     where = f"annotation {SETTINGS}"
     try:
         document = _published.decode(text)

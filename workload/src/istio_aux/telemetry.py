@@ -79,11 +79,7 @@ class Telemetry:
 
 
 class Recorder:
-    """Sends to log, metrics and Events.
-
-    Attributes:
-        leading: whether this process leads; others send no Events.
-    """
+    """Sends to log and metrics, and Events while this process is ``leading``."""
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         self._telemetry, self._events = telemetry, events

@@ -29,11 +29,7 @@ KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenant
 
 
 class QuitRecorder(Recorder):
-    """Records what the quit controller does.
-
-    Attributes:
-        watched: how many pods are watched.
-    """
+    """Records what the quit controller does; ``watched`` is the number of pods that it knows."""
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)

@@ -4,12 +4,9 @@ Sidecars that the policy has a rule for go before the proxy, one after another. 
 level-triggered: it looks at the pod as it is, so the event that caused the call does not matter.
 `state` says what follows from one decision after another.
 
-Katib's trials are a case of their own. The metrics collector reports what the training container
-wrote, once that has ended. By default it waits for the first process of every other container:
-Katib makes the pod share its processes, so pilot-agent is one of them, in a classic or in a native
-sidecar (katib#1638, katib#2614). The sidecar in turn ends after the collector. If the sidecar is
-told to exit earlier, the collector has no network for its report. So nothing may be done about the
-pod: the collector must not wait.
+Of Katib's trials the metrics collector waits for the first process of every other container, also
+for pilot-agent, and needs the network afterwards (katib#1638, katib#2614). So nothing may be done
+about the pod: the collector must not wait.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ def encode(ops: tuple[Op, ...]) -> bytes:
 def apply(ops: Iterable[Op], document: dict[str, Any]) -> None:
     """Apply operations to a document in place, as the API server would to its own copy.
 
-    Raises:
-        KeyError, IndexError: what an operation needs does not exist.
+    Raises KeyError or IndexError: what an operation needs does not exist.
     """
     for op in ops:
         value = op.value if isinstance(op, Add) else _take(document, op.source)

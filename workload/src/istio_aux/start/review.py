@@ -111,9 +111,7 @@ def answer(
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
     ``inject``: the pod also asks Istio for a sidecar. ``left`` says why a pod is left alone.
-
-    Raises:
-        Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
+    Raises Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
     """
     try:
         request = decode(body)
@@ -127,11 +125,7 @@ def answer(
 
 
 def leave(body: bytes, why: Malformed) -> ReviewResult:
-    """Answer a review that cannot be processed: the pod is allowed as it is.
-
-    Raises:
-        Malformed: ``why``, if there is no uid.
-    """
+    """Allow a pod as it is whose review cannot be processed; raises ``why`` if there is no uid."""
     uid = why.uid or _uid(body)
     if not uid:
         raise why
@@ -140,11 +134,7 @@ def leave(body: bytes, why: Malformed) -> ReviewResult:
 
 
 def decode(body: bytes) -> Request:
-    """Decode the request of an AdmissionReview v1.
-
-    Raises:
-        Malformed: one line that says what is wrong, and the uid if there is one.
-    """
+    """Decode the request of an AdmissionReview v1; raises Malformed."""
     if why := _too_much(body):
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:

@@ -46,11 +46,7 @@ class Certificate:
     """A certificate and its key in two files."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Load the pair.
-
-        Raises:
-            CertificateError: a file is missing, or the two do not belong together.
-        """
+        """Load the pair; raises CertificateError."""
         self._files = (certificate, key)
         self._stamps = stamps(self._files)
         self.fingerprint = ""  # SHA-256 of the certificate that is served.
@@ -164,13 +160,7 @@ class AdmissionWebhook:
     async def listen(
         self, host: str, port: int, context: Callable[[], ssl.SSLContext]
     ) -> tuple[str, int]:
-        """Serve at ``host`` (empty: every address) and ``port`` (0: any); return where that is.
-
-        ``context`` returns the TLS context of a handshake that begins now.
-
-        Raises:
-            OSError: the port is not available.
-        """
+        """Do as `Listener.listen`; ``context`` returns the TLS context of a new handshake."""
         server = web.Server(self._answer)
         listener = Listener(server, self._limits, context, self._closed, self._refused)
         self._connections.set_function(lambda: len(listener.connections))
