@@ -46,17 +46,15 @@ Policies = Mapping[ControlPlane, InjectionPolicy]
 
 
 class Expectation(Struct, frozen=True):
-    """Whether a pod should have a sidecar (None: not known), and why, in one line.
-
-    ``webhook`` of ``configuration`` decides; both and ``revision`` are empty if none selects the
-    pod.
-    """
+    """Whether a pod should have a sidecar (None: not known), and why, in one line."""
 
     expected: bool | None
     reason: str
+    # Of the webhook that decides, and of its control plane; empty if none selects the pod.
     configuration: str = ""
     webhook: str = ""
     revision: str = ""
+    root: str = ""
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -81,9 +79,7 @@ class Hook(msgspec.Struct, frozen=True):
 def read_policy(text: str) -> InjectionPolicy:
     """Read an injection policy as istiod does (istio inject.go UnmarshalConfig, injectRequired).
 
-    Raises:
-        ValueError: one line; istiod cannot read the text either, and keeps the last one, or it is
-            more than is kept.
+    `ValueError`: istiod cannot read the text either, and keeps the last one, or it is too much.
     """
     document = next(documents.read(text.encode()), None)
     if isinstance(document, documents.BadDocument):
@@ -146,6 +142,7 @@ def _answer(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> Expectati
         configuration=hook.configuration,
         webhook=hook.webhook,
         revision=hook.control_plane.revision,
+        root=hook.control_plane.namespace,
     )
 
 
@@ -184,7 +181,8 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
     if webhook == kept.UNCLEAR:
         unclear = "its configuration is too much to judge"
     try:
-        namespaces, pods = _selector(webhook.namespace_selector), _selector(webhook.object_selector)
+        given = (webhook.namespace_selector, webhook.object_selector)
+        namespaces, pods = (convert(each) if each else Selector() for each in given)
     except ValueError as error:
         # The API server should not accept such a configuration; the others still count.
         namespaces = pods = Selector()
@@ -199,10 +197,6 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
         target=webhook.client_config,
         active=webhook.injects,
     )
-
-
-def _selector(selector: LabelSelector | None) -> Selector:
-    return convert(selector) if selector else Selector()
 
 
 class _PolicyDocument(Struct, frozen=True):

@@ -91,10 +91,7 @@ class InjectorProbe:
         news: asyncio.Event,
         rhythm: Rhythm,
     ) -> None:
-        """Prepare `run`.
-
-        ``questions`` returns pods to ask about, the best first. ``news`` is set after each answer.
-        """
+        """``questions`` returns pods, the best first; ``news`` is set after each answer."""
         self.result: Probe | None = None
         self.changed = asyncio.Event()
         self._client, self._telemetry, self._target = client, telemetry, target

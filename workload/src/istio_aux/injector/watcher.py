@@ -21,13 +21,7 @@ from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import (
-    UNANSWERED,
-    ApiError,
-    Backoff,
-    InvalidNameError,
-    jittered,
-)
+from istio_aux.kube.errors import UNANSWERED, ApiError, Backoff, InvalidNameError, jittered
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
@@ -136,11 +130,10 @@ class Watcher:
         rhythm: Rhythm = _RHYTHM,
         clock: Clock = system_clock,
     ) -> None:
-        """Prepare; `run` sends the first request.
+        """``changed`` is called with each new `control_planes`.
 
-        ``changed`` is called with each new `control_planes`. ``ours`` is the name of our own
-        configuration, and ``root`` the namespace of the only control plane that matters; None for
-        all of them. In the namespaces of ``selectors`` pods will ask for native sidecars.
+        ``ours`` is the name of our own configuration, and ``root`` the namespace of the only
+        control plane that matters; None for all. Probes prefer the namespaces of ``selectors``.
         """
         self.configurations = Collection[Configuration](self._reconfigured, kept.configuration)
         self.control_planes = ControlPlanes()
@@ -202,7 +195,7 @@ class Watcher:
         return wish.ambient if self.control_planes.expected(wish).expected is False else ""
 
     def recall(self, since: Mapping[str, Since]) -> None:
-        """Take over `since` from the present or last leader, for injectors in the same state."""
+        """Take over `since` from the leader, for injectors in the same state."""
         if not self.control_planes.known:
             self.since = since
             return
@@ -390,8 +383,8 @@ async def read_policy(
 ) -> InjectionPolicy | None:
     """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
 
-    The last policy, ``known``, stays while the API server does not answer, or if the text cannot be
-    read: istiod keeps its last one, too.
+    The last one, ``known``, stays while there is no answer or no text that can be read, as istiod's
+    does.
     """
     if not plane.namespace:
         return None

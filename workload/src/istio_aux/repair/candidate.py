@@ -5,7 +5,6 @@ Nothing else of a pod decides, and nothing else is kept of one that may have mis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import structs
@@ -85,7 +84,3 @@ class Candidate(Struct, frozen=True):
     def controller(self) -> PodController:
         """What makes another pod in its place, if anything does."""
         return owners.controls(self.owner, self.key.name, self.restart_policy)
-
-    def around(self, labels: Mapping[str, str] | None) -> Wish:
-        """Its wish in a namespace with these labels."""
-        return structs.replace(self.wish, around=labels)

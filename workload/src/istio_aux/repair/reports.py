@@ -81,15 +81,10 @@ def _status(
         injectors = store.control_planes.injectors
         whys = (each.why for each in injectors if each.configuration == configuration)
         why = next(whys, "its injector is not among those that are watched")
-    roots = (
-        hook.control_plane.namespace
-        for hook in store.control_planes.hooks
-        if (hook.configuration, hook.webhook) == (configuration, expectation.webhook)
-    )
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
     return ApplicationMesh(
         namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
-        revision=expectation.revision, root_namespace=next(roots, ""),
+        revision=expectation.revision, root_namespace=expectation.root,
         meshed=meshed, meshed_reason=meshed_why,
     )  # fmt: skip
 

@@ -100,21 +100,15 @@ class Replica(Struct, frozen=True, gc=False):
 
 
 class Replacement(Struct, frozen=True):
-    """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
-
-    ``ending``: the UIDs of those that another client was deleting then.
-    ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
-    ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
-    ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
-    """
+    """A pod is being replaced ``since`` a time."""
 
     old: Replaced
     since: float
-    known: frozenset[str]
-    ending: frozenset[str] = frozenset()
-    deleted: float = 0.0
-    sent: bool = True
-    accepted: bool = False
+    known: frozenset[str]  # UIDs of the pods that its controller had.
+    ending: frozenset[str] = frozenset()  # Of those that another client was deleting then.
+    deleted: float = 0.0  # When its deletion began, by the API server's clock; 0: not seen yet.
+    sent: bool = True  # The eviction may have been: until then new pods show nothing about it.
+    accepted: bool = False  # The API server deletes the pod, it said: a watch may be late.
 
 
 class Failure(Struct, frozen=True):
@@ -205,13 +199,11 @@ def first_in_line(
     now: Moment,
     limits: RolloutLimits,
 ) -> list[str]:
-    """Choose the controllers of which a pod is restarted now.
+    """Choose the controllers of which a pod is restarted now: those that have waited longest.
 
     Namespaces take turns, and have a share: pods that never get Ready delay those of their own
-    namespace. A controller that waits overtakes all that come later.
-
-    ``waiting`` has controllers with a pod to restart, ``begun`` those of which a pod is being
-    replaced, both with the time since when; ``served`` when a pod of a namespace was restarted.
+    namespace. ``waiting`` says since when a controller has a pod to restart, ``begun`` since when
+    one of it is being replaced, ``served`` when a pod of a namespace was restarted.
     """
     busy = Counter(
         _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
@@ -240,8 +232,7 @@ def next_step(
 ) -> Step | None:
     """Say what is next for one controller, as if there were no others.
 
-    None: it can be forgotten. No pod of it is to be restarted, or it has had no pod for so long
-    that it does not exist any more.
+    None: no pod of it is to be restarted, or it has had none for so long that it does not exist.
     """
     gone = None
     if not pods:

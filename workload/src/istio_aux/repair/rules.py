@@ -60,7 +60,7 @@ def as_admitted(
     ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
     miss its sidecar. None: they are not known. ``expect`` says what Istio would do.
     """
-    wish = pod.around(labels)
+    wish = structs.replace(pod.wish, around=labels)
     covered = applications.covers(wish.namespace, wish.application)
     ours = covered or options.namespaces.matches(labels or {})
     why = options.left_out(
@@ -80,14 +80,10 @@ def decide(
     live: bool | None,
     obstacle: str = "",
 ) -> RepairAction:
-    """Decide what to do about ``pod``. The first rule below that applies counts.
+    """Decide what to do about ``pod``, as our admission would make it now.
 
-    Args:
-        pod: the pod, as our admission would make it now.
-        expectation: whether it should have a sidecar.
-        policy: what the cluster admin set.
-        live: whether the injector would give a new pod its sidecar; None: not known.
-        obstacle: why the Job that controls the pod cannot be suspended, once that is known.
+    ``live``: whether the injector would give a new pod its sidecar; None: not known. ``obstacle``:
+    why the Job that controls the pod cannot be suspended, once that is known.
     """
     if reason := next(_reasons_to_skip(pod, policy), None):
         return Skip(reason=reason)

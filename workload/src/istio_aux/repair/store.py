@@ -31,16 +31,7 @@ from istio_aux.model.wish import Wish
 from istio_aux.repair import rollout
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
-from istio_aux.repair.rollout import (
-    IDLE,
-    Failure,
-    Replica,
-    Rollout,
-    RolloutLimits,
-    Sidecar,
-    Step,
-    replica,
-)
+from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
 from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Skip, as_admitted, decide
 from istio_aux.repair.suspension import Leave
 
@@ -234,7 +225,7 @@ class PodStore:
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
             self._recorder.forget(key)
-            self._update(stored, replica(candidate, action))
+            self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = alike(kept.packed(candidate.wish.labels))
             common = alike(structs.replace(candidate.wish, labels={}))
@@ -321,7 +312,7 @@ class PodStore:
         )  # fmt: skip
         stored.action = alike(kept.brief(action))
         stored.labelled = new.wish.labels != candidate.wish.labels
-        self._update(stored, replica(candidate, action))
+        self._update(stored, rollout.replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
 

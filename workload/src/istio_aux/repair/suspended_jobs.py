@@ -32,15 +32,7 @@ from istio_aux.repair import suspension
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.store import NotRestartedError
-from istio_aux.repair.suspension import (
-    AwaitPods,
-    Leave,
-    PodsLeft,
-    Resume,
-    Suspend,
-    SuspensionLimits,
-    Unmark,
-)
+from istio_aux.repair.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
 from istio_aux.tasks import Slots, end_tasks, wait
 from istio_aux.telemetry import Telemetry
 
@@ -90,10 +82,7 @@ class SuspendedJobs:
         clock: Clock = system_clock,
         leadership: Leadership,
     ) -> None:
-        """Start as a follower.
-
-        Jobs are suspended only if that is ``allowed``. Suspended Jobs are resumed in any case.
-        """
+        """Jobs are suspended only if that is ``allowed``; they are resumed in any case."""
         self._client, self._recorder, self._now = client, recorder, clock
         self._leadership = leadership
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
@@ -128,7 +117,7 @@ class SuspendedJobs:
         return [*self._searches, *(job.task for job in self._jobs.values() if job.task)]
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more, and give requests ``patience`` seconds; the next leader goes on."""
+        """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping.set()
         await end_tasks(self._tasks(), patience)
 
@@ -143,10 +132,7 @@ class SuspendedJobs:
         return sorted(known, key=lambda job: job.since)
 
     def over(self, attempts: int) -> bool:
-        """Whether all were found, and each was resumed or has failed so many times in a row.
-
-        Kinds that may not be listed count as found: see `unread`.
-        """
+        """Whether all are found (see also `unread`) and `given_up`."""
         return self._searched == {*KINDS} and self.given_up(attempts)
 
     def given_up(self, attempts: int) -> bool:
@@ -162,11 +148,10 @@ class SuspendedJobs:
         *,
         meshed: bool = False,
     ) -> Leave | None:
-        """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
+        """Suspend the Job ``owner``, which controls ``pod``, or the set that the Job is part of.
 
-        If the Job is part of a JobSet or a TrainJob, the object at the top is suspended. Returns
-        why it is not suspended; None if it is. ``why_not`` is asked once all is read: the pod may
-        have finished meanwhile. ``meshed``: whether another pod of ``owner`` has a sidecar.
+        Returns why it is not suspended; None if it is. ``why_not`` is asked once all is read: the
+        pod may have finished meanwhile. ``meshed``: whether another pod of ``owner`` has a sidecar.
 
         Raises:
             NotRestartedError: the Job cannot be read.
@@ -214,7 +199,7 @@ class SuspendedJobs:
         self._recorder.job(logging.INFO, "job-suspended", key, owner.kind, decision.reason)
         return ""
 
-    async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
+    async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> suspension.PodsLeft:
         """List the Job's own pods; a request that fails must not keep the Job suspended."""
         label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
         pods, unknown = list[Candidate](), ""
@@ -230,13 +215,13 @@ class SuspendedJobs:
                         unknown = f"cannot read {page.unreadable[0]}"
         except UNANSWERED as error:
             unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
-        return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), unknown)
+        return suspension.PodsLeft(suspension.own(KINDS[owner.kind], job, pods), unknown)
 
-    async def _protected(self, left: PodsLeft) -> str:
+    async def _protected(self, left: suspension.PodsLeft) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
 
-        The operator deletes them whatever a PodDisruptionBudget says. So evictions are tried in a
-        dry run before. They do not say how many pods may be disrupted at a time.
+        The operator deletes them whatever a PodDisruptionBudget says, so evictions are tried in a
+        dry run. That does not say how many pods may be disrupted at a time.
         """
         if left.unknown:
             return f"its pods are not known: {left.unknown}"

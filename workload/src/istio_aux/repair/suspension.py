@@ -138,8 +138,8 @@ def begin(
 ) -> Suspend | Leave:
     """Decide whether to suspend a Job so that ``pod`` of it is replaced.
 
-    ``jobs`` has the Job, and those that it is part of. The last one is suspended. ``meshed`` says
-    whether another pod of the Job has a sidecar, and need not lose its work.
+    ``jobs`` has the Job, and those that it is part of: the last one is suspended. ``meshed``:
+    another pod of the Job has a sidecar, and need not lose its work.
     """
     if reason := next(_reasons_to_leave(jobs, pod), None):
         return Leave(reason)
@@ -196,14 +196,9 @@ def follow(
 ) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
     """Yield what to do with a Job that we, or an earlier leader, suspended. The first one counts.
 
-    Args:
-        job: as it was read, before its pods.
-        left: what is known of its own pods (`own`).
-        waited: seconds since this process first saw it suspended.
-        gone: seconds since this process first saw it without pods.
-        overdue: whether it has been suspended for longer than is `allowed`.
-        limits: how long to wait.
-        marked: whether it has carried our mark since this process first saw it.
+    ``job`` was read before ``left``, its `own` pods. This process first saw it suspended ``waited``
+    seconds ago, and without pods ``gone`` seconds ago; ``marked``: with our mark since then.
+    ``overdue``: it has been suspended for longer than is `allowed`.
     """
     if not is_marked(job):
         if not marked and waited < limits.unanswered and not job.deleting:
