@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import ssl
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from istio_aux.kube import actions
@@ -29,6 +29,8 @@ from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
+
+from benchmarks.processes import usage
 
 GROWTH = 8.0
 """MiB. A million pods that leave 10 bytes each behind would exceed it."""
@@ -158,8 +160,7 @@ async def play(
 
 def memory() -> float:
     """Resident memory of this process in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / MIB
+    return usage(os.getpid()).rss / MIB
 
 
 def main() -> int:

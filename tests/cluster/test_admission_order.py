@@ -92,8 +92,7 @@ def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
 
     assert shape(pod) == [("istio-proxy", HOOKS), ("main", None)]
     assert annotations_of(pod)[STARTED_WITH] == "hold"
-    lines = map(json.loads, webhook.process.log.read_text().splitlines())
-    reviews = [x for x in lines if x["message"] == f"{scene.namespace}/lifecycle"]
+    reviews = [x for x in webhook.lines() if x["message"] == f"{scene.namespace}/lifecycle"]
     assert reviews[-1]["outcome"] == "unchanged"
     assert "hold has no effect" in reviews[-1]["reason"]
     istio.remove()
@@ -106,8 +105,7 @@ def await_told(workload: Workload, *names: str) -> None:
         what=f"/status to name {names or 'no configuration'}",
     )
     assert metric(workload, "istio_aux_configurations_called_before_ours") == len(names)
-    lines = [json.loads(line) for line in workload.process.log.read_text().splitlines()]
-    told = [line["before"] for line in lines if line["event"] == "order"]
+    told = [line["before"] for line in workload.lines() if line["event"] == "order"]
     assert (told or [[]])[-1] == [*names]
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import re
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import lab
@@ -35,6 +33,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
 from benchmarks.flood import bodies, flooding
+from benchmarks.processes import usage
 
 # Creations a second, and further ones at once. For each of these the API server opens a
 # connection, and it keeps 25.
@@ -51,11 +50,7 @@ def leadership(client: lightkube.Client, lease: str) -> tuple[object, ...]:
 
 
 class Bystanders:
-    """Creates pods while it is open, and judges them and the workload at its end.
-
-    Raises:
-        AssertionError: a pod was refused, was late or is unchanged, or another process leads.
-    """
+    """Pods of a namespace that is attacked by nobody, and whose pods a workload changes."""
 
     def __init__(self, cluster: lab.Cluster, workload: Workload, scene: Scene) -> None:
         """`workload` leads and changes the pods of `scene`."""
@@ -68,29 +63,25 @@ class Bystanders:
         pods = [self._pod] * BURST
         self._made += creation.create(self._cluster, *pods, dry_run=True, at_once=AT_ONCE)
 
-    def __enter__(self) -> Self:
-        self._before = leadership(self._scene.client, self._workload.name)
-        stream = Stream(self._cluster, self._pod, rate=RATE, dry_run=True)
-        self._stream = stream.__enter__()
-        self._stream.await_more(RATE)
-        return self
+    @contextlib.contextmanager
+    def judged(self) -> Iterator[None]:
+        """Create pods, and judge them and the workload at the end.
 
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        try:
-            if not failed:
-                self._stream.await_more(RATE)
-        finally:
-            self._stream.__exit__()
-        if failed:
-            return
-        made = self._made + self._stream.creations
+        Raises AssertionError: one was refused, was late or is unchanged, or another process leads.
+        """
+        before = leadership(self._scene.client, self._workload.name)
+        with Stream(self._cluster, self._pod, rate=RATE, dry_run=True) as stream:
+            stream.await_more(RATE)
+            yield
+            stream.await_more(RATE)
+        made = self._made + stream.creations
         assert [each.body for each in made if each.status != 201] == []
         unchanged = [each.seconds for each in made if HELD not in each.body]
         late = sum(seconds >= PATIENCE for seconds in unchanged)
         why = f"{len(unchanged)} of {len(made)} are unchanged, {late} of them late"
         assert not unchanged, why
         self._workload.process.check()
-        assert leadership(self._scene.client, self._workload.name) == self._before
+        assert leadership(self._scene.client, self._workload.name) == before
         assert self._workload.status()["leader"]
 
 
@@ -137,7 +128,7 @@ def victims(attacked: Workload, stages: Stages) -> Scene:
 
 @pytest.fixture
 def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
-    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
+    """``with bystanders.judged():`` creates pods of the victims beside the attack in its block."""
     return Bystanders(cluster, attacked, victims)
 
 
@@ -197,19 +188,12 @@ def addresses(number: int) -> Iterator[str]:
         yield f"127.9.{high}.{low + 1}"
 
 
-def resident(workload: Workload, what: str = "VmRSS") -> int:
-    """Bytes of memory that the process takes, or has taken at most (``VmHWM``)."""
-    status = Path(f"/proc/{workload.process.pid}/status").read_text()
-    found = re.search(rf"{what}:\s+(\d+) kB", status)
-    assert found, status
-    return int(found[1]) << 10
-
-
 def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_back(
     attacked: Workload, bystanders: Bystanders
 ):
     """From the API server's own address, as where all clients' addresses are translated."""
-    before = resident(attacked)
+    pid = attacked.process.pid
+    before = usage(pid).rss
 
     async def run() -> None:
         async with attack(attacked) as attacker:
@@ -218,13 +202,13 @@ def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_bac
                 attacker.connect([API_SERVER] * 2000, sent), asyncio.to_thread(bystanders.burst)
             )
 
-    with bystanders:
+    with bystanders.judged():
         asyncio.run(run())
 
-    assert resident(attacked, "VmHWM") < CHART_LIMIT
+    assert usage(pid).peak < CHART_LIMIT
     lab.until(
-        lambda: resident(attacked) < before + 64 * MIB,
-        what=f"memory to be given back: {before} bytes before, {resident(attacked)} after",
+        lambda: usage(pid).rss < before + 64 * MIB,
+        what=f"memory to be given back: {before} bytes before, {usage(pid).rss} after",
     )
 
 
@@ -238,7 +222,7 @@ def test_idle_connections_close_none_that_the_api_server_uses(
             await attacker.connect([API_SERVER] * 2160, b"")
             await asyncio.to_thread(bystanders.burst)
 
-    with bystanders:
+    with bystanders.judged():
         asyncio.run(run())
 
 
@@ -252,7 +236,7 @@ def test_handshakes_that_dribble_from_many_addresses_close_none_of_the_api_serve
             await asyncio.to_thread(bystanders.burst)
             dribble.cancel()
 
-    with bystanders:
+    with bystanders.judged():
         asyncio.run(run())
 
 
@@ -266,7 +250,7 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
     for pod in pods:
         attackers.kubelet.misbehave(pod, "babble", via="exec")
 
-    with bystanders:
+    with bystanders.judged():
         for pod in pods:
             attackers.kubelet.finish(pod, "main")
         for pod in pods:
@@ -300,7 +284,7 @@ def test_an_annotation_delays_the_review_of_no_other_pod(
     """Anybody who may create pods may have this one reviewed as often as they like."""
     pod = meshed.nameless(attackers.namespace, sidecar=None, annotations=annotations)
 
-    with bystanders:
+    with bystanders.judged():
         made = creation.create(cluster, *[pod] * number, dry_run=True)
 
     assert {each.status for each in made} == {status}
@@ -338,7 +322,7 @@ def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
             return False
         return True
 
-    with bystanders, ThreadPoolExecutor(CHANGES) as threads:
+    with bystanders.judged(), ThreadPoolExecutor(CHANGES) as threads:
         # One after another first: at once they may all take longer than the API server waits.
         lab.until(lambda: change(0), what=f"a change of {', '.join(slow)}")
         more = threads.map(change, range(1, CHANGES + 1))
@@ -356,7 +340,7 @@ def test_a_flood_of_reviews_makes_no_other_one_late(
 ):
     """200 connections, each from another address, ask for the slowest small reviews there are."""
     where = attacked.cluster.host, attacked.webhook_port
-    with flooding(*where, 200, bodies()[flood]), bystanders:
+    with flooding(*where, 200, bodies()[flood]), bystanders.judged():
         bystanders.burst()
 
 
@@ -382,7 +366,7 @@ def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
                 client.cancel()
             await asyncio.wait(clients)
 
-    with bystanders:
+    with bystanders.judged():
         asyncio.run(run())
 
     assert attacked.get("/readyz") == (200, "ok\n")

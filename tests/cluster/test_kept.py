@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,6 +21,8 @@ from lab import creation
 from lab.nightly import NIGHTLY
 from lab.served import Programs, end
 from lab.workload import Workload
+
+from benchmarks.processes import usage
 
 MOST = 512 if NIGHTLY else 128
 """MiB: the chart's limit; by day what twenty pods of five megabytes would exceed."""
@@ -148,8 +148,7 @@ def test_objects_that_say_much_leave_room_below_the_charts_limit(
         workload.start()
         workload.await_ready(timeout=900)
         took = time.monotonic() - began
-        status = Path(f"/proc/{workload.process.pid}/status").read_text()
+        most = usage(workload.process.pid).peak >> 20
         end(workload)
-    [most] = [int(size) >> 10 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)]
     print(f"\n{kind:32} {count:5} {took:6.1f} s {most:5} MiB")
     assert most < MOST

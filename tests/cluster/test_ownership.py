@@ -152,14 +152,13 @@ def test_what_is_left_is_cleaned_up_by_hand(
     client: lightkube.Client,
     deserted: manifests.Values,
     selected: str,
-    tmp_path: Path,
 ):
     model = deserted.model
     create(client, selected, MARK, suspend=True)
     client.patch(Namespace, selected, {"metadata": {"labels": {"istio-injection": None}}})
     mark(client, selected, f"{model}/{APP}")
 
-    follow(cluster, model, tmp_path)
+    follow(cluster, model)
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
@@ -171,7 +170,7 @@ def test_what_is_left_is_cleaned_up_by_hand(
     assert metadata
     assert "istio-injection" not in (metadata.labels or {})
     assert objects.INJECTED_BY not in (metadata.annotations or {})
-    follow(cluster, model, tmp_path)
+    follow(cluster, model)
     client.delete(Namespace, model)
 
 
@@ -182,14 +181,14 @@ def mark(client: lightkube.Client, namespace: str, owner: str) -> None:
     client.patch(Namespace, namespace, {"metadata": marks})
 
 
-def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
+def follow(cluster: lab.Cluster, model: str) -> None:
     """Run the commands of the how-to in one shell, which ends at the first that fails."""
     block = r"(?:On Kubernetes 1\.(\d+) or later:\n\n)?^```sh[^\n]*\n(.*?)^```$"
     blocks = re.findall(block, HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
     fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
-    assert "rror" not in served.follow(cluster, folder, commands)
+    assert "rror" not in served.follow(cluster, commands).stderr
 
 
 MARK = {names.SUSPENDED: "sidecar"}

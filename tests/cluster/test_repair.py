@@ -6,7 +6,6 @@ look at its end from several sides.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,8 +123,7 @@ def end(
     before, settings = uids(keeper), {"lease": f"{WHO}/{WHO}", "race-policy": "restart-jobs"}
     with program(cluster, tmp_path_factory.mktemp(WHO), WHO, settings) as workload:
         lab.until(lambda: over(workload), timeout=STORY, what="all restarts", every=0.2)
-        log = [json.loads(line) for line in workload.process.log.read_text().splitlines()]
-        yield End(before, uids(keeper), reasons(workload), log)
+        yield End(before, uids(keeper), reasons(workload), workload.lines())
 
 
 def test_exactly_the_allowed_pods_are_replaced_and_get_a_sidecar(end: End, keeper: Keeper):

@@ -160,8 +160,7 @@ def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload
 
     assert mortal.stop() == 0
 
-    events = [json.loads(line)["event"] for line in log(mortal).splitlines()]
-    assert events[-2:] == ["stop", "stopped"]
+    assert [line["event"] for line in mortal.lines()][-2:] == ["stop", "stopped"]
 
 
 def test_a_review_after_sigterm_is_the_last_of_its_connection(mortal: Workload):

@@ -253,18 +253,18 @@ def token_file(workload: Workload) -> Path:
     return Path(user["user"]["tokenFile"])
 
 
-def revoke(cluster: lab.Cluster, folder: Path) -> None:
+def revoke(cluster: lab.Cluster) -> None:
     (command,) = re.findall(
         rf"^```sh run by tests/cluster/{Path(__file__).name}\n(.*?)^```$",
         SECURITY.read_text(),
         re.DOTALL | re.MULTILINE,
     )
     command = command.replace("APP=istio-aux", f"APP={NAME}").replace("my-model", NAME)
-    served.follow(cluster, folder, command)
+    served.follow(cluster, command)
 
 
 def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_with_the_next(
-    cluster: lab.Cluster, client: lightkube.Client, robbed: Workload, scene: Scene, tmp_path: Path
+    cluster: lab.Cluster, client: lightkube.Client, robbed: Workload, scene: Scene
 ):
     """The last test: from then on the thief has nothing. The workload needs no restart."""
     account = manifests.service_account(NAME)
@@ -274,7 +274,7 @@ def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_wit
     tokens = (stolen, renewed)
     assert all(served.is_taken(cluster, token) for token in tokens)
 
-    revoke(cluster, tmp_path)
+    revoke(cluster)
 
     # An API server takes a token that it has taken for 10 s more (TokenSuccessCacheTTL).
     lab.until(

@@ -93,16 +93,16 @@ def play() -> int:
 
 def conclude(console: Console, performance: Performance, picture: Path) -> int:
     """Judge, say so in the terminal, draw the timeline; return the exit status."""
-    promise = judge(*performance.jobs, more=performance.worlds)
+    promise = (*judge(*performance.jobs), *performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
-    for check in promise.checks:
+    for check in promise:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
     console.print()
     picture.parent.mkdir(parents=True, exist_ok=True)
     title = TITLE.format(kind=performance.helped.kind)
     picture.write_text(report.svg(performance.jobs, title), encoding="utf-8")
-    return 0 if promise.kept else 1
+    return 0 if all(check.kept for check in promise) else 1
 
 
 def _console() -> Console:

@@ -18,17 +18,6 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """All parts; kept only when every one is."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def kept(self) -> bool:
-        return bool(self.checks) and all(check.kept for check in self.checks)
-
-
-@dataclass(frozen=True, slots=True)
 class Performance:
     """The job without and with istio-aux, and a status to show.
 
@@ -47,14 +36,11 @@ class Performance:
         return self.without, self.helped, self.native
 
 
-def judge(without: JobStory, *helped: JobStory, more: tuple[Check, ...] = ()) -> Promise:
-    """Judge the same job in a namespace without istio-aux and in others with it.
-
-    `more` is what was judged already.
-    """
+def judge(without: JobStory, *helped: JobStory) -> tuple[Check, ...]:
+    """Judge the same job in a namespace without istio-aux and in others with it."""
     rules = (_succeeded, _workers_succeeded, _first_try, _after_proxy, _proxy_exit)
     checks = [rule(job) for job in helped for rule in rules]
-    return Promise((_not_succeeded(without), _sidecar_to_blame(without), *checks, *more))
+    return (_not_succeeded(without), _sidecar_to_blame(without), *checks)
 
 
 def _not_succeeded(job: JobStory) -> Check:

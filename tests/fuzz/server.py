@@ -18,6 +18,7 @@ from pathlib import Path
 import aiohttp
 from unit.tls import certificate
 
+from benchmarks.processes import cpu, usage
 from fuzz.bodies import Ask
 from fuzz.judge import Answer
 
@@ -43,13 +44,11 @@ class Server:
     @property
     def memory(self) -> float:
         """Resident, in MiB."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        [kibibytes] = re.findall(r"VmRSS:\s+(\d+) kB", text)
-        return int(kibibytes) / 1024
+        return usage(self.process.pid).rss / (1 << 20)
 
     @property
     def cpu(self) -> float:
-        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+        return cpu(self.process.pid)
 
     @property
     def faults(self) -> int:

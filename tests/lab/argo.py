@@ -1,6 +1,6 @@
 """Argo Workflows 3.6, unmodified: its own manifests and binaries, our images.
 
-Put together as its `cluster-install` without the server. An artifact store is a stand-in.
+Its `cluster-install` without the server. An artifact store is a stand-in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def allow(client: Client, namespace: str) -> None:
     manifests = upstream.module("argoexec", tools.ARGO) / "manifests/quick-start/base"
     role = manifests / "executor/emissary/executor-role.yaml"
     binding = manifests / "executor-default-rolebinding.yaml"
-    upstream.apply(client, upstream.placed(role, binding, namespace=namespace, image=""))
+    upstream.apply(client, upstream.built(role, binding, namespace=namespace))
 
 
 def store() -> dict[str, Any]:
@@ -117,22 +117,15 @@ def workflow(
 
 
 def results(workflow: Any) -> list[str]:
-    """What the steps of a Workflow left, as the controller knows it."""
     nodes = (workflow.get("status") or {}).get("nodes") or {}
     outputs = [(node.get("outputs") or {}).get("parameters") or [] for node in nodes.values()]
     return [parameter["value"] for parameters in outputs for parameter in parameters]
 
 
 def _documents() -> Iterator[dict[str, Any]]:
-    manifests = upstream.module("workflow-controller", tools.ARGO) / "manifests"
-    crds = sorted((manifests / "base/crds/minimal").glob("argoproj.io_*.yaml"))
-    rbac = manifests / "cluster-install/workflow-controller-rbac"
-    base = manifests / "base/workflow-controller"
-    names = ("sa", "configmap", "priorityclass", "deployment")
-    files = (base / f"workflow-controller-{name}.yaml" for name in names)
-    roles = sorted(rbac.glob("workflow-controller-*.yaml"))
+    overlay = upstream.module("workflow-controller", tools.ARGO) / "manifests/cluster-install"
     image = images.WORKFLOW_CONTROLLER
-    for document in upstream.placed(*crds, *roles, *files, namespace=NAMESPACE, image=image):
+    for document in upstream.built(overlay, image=image, without="argo-server"):
         if document["kind"] == "Deployment":
             [container] = document["spec"]["template"]["spec"]["containers"]
             container["args"] = ["--executor-image", images.ARGOEXEC]

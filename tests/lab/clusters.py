@@ -13,11 +13,10 @@ from typing import Literal
 import httpx2
 import lightkube
 from lightkube import KubeConfig
-from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.core_v1 import ServicePort, ServiceSpec
 from lightkube.models.discovery_v1 import Endpoint, EndpointConditions, EndpointPort
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Service, ServiceAccount, ServiceAccountToken
+from lightkube.resources.core_v1 import Service, ServiceAccount
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import cache, control_plane, egress, images, kubeconfig, node, sweep, tools
@@ -177,16 +176,9 @@ class Cluster:
 
     def kubeconfig_for(self, namespace: str, service_account: str) -> Path:
         """A kubeconfig with a token of the ServiceAccount, good for an hour."""
-        request = ServiceAccountToken(
-            # lightkube reads the metadata, though none are sent.
-            metadata=ObjectMeta(),
-            spec=TokenRequestSpec(audiences=[], expirationSeconds=3600),
-        )
         with self.client() as client:
-            answer = client.create(request, service_account, namespace=namespace)
-        assert answer.status
-        assert answer.status.token
-        path, token = self.state / f"kubeconfigs/{namespace}-{service_account}", answer.status.token
+            token = kubeconfig.token(client, namespace, service_account)
+        path = self.state / f"kubeconfigs/{namespace}-{service_account}"
         return kubeconfig.write(
             path, self.server, self.ca, user=service_account, has=token, namespace=namespace
         )

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab import cache, debian, oci, tools
@@ -43,16 +42,9 @@ eval "$1"
 SLEEP = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
 
 
-@dataclass(frozen=True)
-class Link:
-    """A symbolic link in an image."""
-
-    target: str
-
-
 def image(
     name: str,
-    files: Mapping[str, Path | bytes | Link],
+    files: Mapping[str, Path | bytes | oci.Entry],
     *,
     entrypoint: Sequence[str],
     user: str = "",
@@ -117,14 +109,15 @@ def _with_busybox(
 ) -> Path:
     program = _busybox()
     listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)
-    links = {f"/{path}": Link("/bin/busybox") for path in listed.stdout.split()}
+    link = oci.Entry(target="/bin/busybox")
+    links = {f"/{path}": link for path in listed.stdout.split()}
     basis = {"/bin/busybox": program, "/tmp/": b"", "/etc/passwd": b"root:x:0:0::/:/bin/sh\n"}
     return image(name, {**links, **basis, **files}, entrypoint=[entrypoint], user=user)
 
 
-def _entry(path: str, content: Path | bytes | Link) -> oci.Entry:
-    if isinstance(content, Link):
-        return oci.Entry(target=content.target)
+def _entry(path: str, content: Path | bytes | oci.Entry) -> oci.Entry:
+    if isinstance(content, oci.Entry):
+        return content
     if path.endswith("/"):
         return oci.Entry(folder=True, mode=0o1777)
     return oci.Entry(content if isinstance(content, bytes) else oci.Slice.of(content), mode=0o755)

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lab import cache
+
 # Charm and rock run on Ubuntu 24.04, which has Python 3.12.
 SHIPPED = "3.12"
-_RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def uv() -> str:
@@ -37,16 +38,12 @@ def find(version: str) -> Path | None:
 
 @functools.cache
 def shipped() -> tuple[Path, str]:
-    """The interpreter for charm and workload, and a line that says so when its version differs."""
+    """The interpreter for charm and workload, and its version; a line says when that differs."""
     if path := find(SHIPPED):
-        return path, ""
-    running = Path(sys.executable).resolve()
-    return running, f"python {SHIPPED}, which ships: not found; the charm runs on {_RUNNING} here"
-
-
-def version() -> str:
-    """The version of that interpreter, such as "3.12"."""
-    return _RUNNING if shipped()[1] else SHIPPED
+        return path, SHIPPED
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    cache.say(f"python {SHIPPED}, which ships: not found; the charm runs on {running} here")
+    return Path(sys.executable).resolve(), running
 
 
 def link(python: Path, folder: Path) -> Path:

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from lightkube import Client
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ServiceAccountToken
 
 from lab.certificates import KeyPair
 
@@ -42,6 +46,17 @@ def write(
     path.touch(mode=0o600)
     path.write_text(json.dumps(config, indent=2) + "\n")
     return path
+
+
+def token(client: Client, namespace: str, account: str, *, seconds: int = 3600) -> str:
+    """A token of the ServiceAccount."""
+    # lightkube reads the metadata, though none are sent.
+    spec = TokenRequestSpec(audiences=[], expirationSeconds=seconds)
+    request = ServiceAccountToken(metadata=ObjectMeta(), spec=spec)
+    answer = client.create(request, account, namespace=namespace)
+    assert answer.status
+    assert answer.status.token
+    return answer.status.token
 
 
 def get(server: str, ca: Path, pair: KeyPair, path: str) -> int:

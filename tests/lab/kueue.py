@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from lightkube import Client
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources.admissionregistration_v1 import (
@@ -77,37 +76,12 @@ def activate(client: Client, namespace: str, job: str, *, active: bool) -> None:
 
 
 def _documents() -> Iterator[dict[str, Any]]:
-    parts = upstream.module("kueue", "sigs.k8s.io/kueue") / "config/components"
-    overlay = parts.parent / "default"
-    labels = {"control-plane": MANAGER}
-    where = {"namespace": NAMESPACE, "image": images.KUEUE, "prefix": PREFIX}
-    yield from upstream.components(parts, **where)
-    file = parts / "manager/controller_manager_config.yaml"
-    settings = {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "manager-config"},
-        "data": {file.name: file.read_text()},
-    }  # fmt: skip
-    yield upstream.place(settings, **where)
-    [kustomization] = upstream.read(parts / "webhook/kustomization.yaml")
-    patches = [yaml.safe_load(each["patch"]) for each in kustomization["patches"]]
-    for webhook in upstream.read(parts / "webhook/manifests.yaml"):
-        for patch in patches:
-            if patch["kind"] == webhook["kind"]:
-                upstream.merge(webhook, patch)
-        yield upstream.place(webhook, **where)
-    [service] = upstream.read(parts / "webhook/service.yaml")
-    service["spec"]["selector"] = labels
-    yield upstream.place(service, **where)
-    _, deployment = upstream.read(parts / "manager/manager.yaml")
-    for name in ("webhook", "config"):
-        [patch] = upstream.read(overlay / f"manager_{name}_patch.yaml")
-        upstream.merge(deployment, {"spec": patch["spec"]})
-    template = deployment["spec"]["template"]
-    deployment["spec"]["selector"] = {"matchLabels": labels}
-    template["metadata"]["labels"] = labels
-    [manager] = template["spec"]["containers"]
-    manager["args"].append("--feature-gates=VisibilityOnDemand=false")
-    for volume in template["spec"]["volumes"]:
-        if "configMap" in volume:
-            volume["configMap"]["name"] = PREFIX + volume["configMap"]["name"]
-    yield upstream.place(deployment, **where)
+    default = upstream.module("kueue", "sigs.k8s.io/kueue") / "config/default"
+    for document in upstream.built(default, image=images.KUEUE, without="visibility"):
+        if document["kind"] == "Deployment":
+            spec = document["spec"]["template"]["spec"]
+            # The other one is a proxy for its metrics.
+            [manager] = [each for each in spec["containers"] if each["name"] == "manager"]
+            manager["args"].append("--feature-gates=VisibilityOnDemand=false")
+            spec["containers"] = [manager]
+        yield document

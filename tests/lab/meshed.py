@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lightkube import Client
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from lab import images
-from lab.waiting import until
 
 PROXY = "istio-proxy"
 
@@ -25,7 +23,6 @@ def pod(
     sidecar: Literal["classic", "native"] | None = "classic",
     annotations: Mapping[str, str] | None = None,
     more: Mapping[str, Mapping[str, Any]] | None = None,
-    owner: meta_v1.OwnerReference | None = None,
 ) -> Pod:
     """A pod with these payload containers and, unless ``sidecar`` is None, an istio-proxy.
 
@@ -43,10 +40,7 @@ def pod(
         init.append(proxy)
     return Pod(
         metadata=meta_v1.ObjectMeta(
-            name=name,
-            namespace=namespace,
-            annotations=dict(annotations or {}),
-            ownerReferences=[owner] if owner else None,
+            name=name, namespace=namespace, annotations=dict(annotations or {})
         ),
         spec=core_v1.PodSpec(
             containers=containers,
@@ -84,27 +78,6 @@ def written(document: Mapping[str, Any], namespace: str) -> Pod:
     pod = Pod.from_dict({**document, "metadata": metadata})
     assert isinstance(pod, Pod)
     return pod
-
-
-def scripted(namespace: str, name: str, script: str) -> Pod:
-    main = core_v1.Container(name="main", image=images.BUSYBOX, command=["sh", "-c", script])
-    metadata = meta_v1.ObjectMeta(name=name, namespace=namespace)
-    spec = core_v1.PodSpec(
-        containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1
-    )
-    return Pod(metadata=metadata, spec=spec)
-
-
-def await_phase(client: Client, namespace: str, name: str, phase: str) -> Pod:
-    """The pod once it is in this phase. Raises AssertionError: it ended in another one."""
-
-    def reached() -> Pod | None:
-        found = client.get(Pod, name, namespace=namespace)
-        seen = found.status and found.status.phase
-        assert seen == phase or seen not in {"Failed", "Succeeded"}, found.status
-        return found if seen == phase else None
-
-    return until(reached, what=f"pod {namespace}/{name} to be {phase}")
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:

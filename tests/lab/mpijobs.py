@@ -1,11 +1,10 @@
 """Kubeflow's MPI operator 0.6, unmodified: its own manifests and source, our image.
 
-Put together as its overlay `standalone`. A launcher and workers without MPI are stand-ins.
+Its overlay `standalone`. A launcher and workers without MPI are stand-ins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lightkube import ApiError, Client
@@ -44,7 +43,9 @@ def install(cluster: Cluster) -> None:
         )
         client.delete(CustomResourceDefinition, CRD)
         until(lambda: _gone(client), what=f"{CRD} to be gone")
-    upstream.install(cluster, NAMESPACE, _documents())
+    module = upstream.module("mpi-operator", "github.com/kubeflow/mpi-operator")
+    overlay = module / "manifests/overlays/standalone"
+    upstream.install(cluster, NAMESPACE, upstream.built(overlay, image=images.MPI_OPERATOR))
 
 
 def mpi_job(launch: str = LAUNCH) -> dict[str, Any]:
@@ -74,11 +75,3 @@ def _gone(client: Client) -> bool:
     except ApiError as error:
         return error.status.code == 404
     return False
-
-
-def _documents() -> Iterator[dict[str, Any]]:
-    base = upstream.module("mpi-operator", "github.com/kubeflow/mpi-operator") / "manifests/base"
-    names = ("kubeflow.org_mpijobs", "service-account", "cluster-role", "cluster-role-binding",
-             "deployment")  # fmt: skip
-    files = (base / f"{name}.yaml" for name in names)
-    return upstream.placed(*files, namespace=NAMESPACE, image=images.MPI_OPERATOR)

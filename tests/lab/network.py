@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import json
 import random
-import subprocess
 from dataclasses import dataclass
 
-from lab import cache
+from lab import cache, errors
 from lab.control_plane import KUBERNETES
 from lab.errors import LabError
 
@@ -77,7 +76,4 @@ def cni() -> str:
 
 
 def _ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NetworkError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
+    return errors.run(["ip", *arguments], NetworkError)

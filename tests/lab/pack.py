@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from lab import cache, debian, interpreters, oci, packages
+from lab import cache, debian, errors, interpreters, oci, packages
 from lab.errors import LabError
 
 HERE = Path(__file__).resolve().parent / "pack"
@@ -49,15 +48,12 @@ class PackError(LabError):
 
 def pack(root: Path = ROOT, *, python: str = "") -> Path:
     """The packed charm of a checkout, for this or the lab's Python. Raises PackError."""
-    excuse = "" if python else interpreters.shipped()[1]
-    python = python or interpreters.version()
+    python = python or interpreters.shipped()[1]
     sources = _sources(root)
     key = _digest(sources, python)
 
     def build(folder: Path) -> None:
-        if excuse:
-            cache.say(excuse)
-        _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
+        errors.run([interpreters.uv(), "lock", "--check", "--quiet"], PackError, cwd=root)
         with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
             _build(root, sources, python, Path(scratch), folder)
 
@@ -77,7 +73,7 @@ def _sources(root: Path) -> dict[str, Path]:
 def _listed(root: Path, *names: str) -> dict[str, Path]:
     """The files that git tracks or would track: the checkout as it is, without litter."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
-    listed = _run([*command, *names], cwd=root).rstrip("\0").split("\0")
+    listed = errors.run([*command, *names], PackError, cwd=root).rstrip("\0").split("\0")
     return {name: root / name for name in sorted(listed) if (root / name).is_file()}
 
 
@@ -112,7 +108,7 @@ def _build(
     }
     environment.pop("PYTHONPATH", None)
     command = [str(bin_folder / "charmcraft"), "pack", "--destructive-mode"]
-    said = _run(command, cwd=project, env=environment)
+    said = errors.run(command, PackError, cwd=project, env=environment)
     charms = list(project.glob("*.charm"))
     if len(charms) != 1:
         raise PackError(f"charmcraft pack: expected one charm, got {charms}\n{said}")
@@ -154,10 +150,8 @@ def _environment() -> Path:
     if python is None:
         raise PackError(f"python {version}: not found, and python3-apt here is built for it")
     command = [interpreters.uv(), "sync", "--frozen", "--quiet", "--project", str(HERE)]
-    _run(
-        [*command, "--python", str(python)],
-        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)},
-    )
+    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
+    errors.run([*command, "--python", str(python)], PackError, env=environment)
     packages = folder / "lib" / f"python{version}" / "site-packages"
     for name in ["apt", *(path.name for path in DIST_PACKAGES.glob("apt_*.so"))]:
         (packages / name).unlink(missing_ok=True)
@@ -173,15 +167,6 @@ def _apt_pkg() -> Path:
     except debian.PackageError as error:
         raise PackError(f"charmcraft needs the distribution's python-apt: {error}") from error
     return next(DIST_PACKAGES.glob("apt_pkg.cpython-*.so"))
-
-
-def _run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    """Run a command and return what it printed; its failure is a PackError with its last lines."""
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise PackError(f"{' '.join(command)}: exit status {done.returncode}\n{tail}")
-    return done.stdout
 
 
 def main() -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from configparser import ConfigParser
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PathDistribution
 from pathlib import Path
 from typing import NamedTuple
 
-from lab import interpreters
+from lab import errors, interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = ROOT / "workload"
@@ -39,12 +37,8 @@ def wheel(folder: Path, project: Path = WORKLOAD) -> Path:
 
 
 def scripts(built: Path) -> Iterator[EntryPoint]:
-    with zipfile.ZipFile(built) as archive:
-        [name] = [n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt")]
-        parser = ConfigParser(delimiters=("=",))
-        parser.read_string(archive.read(name).decode())
-    for command, target in parser["console_scripts"].items():
-        yield EntryPoint(command, target, "console_scripts")
+    [folder] = (path for path in zipfile.Path(built).iterdir() if path.name.endswith(".dist-info"))
+    yield from PathDistribution(folder).entry_points.select(group="console_scripts")
 
 
 def exported(project: Path, *, hashes: bool = True) -> str:
@@ -88,8 +82,4 @@ def uv(*arguments: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     # Not the one that a file in some folder above asks for.
     environment["UV_PYTHON"] = sys.executable
-    command = [interpreters.uv(), *arguments, "--quiet"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ChildProcessError(f"uv {arguments[0]}: exit status {done.returncode}\n{done.stderr}")
-    return done.stdout
+    return errors.run([interpreters.uv(), *arguments, "--quiet"], env=environment)

@@ -18,7 +18,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
 import lab
-from lab import rock, tools
+from lab import errors, rock, tools
 from lab.creation import send
 from lab.errors import LabError
 from lab.waiting import until
@@ -43,12 +43,7 @@ def run(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str:
     # Without a cluster it must find none.
     folders["KUBECONFIG"] = str(kubeconfig or home / "none")
     argv = [str(tools.path("helm")), *arguments]
-    done = subprocess.run(
-        argv, env={**os.environ, **folders}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise HelmError(done.stderr.strip())
-    return done.stdout
+    return errors.run(argv, HelmError, env={**os.environ, **folders})
 
 
 def given(values: Mapping[str, Any]) -> list[str]:

@@ -17,10 +17,11 @@ import lightkube
 import lab
 import lab.istio
 from lab import tools
+from lab.clusters import CHECKOUT
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.workload import Workload
+from lab.workload import ANSWER, PROGRAM, Workload
 
 Programs = Callable[..., Workload]
 """Has a `program` until the file ends: ``programs("strict", {"quit-grace": 2}, publish=True)``."""
@@ -97,18 +98,20 @@ def stage(
     vacate(client, name)
 
 
-def follow(cluster: lab.Cluster, folder: Path, commands: str) -> str:
-    """Run an administrator's shell commands, which must succeed; returns their stderr."""
+def follow(cluster: lab.Cluster, commands: str) -> subprocess.CompletedProcess[str]:
+    """Run the shell commands of a page, where `kubectl` and `istio-aux` are; each must succeed."""
+    programs = (str(PROGRAM.parent), str(tools.path("kubectl").parent), os.environ["PATH"])
     environment = {
         "KUBECONFIG": str(cluster.kubeconfig),
-        "HOME": str(folder),
-        "PATH": f"{tools.path('kubectl').parent}:{os.environ['PATH']}",
+        "HOME": str(cluster.state),
+        "PATH": os.pathsep.join(programs),
     }
     done = subprocess.run(
-        ["sh", "-eu"], input=commands, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+        ["sh", "-euc", commands], env=environment, cwd=CHECKOUT, timeout=ANSWER,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def is_taken(cluster: lab.Cluster, token: str) -> bool:

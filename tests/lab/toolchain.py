@@ -7,11 +7,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from lab import cache
+from lab import cache, errors
 from lab.errors import LabError
 
 # The oldest Go that reads every go.mod of the lab, and the package that brings a newer one.
@@ -54,14 +53,8 @@ def version(folder: Path) -> str:
 
 def module(folder: Path, name: str) -> Path:
     """The folder of a module of the go.mod in `folder`, downloaded. Raises ToolchainError."""
-    # With -json the error is on stdout.
-    argv = [go(), "mod", "download", "-json", name]
-    done = subprocess.run(
-        argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ToolchainError(f"{name}: go mod download: {done.stderr.strip() or done.stdout}")
-    return Path(json.loads(done.stdout)["Dir"])
+    said = _run([str(go()), "mod", "download", "-json", name], cwd=folder)
+    return Path(json.loads(said)["Dir"])
 
 
 def module_cache() -> str:
@@ -86,11 +79,4 @@ def _install(home: Path) -> None:
 
 
 def _run(argv: list[str], *, cwd: Path) -> str:
-    done = subprocess.run(
-        argv, cwd=cwd, env=environment(), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ToolchainError(
-            f"{' '.join(argv)}: exit status {done.returncode}: {done.stderr.strip()}"
-        )
-    return done.stdout.strip()
+    return errors.run(argv, ToolchainError, cwd=cwd, env=environment()).strip()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
 from lightkube.generic_resource import create_namespaced_resource
 
 from lab import images, upstream
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
 MODULE = "github.com/kubeflow/training-operator"
 NAMESPACE = "kubeflow"
 NAME = "training-operator"
-CERTIFICATE = "training-operator-webhook-cert"
 # Labels of a user's namespace (kubeflow profile-controller namespace-labels.yaml, profiles v1).
 PROFILE = {
     "app.kubernetes.io/part-of": "kubeflow-profile",
@@ -35,7 +31,9 @@ def install(cluster: Cluster) -> None:
     """Start the operator in the cluster; `await_ready` waits for it."""
     cluster.load(images.controller(images.TRAINING_OPERATOR, "training-operator"))
     cluster.load(images.alpine())
-    upstream.install(cluster, NAMESPACE, _documents(upstream.module(NAME, MODULE)))
+    overlay = upstream.module(NAME, MODULE) / "manifests/overlays/standalone"
+    documents = upstream.built(overlay, image=images.TRAINING_OPERATOR)
+    upstream.install(cluster, NAMESPACE, documents)
 
 
 def await_ready(cluster: Cluster) -> None:
@@ -47,19 +45,3 @@ def await_ready(cluster: Cluster) -> None:
     job = TFJob.from_dict({"metadata": metadata, "spec": spec})
     with cluster.client() as client:
         upstream.await_served(lambda: client.create(job, dry_run=True), NAME)
-
-
-def _documents(module: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the overlay `standalone`, without its namespace."""
-    base = module / "manifests" / "base"
-    where = {"namespace": NAMESPACE, "image": images.TRAINING_OPERATOR}
-    # The operator makes its certificate itself and keeps it here.
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": CERTIFICATE}}
-    yield upstream.place(secret, **where)
-    crds = sorted((base / "crds").glob("kubeflow.org_*.yaml"))
-    yield from upstream.placed(*crds, *sorted((base / "rbac").glob("*.yaml")), **where)
-    [webhook] = upstream.read(base / "webhook" / "manifests.yaml")
-    upstream.replace(webhook, yaml.safe_load((base / "webhook" / "patch.yaml").read_text()))
-    webhook["metadata"]["labels"] = {"control-plane": "kubeflow-training-operator"}
-    yield upstream.place(webhook, **where)
-    yield from upstream.placed(base / "service.yaml", base / "deployment.yaml", **where)

@@ -1,7 +1,10 @@
-"""Manifests of other projects' controllers, from their Go modules, as kustomize does it."""
+"""Manifests of other projects' controllers, from their Go modules, as kustomize makes them."""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-from lab import toolchain, tools
+from lab import errors, toolchain, tools
 from lab.waiting import until
 
 if TYPE_CHECKING:
@@ -55,83 +58,30 @@ def module(program: str, name: str) -> Path:
 
 
 def read(path: Path) -> list[Document]:
-    """The documents of a file."""
     return [d for d in yaml.load_all(path.read_text(), yaml.CSafeLoader) if d]
 
 
-def replace(document: Any, operations: Iterable[Document]) -> None:
-    """Apply a JSON Patch of `replace` operations, the only ones that the modules use."""
-    for operation in operations:
-        assert operation["op"] == "replace"
-        *parents, last = operation["path"].strip("/").split("/")
-        target = document
-        for part in parents:
-            target = target[int(part) if isinstance(target, list) else part]
-        target[int(last) if isinstance(target, list) else last] = operation["value"]
+def built(*parts: Path, image: str = "", without: str = "", **fields: Any) -> Iterator[Document]:
+    """What kustomize makes of its folders or files, with the lab's image in each Deployment.
 
-
-def merge(document: Document, patch: Document) -> None:
-    """Apply a strategic merge patch; lists of objects with names are merged, others replaced."""
-    for key, value in patch.items():
-        present = document.get(key)
-        if isinstance(value, dict) and isinstance(present, dict):
-            merge(present, value)
-        elif isinstance(present, list) and isinstance(value, list) and _named(value):
-            named = {item["name"]: item for item in present}
-            for item in value:
-                merge(named.setdefault(item["name"], item), item)
-            document[key] = list(named.values())
-        else:
-            document[key] = value
-
-
-def _named(items: list[Any]) -> bool:
-    return all(isinstance(item, dict) and "name" in item for item in items)
-
-
-def place(document: Document, *, namespace: str, image: str, prefix: str = "") -> Document:
-    """Put an object into its namespace, with a prefix for names, and the lab's image."""
-    kind = document["kind"]
-    if kind != "CustomResourceDefinition":
-        document["metadata"]["name"] = prefix + document["metadata"]["name"]
-    if kind in _NAMESPACED:
-        document["metadata"]["namespace"] = namespace
-    for subject in document.get("subjects", ()):
-        subject |= {"namespace": namespace, "name": prefix + subject["name"]}
-    if "roleRef" in document:
-        document["roleRef"]["name"] = prefix + document["roleRef"]["name"]
-    for webhook in document.get("webhooks", ()):
-        called = webhook["clientConfig"]["service"]
-        called |= {"namespace": namespace, "name": prefix + called["name"]}
-    if kind == "Deployment":
-        spec = document["spec"]["template"]["spec"]
-        spec["serviceAccountName"] = prefix + spec["serviceAccountName"]
-        for container in spec["containers"]:
-            container |= {"image": image, "imagePullPolicy": "IfNotPresent"}
-        for volume in spec.get("volumes", ()):
-            if "secret" in volume:
-                volume["secret"]["secretName"] = prefix + volume["secret"]["secretName"]
-    return document
-
-
-def placed(*paths: Path, **where: str) -> Iterator[Document]:
-    """The objects of some files, each in its place."""
-    for path in paths:
-        for document in read(path):
-            yield place(document, **where)
-
-
-def components(parts: Path, **where: str) -> Iterator[Document]:
-    """What JobSet and Kueue have in common: CRDs, RBAC, and the Secret of a certificate."""
-    names = ("service_account", "role", "role_binding", "leader_election_role",
-             "leader_election_role_binding")  # fmt: skip
-    rbac = (parts / f"rbac/{name}.yaml" for name in names)
-    crds = sorted((parts / "crd/bases").glob("*.yaml"))
-    return placed(*crds, *rbac, parts / "internalcert/secret.yaml", **where)
+    `fields` are those of the kustomization, and no name has `without` in it. Namespaces are for
+    the caller to make.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        fields["resources"] = [os.path.relpath(part, place) for part in parts]
+        Path(place, "kustomization.yaml").write_text(json.dumps(fields))
+        program = [tools.path("kubectl"), "kustomize", "--load-restrictor=LoadRestrictionsNone"]
+        made = errors.run([*program, place])
+    for document in yaml.load_all(made, yaml.CSafeLoader):
+        if document["kind"] == "Deployment":
+            for container in document["spec"]["template"]["spec"]["containers"]:
+                container |= {"image": image, "imagePullPolicy": "IfNotPresent"}
+        left_out = without and without in document["metadata"]["name"]
+        if document["kind"] != "Namespace" and not left_out:
+            yield document
 
 
 def install(cluster: Cluster, namespace: str, *documents: Iterable[Document]) -> None:
-    """Make a namespace, and then the objects."""
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
         for each in documents:
@@ -155,7 +105,6 @@ def await_served(make: Callable[[], object], what: str) -> None:
 
 
 def apply(client: Client, documents: Iterable[Document]) -> None:
-    """Apply all of them, in order."""
     for document in documents:
         kind = {**_GLOBAL, **_NAMESPACED}[document["kind"]]
         client.apply(kind.from_dict(document), force=True)

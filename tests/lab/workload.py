@@ -253,8 +253,11 @@ class Workload:
 
     def reviewed(self, pod: str) -> list[str]:
         """The outcomes of its reviews of the pod ``namespace/name``, from its log."""
-        lines = map(json.loads, self.process.log.read_text().splitlines())
-        return [line["outcome"] for line in lines if line["message"] == pod]
+        return [line["outcome"] for line in self.lines() if line["message"] == pod]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log so far."""
+        return [json.loads(line) for line in self.process.log.read_text().splitlines()]
 
     def withdraw(self) -> None:
         """Delete what `publish` made, except the Service."""

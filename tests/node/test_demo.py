@@ -146,17 +146,15 @@ def performance(
 def broken(performance: Performance, helped: JobStory) -> set[str]:
     """The parts of the promise that are broken with another second scene."""
     promise = judge(performance.without, helped)
-    return {
-        check.name.removeprefix("with istio-aux, ") for check in promise.checks if not check.kept
-    }
+    return {check.name.removeprefix("with istio-aux, ") for check in promise if not check.kept}
 
 
 def test_in_a_profile_the_tfjob_succeeds_and_where_that_is_disabled_it_hangs(
     performance: Performance, console: Console, tmp_path: Path
 ) -> None:
     """By default: nobody labels a profile for istio-aux."""
-    promise = judge(*performance.jobs, more=performance.worlds)
-    assert [check for check in promise.checks if not check.kept] == []
+    promise = (*judge(*performance.jobs), *performance.worlds)
+    assert [check for check in promise if not check.kept] == []
     assert performance.native.native
     picture = tmp_path / "timeline.svg"
     assert program.conclude(console, performance, picture) == 0

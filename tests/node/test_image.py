@@ -5,10 +5,9 @@ from __future__ import annotations
 import istio_aux
 import lab
 from lab import packages, rock
+from lab.outcome import await_end
+from lab.workloads import Workload, pod
 from lightkube import Client
-from lightkube.models.core_v1 import Container, PodSecurityContext, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Pod
 
 # What a pod shows of itself, one line each.
 LOOK = """
@@ -26,19 +25,12 @@ def test_containerd_runs_it_with_its_user_its_folders_and_its_programs(
 ):
     cluster.load(rock.image())
     version = packages.version()
-    main = Container(name="main", image=f"{rock.NAME}:{version}", command=["sh", "-euc", LOOK])
-    security = PodSecurityContext(runAsNonRoot=True)
-    spec = PodSpec(containers=[main], restartPolicy="Never", securityContext=security)
-    client.create(Pod(metadata=ObjectMeta(name="look", namespace=namespace), spec=spec))
-
-    def ended() -> str | None:
-        status = client.get(Pod, "look", namespace=namespace).status
-        phase = status and status.phase
-        return phase if phase in {"Succeeded", "Failed"} else None
-
-    phase = lab.until(ended, what="the pod of the image to end")
+    main = {"name": "main", "image": f"{rock.NAME}:{version}", "command": ["sh", "-euc", LOOK]}
+    look = Workload("look", pod(main, securityContext={"runAsNonRoot": True}))
+    client.create(look.in_namespace(namespace))
+    ended = await_end(client, look, namespace)
     shown = "".join(client.log("look", namespace=namespace)).splitlines()
-    assert (phase, shown) == (
+    assert (ended.owner["status"]["phase"], shown) == (
         "Succeeded",
         [
             "_daemon_",

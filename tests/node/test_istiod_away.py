@@ -5,21 +5,25 @@ Nobody can write a PeerAuthentication meanwhile: Istio's validator has `failureP
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import tools
-from lab.meshed import await_phase, is_ready, scripted
+from lab.meshed import is_ready
+from lab.outcome import await_end, describes
+from lab.served import follow
+from lab.workloads import Workload, container, pod
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import Pod
 
 PeerAuthentication = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
+)
+TRAIN = Workload(
+    "train", pod(container("while [ ! -e /tmp/end ]; do sleep 0.2; done")), "Succeeded", (0,)
 )
 # Measured: the pod is over 6 s after the unit restarted.
 SOON = 200
@@ -28,8 +32,7 @@ SOON = 200
 @pytest.fixture
 def running(client: Client, selected: str) -> str:
     """A meshed pod whose payload runs until the file `/tmp/end` is there."""
-    script = "while [ ! -e /tmp/end ]; do sleep 0.2; done"
-    client.create(scripted(selected, "train", script))
+    client.create(TRAIN.in_namespace(selected))
     lab.until(
         lambda: is_ready(client.get(Pod, "train", namespace=selected)),
         what="the pod to run beside its proxy",
@@ -59,22 +62,18 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
 ) -> None:
     model = istio_aux.model.name
     client.delete(PeerAuthentication, istio_aux.name, namespace=model)
-    container = istio_aux.leader.containers["istio-aux"]
-    workload = container.service_pid("istio-aux")
+    unit = istio_aux.leader.containers["istio-aux"]
+    workload = unit.service_pid("istio-aux")
 
-    container.process.restart()
+    unit.process.restart()
     lab.until(
-        lambda: container.service_pid("istio-aux") not in (None, workload),
+        lambda: unit.service_pid("istio-aux") not in (None, workload),
         what="the workload to run again",
         ignoring=(OSError, IndexError),
     )
-    kubectl = [tools.path("kubectl"), "--kubeconfig", cluster.kubeconfig, "-n", running]
-    subprocess.run(
-        [*kubectl, "exec", "train", "-c", "main", "--", "touch", "/tmp/end"],
-        check=True,
-        timeout=SOON,
-    )
-    await_phase(client, running, "train", "Succeeded")
+    follow(cluster, f"kubectl -n {running} exec train -c main -- touch /tmp/end")
+    ended = await_end(client, TRAIN, running)
+    assert describes(TRAIN, ended.outcome), ended.outcome
     istio_aux.settle()
     assert "not applied: PeerAuthentication" in istio_aux.status()[1]
 

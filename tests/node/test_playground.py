@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import lab.juju
 import pytest
 from demo import playground
 from demo.steps import Steps
-from lab import tools
+from lab.served import follow
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
@@ -23,8 +20,6 @@ pytestmark = pytest.mark.nightly("cluster/test_commands.py, and test_demo.py on 
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/playground.md"
-# Seconds for the commands of a block. Measured on 2 busy cores: 15 s.
-ANSWER = 300
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +33,10 @@ def furnished(
         client.delete(Namespace, namespace)
 
 
-def shell(cluster: lab.Cluster, script: str) -> str:
-    """What commands print where `kubectl` and `istio-aux` are found; each must succeed."""
-    programs = [Path(sys.executable).parent, tools.path("kubectl").parent, os.environ["PATH"]]
-    given = {
-        **os.environ,
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "PATH": os.pathsep.join(map(str, programs)),
-    }
-    done = subprocess.run(
-        ["sh", "-ec", script], cwd=ROOT, env=given, timeout=ANSWER,
-        stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def held(cluster: lab.Cluster, furnished: None) -> str:
     """What finished pods hold in the namespace that nobody looks after."""
-    return shell(cluster, held_in(playground.FORGOTTEN))
+    return follow(cluster, held_in(playground.FORGOTTEN)).stdout
 
 
 def held_in(namespace: str) -> str:
@@ -79,7 +58,7 @@ def test_the_commands_of_the_page_free_the_gpus_and_every_example_completes(
     mark = f"```sh run by {Path(__file__).relative_to(ROOT)}\n"
     scripts = re.findall(rf"^{mark}(.+?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     for script in scripts:
-        shell(cluster, script)
+        follow(cluster, script)
 
     assert scripts
-    assert shell(cluster, held_in(playground.PROFILE) + held_in(playground.FORGOTTEN)) == ""
+    assert follow(cluster, held_in(playground.PROFILE) + held_in(playground.FORGOTTEN)).stdout == ""

@@ -179,11 +179,8 @@ class App:
         """Run an action on the leader; the outcome's `results` tell how it went."""
         given = {key.replace("_", "-"): value for key, value in parameters.items()}
         values = self._metadata.parameters(name, given)
-        environment = {
-            "JUJU_ACTION_NAME": name,
-            "JUJU_ACTION_UUID": "1",
-            "JUJU_ACTION_TAG": "action-1",
-        }
+        about = {"NAME": name, "UUID": "1", "TAG": "action-1"}
+        environment = {f"JUJU_ACTION_{key}": value for key, value in about.items()}
         event = Event(f"actions/{name}", environment, {"action": values})
         return self.model.agent.run(self.leader, event)
 
@@ -306,16 +303,9 @@ class App:
                 if forgotten and remote == self.name:
                     continue
                 relation["units"][self.name].remove(leaving.name)
+                gone = {"remote_unit": leaving.name, "departing": leaving.name}
                 for queue in self._queues(relation["units"][remote]):
-                    queue.append(
-                        events.relation(
-                            relation,
-                            remote,
-                            "departed",
-                            remote_unit=leaving.name,
-                            departing=leaving.name,
-                        )
-                    )
+                    queue.append(events.relation(relation, remote, "departed", **gone))
         for relation, _ in relations:
             agent.run(leaving, events.relation(relation, self.name, "broken"))
 

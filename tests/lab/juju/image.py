@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import subprocess
 from pathlib import Path
 
-from lab import cache, interpreters
+from lab import cache, errors, interpreters
 from lab.rock import RECIPE, Recipe
 
 from . import root
@@ -46,24 +45,18 @@ def of_workload(workload: Path) -> Image:
 
 def environment(workload: Path, python: Path | None = None) -> Path:
     """The virtual environment with the program of this folder. Raises ChildProcessError."""
-    python, excuse = (python, "") if python else interpreters.shipped()
+    python = python or interpreters.shipped()[0]
     folder = cache.root().parent / "workload" / _digest(workload, python)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process installs the workload"):
         if not (folder / "ready").exists():
             cache.say("installing the workload into a virtual environment (seconds)")
-            if excuse:
-                cache.say(excuse)
             command = [interpreters.uv(), "sync", "--frozen", "--no-dev", "--no-editable"]
             # Containers see the environment read-only and could not keep the bytecode.
             command += ["--compile-bytecode"]
             command += ["--quiet", "--project", str(workload), "--python", str(python)]
             settings = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
             settings.pop("VIRTUAL_ENV", None)
-            done = subprocess.run(
-                command, env=settings, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
+            errors.run(command, env=settings)
             (folder / LAYER).write_text(Recipe.read(workload).pebble_layer())
             (folder / "ready").touch()
         return cache.use(folder)

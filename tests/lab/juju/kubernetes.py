@@ -12,11 +12,8 @@ from typing import Any
 
 from lightkube import Client, codecs
 from lightkube.codecs import AnyResource
-from lightkube.models.authentication_v1 import TokenRequestSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ServiceAccountToken
 
-from lab import images
+from lab import images, kubeconfig
 
 MANIFESTS = Path(__file__).parent / "manifests"
 PLACEHOLDER = "65535/tcp"
@@ -43,13 +40,8 @@ class Objects:
 
     def write_credentials(self, folder: Path, ca: Path) -> None:
         """Write what the kubelet mounts into a pod: token, ca.crt and namespace."""
-        request = ServiceAccountToken(
-            metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[], expirationSeconds=86400)
-        )
-        answer = self._client.create(request, self._app, namespace=self._namespace)
-        assert answer.status
-        assert answer.status.token
-        (folder / "token").write_text(answer.status.token)
+        token = kubeconfig.token(self._client, self._namespace, self._app, seconds=86400)
+        (folder / "token").write_text(token)
         (folder / "ca.crt").write_bytes(ca.read_bytes())
         (folder / "namespace").write_text(self._namespace)
 

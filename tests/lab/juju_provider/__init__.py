@@ -6,13 +6,12 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab import tools
+from lab import errors, tools
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "tests/data/inclusion/terraform-provider-juju.json"
@@ -31,13 +30,8 @@ class OpenTofu:
 
     def run(self, *argv: str) -> str:
         """Run a command, and return what it prints. Raises ChildProcessError with that."""
-        done = subprocess.run(
-            [tools.path("tofu"), f"-chdir={self.folder}", *argv], env=self.environment,
-            capture_output=True, text=True, timeout=ANSWER, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise ChildProcessError(f"tofu {argv[0]}: {done.stdout}\n{done.stderr}")
-        return done.stdout
+        program = [tools.path("tofu"), f"-chdir={self.folder}", *argv]
+        return errors.run(program, env=self.environment, timeout=ANSWER)
 
     def plan(self) -> list[dict[str, Any]]:
         """The resources that would be made, with their arguments as `values`."""
