@@ -46,9 +46,9 @@ MINE = held_by(ME)
     ("what", "observation", "now", "step"),
     [
         ("none was ever there", seen(None), 100, Acquire(0, "there was no lease")),
-        ("it is mine", seen(MINE), 101, Renew(MINE, "the lease is held by this process")),
+        ("it is mine", seen(MINE), 101, Renew("the lease is held by this process")),
         ("it was mine and is deleted", seen(MINE, exists=False), 101,
-         Renew(MINE, "the lease is held by this process")),
+         Renew("the lease is held by this process")),
         ("it is another's", seen(held_by(OTHER)), 114.9,
          Standby(115, "the lease is held by other")),
         ("it was another's", seen(held_by(OTHER)), 115,

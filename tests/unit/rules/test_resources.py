@@ -60,7 +60,7 @@ def test_devices_are_gpus_by_their_name(counts: int, names: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_quantities_are_read_as_kubernetes_reads_them(text: str, value: Fraction) -> None:
-    assert quantity(text) == pytest.approx(value, rel=1e-12)
+    assert quantity(text) == pytest.approx(value * 10**9, rel=1e-12)
 
 
 HOSTILE = [

@@ -76,44 +76,38 @@ def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
         raise AccessError(f"{where}: {error}") from error
 
 
-def load(
-    spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
-) -> Plugin:
-    """Make the plugin of ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
-
-    A command with a slash is relative to ``folder``. The plugin may be told of the ``cluster``.
-    """
-    where = f"{who}: exec"
-    config = supported(spec, ExecConfig, where)
-    if config.api_version not in VERSIONS:
-        expected = " or ".join(VERSIONS)
-        raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
-    if not config.command:
-        raise AccessError(f"{where}: command: expected the name of a program")
-    mode = config.interactive_mode or ("" if config.api_version == VERSIONS[0] else "IfAvailable")
-    if mode not in {"Never", "IfAvailable", "Always"}:
-        raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
-    terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
-    if mode == "Always" and not terminal:
-        raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
-    command = str(folder / config.command) if os.sep in config.command else config.command
-    config = msgspec.structs.replace(config, command=command)
-    return Plugin(config, who, cluster, interactive=terminal and mode != "Never")
-
-
 class Plugin:
     """One program, and its last credential."""
 
     def __init__(
-        self, spec: ExecConfig, who: str, cluster: Mapping[str, object], *, interactive: bool
+        self, spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
     ) -> None:
-        """Prepare; `credential` runs the program."""
-        self._spec, self._name, self._interactive = spec, f"{who}: {spec.command}", interactive
-        info: dict[str, object] = {"interactive": interactive}
-        if spec.provide_cluster_info:
+        """Prepare what ``exec`` of the user ``who`` says; `AccessError` if it cannot run like that.
+
+        A command with a slash is relative to ``folder``. The plugin may be told of the ``cluster``.
+        """
+        where = f"{who}: exec"
+        config = supported(spec, ExecConfig, where)
+        if config.api_version not in VERSIONS:
+            expected = " or ".join(VERSIONS)
+            raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
+        if not config.command:
+            raise AccessError(f"{where}: command: expected the name of a program")
+        is_v1 = config.api_version == VERSIONS[0]
+        mode = config.interactive_mode or ("" if is_v1 else "IfAvailable")
+        if mode not in {"Never", "IfAvailable", "Always"}:
+            raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
+        terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+        if mode == "Always" and not terminal:
+            raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
+        self._spec, self._interactive = config, terminal and mode != "Never"
+        self._command = str(folder / config.command) if os.sep in config.command else config.command
+        self._name = f"{who}: {self._command}"
+        info: dict[str, object] = {"interactive": self._interactive}
+        if config.provide_cluster_info:
             info["cluster"] = cluster
         self._info = msgspec.json.encode(
-            {"apiVersion": spec.api_version, "kind": "ExecCredential", "spec": info}
+            {"apiVersion": config.api_version, "kind": "ExecCredential", "spec": info}
         ).decode()
         self._turn = asyncio.Lock()
         self._last: Credential | None = None
@@ -152,7 +146,7 @@ class Plugin:
         variables = {item.name: item.value for item in spec.env or ()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
-                spec.command,
+                self._command,
                 *(spec.args or ()),
                 stdin=asyncio.subprocess.DEVNULL if quiet else None,
                 stdout=asyncio.subprocess.PIPE,

@@ -81,7 +81,6 @@ class Acquire(msgspec.Struct, frozen=True):
 class Renew(msgspec.Struct, frozen=True):
     """Write the Lease again: this process holds it."""
 
-    record: LeaseRecord
     reason: str
 
 
@@ -107,7 +106,7 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
     transitions = record.lease_transitions or 0
     transitions = transitions + 1 if transitions < TRANSITIONS else 0
     if seen.holder == me:
-        return Renew(record, "the lease is held by this process")
+        return Renew("the lease is held by this process")
     if not seen.holder:
         return Acquire(transitions, "the lease was released")
     # The holder of a Lease that was deleted is about to write it again.

@@ -117,15 +117,18 @@ def total(requests: Iterable[Requests]) -> Requests:
     return sum(requests, Requests())
 
 
-def quantity(text: str) -> Fraction:
-    """Read a quantity of Kubernetes exactly; ValueError if it is none, negative, or too long."""
+@lru_cache(maxsize=1024)  # Thousands of pods request alike.
+def quantity(text: str) -> int:
+    """Read a quantity of Kubernetes, in parts; ValueError if it is none, negative, or too long."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise ValueError(f'"{text[:_LONGEST]}": expected a quantity, such as 500m or 16Gi')
-    number, unit = Fraction(match[1]), match[2]
+        raise ValueError("expected a quantity, such as 500m or 16Gi")
+    unit = match[2]
     if unit.endswith("i"):
-        return number * 1024 ** (_BINARY.index(unit[0]) + 1)
-    return number * Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
+        factor = Fraction(1024 ** (_BINARY.index(unit[0]) + 1))
+    else:
+        factor = Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
+    return math.ceil(Fraction(match[1]) * factor * _UNIT)
 
 
 def _containers(
@@ -155,7 +158,7 @@ def _of_proxy(resources: msgspec.Raw) -> Counter[str]:
     """Requests and limits of what a proxy may have, too."""
     decoded = (_resources.decode(resources) if resources else None) or _Resources()
     return Counter({
-        f"{kind}.{name}": _parts(str(amounts[name])[: _LONGEST + 1])
+        f"{kind}.{name}": quantity(str(amounts[name])[: _LONGEST + 1])
         for kind, amounts in (("requests", decoded.requests), ("limits", decoded.limits))
         for name in (CPU, MEMORY, "ephemeral-storage") if amounts and name in amounts
     })  # fmt: skip
@@ -164,16 +167,10 @@ def _of_proxy(resources: msgspec.Raw) -> Counter[str]:
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
     return Counter({
-        name: _parts(str(value)[: _LONGEST + 1])
+        name: quantity(str(value)[: _LONGEST + 1])
         for name, value in (requests or {}).items()
         if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
     })  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _parts(text: str) -> int:
-    """Read a quantity, rounded up to parts; thousands of pods request alike."""
-    return math.ceil(quantity(text) * _UNIT)
 
 
 def _bytes(number: int) -> str:
