@@ -23,7 +23,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
-from istio_aux.kube.lease import lease_reader
+from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.policy import Capability
@@ -181,6 +181,6 @@ async def _admission(
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
     path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
-    elected = await actions.read(client, path, lease_reader)
+    elected = await actions.read(client, path, StoredLease)
     record = elected.spec if elected else None
     return (preflight.lease("/".join(lease), record, system_clock().date),)

@@ -17,7 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
-from istio_aux.kube.objects import Reader, Unreadable
+from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
@@ -31,8 +31,6 @@ FAILED = 1  # Exit status when it is not done, not known, or not as it should be
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
-
-_namespace = Reader(Namespace, "namespace")
 
 
 def run(
@@ -236,7 +234,7 @@ async def _namespaces(
     try:
         if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
             body = await client.get(f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}")
-            found[namespace] = kept.labels(_namespace.read(body))
+            found[namespace] = kept.labels(decoded(body, Namespace))
         else:
             async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
                 found |= {item.metadata.name: kept.labels(item) for item in page.items}

@@ -18,7 +18,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError
-from istio_aux.kube.objects import Key, Reader, Unreadable
+from istio_aux.kube.objects import Key, Unreadable, decoded
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.selectors import NamespaceSelectors, Selector
@@ -103,8 +103,6 @@ class _Target(msgspec.Struct, frozen=True):
 _ALL = Selector()
 ANY: Mapping[str, str] = {}  # Fields of pods.
 _POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
-_pod = Reader(Pod, "pod")
-_owned = Reader(_Owned, "object")
 
 
 async def find(
@@ -204,7 +202,7 @@ class _Search(msgspec.Struct):
         elif kind.kind == "Pod" and target.name:
             try:
                 path = actions.pod_path(where, target.name)
-                yield _pod.read(await self.client.get(path))
+                yield decoded(await self.client.get(path), Pod)
             except UNREAD as error:
                 missing = isinstance(error, ApiError) and error.code == 404
                 yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
@@ -236,7 +234,7 @@ class _Search(msgspec.Struct):
             try:
                 path = actions.object_path(kind.api, kind.plural, where, target.name)
                 body = await self.client.get(path)
-                uid = _owned.read(body).metadata.uid
+                uid = decoded(body, _Owned, "object").metadata.uid
             except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):
                     yield f"{where}: {target.text}: {error}"

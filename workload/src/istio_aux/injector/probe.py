@@ -28,7 +28,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
-from istio_aux.kube.objects import Reader
+from istio_aux.kube.objects import decoded
 from istio_aux.model.pod import Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig
@@ -237,12 +237,9 @@ class _ServerVersion(Struct, frozen=True):
     git_version: str = ""
 
 
-_version = Reader(_ServerVersion, "version")
-
-
 async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
-    return _version.read(await client.get("/version")).git_version
+    return decoded(await client.get("/version"), _ServerVersion).git_version
 
 
 async def read_kubelets(client: Client) -> dict[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
-from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
+from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
 from istio_aux.model import owners
 from istio_aux.model.owners import FoundJob, Job, set_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
@@ -126,16 +126,7 @@ class _AccessReview(Struct, frozen=True):
     status: _AccessStatus = _AccessStatus()
 
 
-_review = Reader(_AccessReview, "SelfSubjectAccessReview")
-_served = Reader(_ServedList, "APIResourceList")
-_discovery = Reader(_Discovery, "APIGroupDiscoveryList")
-_config_map = Reader(_ConfigMap, "ConfigMap")
-_job = Reader(Job, "Job")
-_node = Reader(Node, "Node")
-_pod = Reader(Pod, "pod")
-
-
-async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
+async def read(client: Client, path: str, kind: type[S]) -> S | None:
     """Read one object; None if it does not exist."""
     try:
         body = await client.get(path)
@@ -143,25 +134,25 @@ async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
         if error.code != 404:
             raise
         return None
-    return reader.read(body)
+    return decoded(body, kind)
 
 
 async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
     path = pod_path(pod.namespace, pod.name)
-    stored = await read(client, path, _pod)
+    stored = await read(client, path, Pod)
     return stored if stored and stored.metadata.uid == pod.uid else None
 
 
 async def read_kubelet(client: Client, node: str) -> str:
     """Read the version of a node's kubelet; empty if there is no such node."""
-    stored = await read(client, f"{NODES}/{object_name(node)}", _node)
+    stored = await read(client, f"{NODES}/{object_name(node)}", Node)
     return stored.status.node_info.kubelet_version if stored else ""
 
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
     """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
-    stored = await read(client, _job_path(namespace, owner), _job)
+    stored = await read(client, _job_path(namespace, owner), Job)
     return stored if stored and stored.metadata.uid == owner.uid else None
 
 
@@ -185,7 +176,7 @@ async def patch_job(client: Client, namespace: str, owner: OwnerReference, body:
 
 async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
-    group = await read(client, _api_path(api), _served)
+    group = await read(client, _api_path(api), _ServedList)
     # A subresource has a slash in its name.
     resources = (group and group.resources) or ()
     return {each.kind: each.name for each in resources if "/" not in each.name}
@@ -204,7 +195,7 @@ async def served_types(client: Client) -> list[ServedType]:
     """Return all types that are served; of two with a name in common, the preferred one first."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
-        answer = _discovery.read(await client.get(path, accept=_GROUPS))
+        answer = decoded(await client.get(path, accept=_GROUPS), _Discovery)
         for of in answer.items or ():
             types += _types(of)
     return types
@@ -230,7 +221,7 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
     body = await client.get(object_path("v1", "configmaps", namespace, name))
-    return _config_map.read(body).data or {}
+    return decoded(body, _ConfigMap).data or {}
 
 
 async def pages(
@@ -347,7 +338,8 @@ async def allowed(client: Client, right: Right) -> bool:
     api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")
-    return _review.read(await client.post(path, msgspec.json.encode(review))).status.allowed
+    body = await client.post(path, msgspec.json.encode(review))
+    return decoded(body, _AccessReview).status.allowed
 
 
 def _job_path(namespace: str, owner: OwnerReference) -> str:

@@ -31,7 +31,7 @@ from istio_aux.kube.errors import (
     UnreachableError,
     UnreadableError,
 )
-from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, Reader
+from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, decoded
 from istio_aux.model.text import one_line
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -52,8 +52,6 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")  # The TLS context in aiohttp's messages.
 _PART_OF_LINE = re.compile(rb"[^\n]*+\n|[^\n]++")
-
-_status = Reader(ApiStatus, "Status")
 
 
 class Client:
@@ -300,7 +298,8 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     retry_after = _retry_after(response)
     try:
-        return _status.read(body).error(code=response.status, retry_after=retry_after)
+        status = decoded(body, ApiStatus)
+        return status.error(code=response.status, retry_after=retry_after)
     except UnreadableError:  # From a proxy: plain text or HTML.
         text = one_line(body[:200].decode(errors="replace"))
         return ApiError(response.status, text or "no message", retry_after=retry_after)

@@ -29,7 +29,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, retry_after
-from istio_aux.kube.objects import Reader
+from istio_aux.kube.objects import decoded
 from istio_aux.model.election import (
     ANNOTATION,
     CHECKPOINT,
@@ -52,14 +52,11 @@ UNFIT, WANTED = "unfit", "wanted"
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
 
-class _LeaseObject(msgspec.Struct, frozen=True):
+class StoredLease(msgspec.Struct, frozen=True):
     """A Lease. Its ``metadata`` is written back unchanged, except for one annotation."""
 
     metadata: dict[str, Any]
     spec: LeaseRecord = LeaseRecord()
-
-
-lease_reader = Reader(_LeaseObject, "Lease")
 
 
 def own_identity(port: int) -> str:
@@ -348,7 +345,7 @@ class Lease(Leadership):
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease, uid = lease_reader.read(body), self._metadata.get("uid")
+        lease, uid = decoded(body, StoredLease, "Lease"), self._metadata.get("uid")
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}

@@ -143,26 +143,16 @@ _EVENT = re.compile(rb'\{"type":"(ADDED|MODIFIED|DELETED|BOOKMARK|ERROR)","objec
 # also raises errors that are not its own (RecursionError, UnicodeDecodeError).
 
 
-class Reader(Generic[S]):
-    """Decodes answers that hold one object of a kind."""
-
-    def __init__(self, kind: type[S], name: str) -> None:
-        """Decode to ``kind``, a struct that error messages call ``name``."""
-        self._decoder = msgspec.json.Decoder(kind)
-        self._name = name
-
-    def read(self, body: bytes) -> S:
-        """Decode one answer; `UnreadableError` if that is not possible."""
+def decoded(body: bytes, kind: type[S], name: str = "") -> S:
+    """Decode one object, which messages call ``name``; `UnreadableError` if it is none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except Exception:  # Perhaps it is nested too deeply; the second attempt decides.
         try:
-            return self._decoder.decode(body)
-        except Exception:  # Perhaps it is nested too deeply; the second attempt decides.
-            try:
-                return self._decoder.decode(shallow(body))
-            except Exception as error:
-                raise UnreadableError(f"the answer is no {self._name}: {problem(error)}") from error
-
-
-_status = Reader(ApiStatus, "Status")
+            return msgspec.json.decode(shallow(body), type=kind)
+        except Exception as error:
+            name = name or kind.__name__.lstrip("_")
+            raise UnreadableError(f"the answer is no {name}: {problem(error)}") from error
 
 
 class PageReader(Generic[T]):
@@ -220,7 +210,7 @@ class EventReader(Generic[T]):
             raise UnreachableError("the stream was cut, or brought no event")
         kind, body = head[1].decode(), text[head.end() : -len("}\n")]
         if kind == "ERROR":
-            raise _status.read(body).error()
+            raise decoded(body, ApiStatus, "Status").error()
         if kind != "BOOKMARK" and not why:
             try:
                 try:
